@@ -1,0 +1,11 @@
+"""What a user can get wrong: one clear sentence and exit status 2, never a stack trace."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """The input, the options or the configuration cannot be used; the message says what, where and what was expected."""
+
+
+class LawBroken(Exception):
+    """The run finished, but a law of the tables or a limit set by the user does not hold: exit status 1."""

@@ -1,0 +1,63 @@
+"""How one operation ended: the row of `completions` or `expirations` as a plain value, shared by every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    topic: str
+    partition: int
+    error: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`ended_us` is the deciding event's own time for a completion, the deadline (whole ms) for an expiration."""
+
+    operation_id: int
+    kind: str
+    broker: int
+    request_id: str | None
+    client_id: str | None
+    key: str | None
+    started_us: int
+    ended_us: int
+    deadline_us: int
+    expired: bool
+    watched: bool
+    completed_by: str
+    trigger: str | None
+    bytes: int | None
+    partitions: tuple[PartitionOutcome, ...]
+    fetcher: str | None = None
+
+    @property
+    def wait_ms(self) -> int:
+        return self.ended_us // 1000 - self.started_us // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    group: str
+    broker: int
+    at_us: int
+    from_state: str
+    to_state: str
+    reason: str
+    generation: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What the two gauges of one purgatory read at one 200 ms step."""
+
+    broker: int
+    purgatory: str
+    at_ms: int
+    watched: int
+    delayed: int
+    purged: int

@@ -1,0 +1,180 @@
+"""Every table's columns, once. Neutral (Arrow) schemas: the rules run without Spark, Spark derives its own from these."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+EVENT_PARTITION = pa.struct(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("error", pa.string()),
+        ("fetch_offset", pa.int64()),
+        ("max_bytes", pa.int64()),
+        ("current_leader_epoch", pa.int32()),
+        ("throttled", pa.bool_()),
+        ("offset", pa.int64()),
+    ]
+)
+
+EVENT_TOPIC = pa.struct([("topic", pa.string()), ("partitions", pa.int32())])
+
+# The event contract, typed: fields keep the contract's names; a field that its type does not have is null.
+EVENTS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("event_time", TIMESTAMP),
+        ("time_us", pa.int64()),
+        ("seq", pa.int64()),
+        ("broker", pa.int32()),
+        ("type", pa.string()),
+        ("request_id", pa.string()),
+        ("client_id", pa.string()),
+        ("acks", pa.int32()),
+        ("timeout_ms", pa.int64()),
+        ("replica_id", pa.int32()),
+        ("max_wait_ms", pa.int64()),
+        ("min_bytes", pa.int64()),
+        ("max_bytes", pa.int64()),
+        ("isolation", pa.string()),
+        ("partitions", pa.list_(EVENT_PARTITION)),
+        ("topics", pa.list_(EVENT_TOPIC)),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("change", pa.string()),
+        ("offset", pa.int64()),
+        ("bytes", pa.int64()),
+        ("leader_epoch", pa.int32()),
+        ("replicas", pa.list_(pa.int32())),
+        ("isr", pa.list_(pa.int32())),
+        ("min_isr", pa.int32()),
+        ("group", pa.string()),
+        ("member_id", pa.string()),
+        ("assigned_member_id", pa.string()),
+        ("leader_member_id", pa.string()),
+        ("group_instance_id", pa.string()),
+        ("api_version", pa.int32()),
+        ("session_timeout_ms", pa.int64()),
+        ("rebalance_timeout_ms", pa.int64()),
+        ("protocols", pa.list_(pa.string())),
+        ("generation", pa.int32()),
+        ("leader", pa.bool_()),
+        ("source", pa.string()),
+        ("line", pa.int64()),
+    ]
+)
+
+REJECTED_EVENTS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("raw", pa.string()),
+        ("reason", pa.string()),
+        ("source", pa.string()),
+        ("line", pa.int64()),
+    ]
+)
+
+OUTCOME_PARTITION = pa.struct(
+    [("topic", pa.string()), ("partition", pa.int32()), ("error", pa.string()), ("bytes", pa.int64())]
+)
+
+WATCHES = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("operation_id", pa.int64()),
+        ("kind", pa.string()),
+        ("broker", pa.int32()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("keys", pa.int32()),
+        ("started_at", TIMESTAMP),
+        ("deadline", TIMESTAMP),
+        ("ended_at", TIMESTAMP),
+        ("status", pa.string()),
+        ("increments", pa.int64()),
+    ]
+)
+
+_OUTCOME_HEAD = [
+    ("run_id", pa.string()),
+    ("operation_id", pa.int64()),
+    ("kind", pa.string()),
+    ("broker", pa.int32()),
+    ("request_id", pa.string()),
+    ("client_id", pa.string()),
+    ("key", pa.string()),
+    ("started_at", TIMESTAMP),
+]
+
+_OUTCOME_TAIL = [
+    ("deadline", TIMESTAMP),
+    ("wait_ms", pa.int64()),
+    ("watched", pa.bool_()),
+    ("completed_by", pa.string()),
+    ("trigger", pa.string()),
+    ("bytes", pa.int64()),
+    ("partitions", pa.list_(OUTCOME_PARTITION)),
+]
+
+COMPLETIONS = pa.schema([*_OUTCOME_HEAD, ("completed_at", TIMESTAMP), *_OUTCOME_TAIL])
+
+EXPIRATIONS = pa.schema(
+    [*_OUTCOME_HEAD, ("expired_at", TIMESTAMP), *_OUTCOME_TAIL, ("fetcher", pa.string()), ("after_end", pa.bool_())]
+)
+
+GROUP_TRANSITIONS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("broker", pa.int32()),
+        ("group", pa.string()),
+        ("at", TIMESTAMP),
+        ("from_state", pa.string()),
+        ("to_state", pa.string()),
+        ("reason", pa.string()),
+        ("generation", pa.int32()),
+        ("members", pa.list_(pa.string())),
+    ]
+)
+
+PURGATORY_GAUGES = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("broker", pa.int32()),
+        ("purgatory", pa.string()),
+        ("at", TIMESTAMP),
+        ("watched", pa.int64()),
+        ("delayed", pa.int64()),
+        ("purged", pa.int64()),
+    ]
+)
+
+RUNS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("job", pa.string()),
+        ("status", pa.string()),
+        ("trace", pa.string()),
+        ("configuration", pa.string()),
+        ("versions", pa.string()),
+        ("counts", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("finished_at", TIMESTAMP),
+        ("wall_seconds", pa.float64()),
+    ]
+)
+
+TABLES = {
+    "events": EVENTS,
+    "rejected_events": REJECTED_EVENTS,
+    "watches": WATCHES,
+    "completions": COMPLETIONS,
+    "expirations": EXPIRATIONS,
+    "group_transitions": GROUP_TRANSITIONS,
+    "purgatory_gauges": PURGATORY_GAUGES,
+    "runs": RUNS,
+}
