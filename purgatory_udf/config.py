@@ -138,7 +138,7 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
 
 
 def load(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
-    """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, the key and the value."""
+    """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, key and value."""
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file)

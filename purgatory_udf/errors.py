@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """The input, the options or the configuration cannot be used; the message says what, where and what was expected."""
+    """The input, options or configuration cannot be used; the message says what, where and what was expected."""
 
 
-class LawBroken(Exception):
+class LawBrokenError(Exception):
     """The run finished, but a law of the tables or a limit set by the user does not hold: exit status 1."""

@@ -1,4 +1,4 @@
-"""Every table's columns, once. Neutral (Arrow) schemas: the rules run without Spark, Spark derives its own from these."""
+"""Every table's columns, once, as neutral (Arrow) schemas: the rules run without Spark, which derives its own."""
 
 from __future__ import annotations
 
