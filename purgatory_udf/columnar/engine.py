@@ -1,0 +1,95 @@
+"""The columnar core in one process, without Spark: what the stream does, batch by batch, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.columnar.explode import explode
+from purgatory_udf.columnar.partition import State, Step, step
+from purgatory_udf.columnar.pending import Packet, Pending, packets
+from purgatory_udf.columnar.records import outcome_tables
+from purgatory_udf.columnar.settle import Settled
+from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.tables import EVENTS
+
+END_OF_TIME_MS = 2**52
+
+
+@dataclass
+class Engine:
+    """Feed batches of events in time order, then `drain`. `group_of` says which keys share a group's state."""
+
+    config: Config
+    groups: int = 1
+    buckets: int = 1
+    through_bytes: bool = False
+    retain_bytes: int = INT32_MAX
+    run_id: str = "core"
+    states: dict[int, State] = field(default_factory=dict)
+    pending: dict[int, Pending] = field(default_factory=dict)
+    _group_of: dict[str, int] = field(default_factory=dict)
+
+    def feed(self, events: pa.Table) -> list[tuple[Settled, list[str]]]:
+        """One micro-batch; its last millisecond is the horizon."""
+        exploded = explode(events, self.config)
+        horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
+        results: list[tuple[Settled, list[str]]] = []
+        groups = np.array([self._group(key) for key in exploded.keys], dtype=np.int64)
+        of_row = groups[exploded.rows.key] if len(exploded.rows) else groups
+        for group in np.unique(of_row):
+            rows = exploded.rows.take(of_row == group)
+            used = np.unique(rows.key)
+            names = [exploded.keys[key] for key in used]
+            rows = rows.with_columns(key=np.searchsorted(used, rows.key))
+            state = self.states.get(int(group), State())
+            self._settle(self._step(int(group), state, names, rows, horizon), state.keys, results)
+        return results
+
+    def drain(self) -> list[tuple[Settled, list[str]]]:
+        """Let the clock run past every deadline."""
+        from purgatory_udf.columnar.explode import ROWS
+
+        results: list[tuple[Settled, list[str]]] = []
+        for group, state in list(self.states.items()):
+            self._settle(self._step(group, state, [], ROWS.empty(), END_OF_TIME_MS), state.keys, results)
+        return results
+
+    def _group(self, key: str) -> int:
+        return self._group_of.setdefault(key, len(self._group_of) % self.groups)
+
+    def _step(self, group: int, state: State, names: list[str], rows: object, horizon: int) -> Step:
+        found = step(state, names, rows, horizon, self.retain_bytes)  # type: ignore[arg-type]
+        self.states[group] = State.from_bytes(state.to_bytes()) if self.through_bytes else state
+        return found
+
+    def _settle(self, found: Step, keys: list[str], results: list[tuple[Settled, list[str]]]) -> None:
+        for bucket, packet in packets(found, keys, self.buckets).items():
+            pending = self.pending.setdefault(bucket, Pending())
+            if self.through_bytes:
+                packet = Packet.from_bytes(packet.to_bytes())
+                pending = self.pending[bucket] = Pending.from_bytes(pending.to_bytes())
+            settled, names = pending.add([packet])
+            if len(settled.operations):
+                results.append((settled, names))
+
+
+def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> tuple[pa.Table, pa.Table]:
+    """Completions and expirations of all batches and the drain."""
+    results = [result for batch in batches for result in engine.feed(batch)] + engine.drain()
+    tables = [outcome_tables(settled, keys, engine.run_id, trace_end_us) for settled, keys in results]
+    if not tables:
+        from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
+
+        return COMPLETIONS.empty_table(), EXPIRATIONS.empty_table()
+    return pa.concat_tables([table[0] for table in tables]), pa.concat_tables([table[1] for table in tables])
+
+
+def event_table(events: list[dict[str, object]]) -> pa.Table:
+    """Contract events as the `events` table holds them."""
+    return pa.Table.from_pylist(events, schema=EVENTS)
+
+

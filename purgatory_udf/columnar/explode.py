@@ -1,0 +1,280 @@
+"""Events of the contract, as Arrow columns, become rows by key: one for every partition or topic that they touch.
+
+What-if settings take effect here, so that everything after it sees one delay and one min_bytes per operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.columnar.words import (
+    ANY_BROKER,
+    CHANGES,
+    NO_PARTITION,
+    THROTTLED,
+    UNKNOWN,
+    Acks,
+    Code,
+    Error,
+    Reader,
+)
+from purgatory_udf.config import INT32_MAX, Config
+
+ROWS = Layout(
+    numbers=(
+        "key",  # index into the call's keys
+        "t",  # microseconds
+        "seq",
+        "sub",  # order within one event: a follower's progress goes partition by partition
+        "code",
+        "broker",
+        "idx",  # the partition's place in its request
+        "n",  # how many the request has
+        "offset",  # produce: log end after it; fetch: where from; else the event's offset
+        "size",  # produce, log_end: bytes; fetch: the partition's max_bytes
+        "delay",
+        "least",  # fetch: min_bytes as limited
+        "mode",  # produce: Acks; fetch: Reader and THROTTLED
+        "epoch",
+        "who",  # fetch, replica_end: replica id; leader: min_isr
+        "error",
+    ),
+    texts=("request_id", "client_id", "text"),  # text: an in-sync set `1,2,3`, or a recorded error's name
+)
+
+_NAMED_ERRORS = {error.name: int(error) for error in Error if error is not Error.RECORDED}
+
+
+@dataclass(frozen=True)
+class Exploded:
+    keys: list[str]
+    rows: Frame
+
+
+def _numbers(column: pa.Array, absent: int = UNKNOWN) -> Array:
+    return pc.fill_null(column.cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
+
+
+def _texts(column: pa.Array) -> Array:
+    return pc.fill_null(column, "").to_numpy(zero_copy_only=False).astype(object)
+
+
+def _scaled(recorded: Array, setting: int | str | None) -> Array:
+    if setting is None:
+        return recorded
+    if isinstance(setting, int):
+        return np.full(len(recorded), setting, dtype=np.int64)
+    return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
+
+
+def _key_names(broker: pa.Array | str, partition: pa.Array | int, topic: pa.Array) -> pa.Array:
+    def text(part: Any) -> Any:
+        return part.cast(pa.string()) if isinstance(part, pa.Array) else pa.scalar(str(part))
+
+    return pc.binary_join_element_wise(text(broker), text(partition), topic, "/")
+
+
+def _base(events: pa.Table, parents: Array | None = None) -> dict[str, Array]:
+    columns = {"t": _numbers(events["time_us"]), "seq": _numbers(events["seq"])}
+    columns["broker"] = _numbers(events["broker"], 0)
+    return columns if parents is None else {name: column[parents] for name, column in columns.items()}
+
+
+def _part(
+    names: pa.Array, base: dict[str, Array], code: int | Array, **columns: Array | int
+) -> tuple[pa.Array, Frame]:
+    rows = len(names)
+    frame = ROWS.empty(rows)
+    frame.columns["epoch"] = np.full(rows, UNKNOWN, dtype=np.int64)
+    frame.columns["who"] = np.full(rows, UNKNOWN, dtype=np.int64)
+    for name, values in {**base, "code": code, **columns}.items():
+        if isinstance(values, np.ndarray):
+            frame.columns[name] = values
+        else:
+            frame.columns[name] = np.full(rows, int(values), dtype=np.int64)
+    return names, frame
+
+
+class _Requests:
+    """One request type's events with their partitions (or topics) flattened."""
+
+    def __init__(self, events: pa.Table, listed: str, code: Code) -> None:
+        column = events[listed]
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        self.events, self.code = events, code
+        self.sizes = _numbers(pc.list_value_length(column), 0)
+        self.parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int64)
+        self.items = pc.list_flatten(column)
+        self.n = self.sizes[self.parents]
+        first = np.cumsum(self.sizes) - self.sizes
+        self.idx = np.arange(len(self.parents)) - first[self.parents]
+        self.base = _base(events, self.parents)
+        self.base |= {"idx": self.idx, "n": self.n}
+        for name in ("request_id", "client_id"):
+            told = _texts(events[name])[self.parents]
+            self.base[name] = np.where(self.idx == 0, told, "").astype(object)
+
+    def event(self, name: str, absent: int = UNKNOWN) -> Array:
+        return _numbers(self.events[name], absent)
+
+    def item(self, name: str, absent: int = UNKNOWN) -> Array:
+        return _numbers(pc.struct_field(self.items, name), absent)
+
+    def names(self) -> pa.Array:
+        broker = pa.array(self.base["broker"])
+        return _key_names(broker, pc.struct_field(self.items, "partition"), pc.struct_field(self.items, "topic"))
+
+    def without_items(self, **columns: Array) -> tuple[pa.Array, Frame]:
+        """Requests that name no partition still are operations: they are answered at once."""
+        empty = self.sizes == 0
+        events = self.events.filter(pa.array(empty))
+        names = _key_names(events["broker"].combine_chunks(), NO_PARTITION, pa.array([""] * len(events), pa.string()))
+        texts = {name: _texts(events[name]) for name in ("request_id", "client_id")}
+        mine = {name: values[empty] for name, values in columns.items()}
+        return _part(names, _base(events) | texts, self.code, n=0, **mine)
+
+
+def _produces(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+    requests = _Requests(events, "partitions", Code.PRODUCE)
+    delay = _scaled(requests.event("timeout_ms"), config.produce.timeout_ms)
+    errors = pc.fill_null(pc.struct_field(requests.items, "error"), "NONE").to_numpy(zero_copy_only=False)
+    failed = errors != "NONE"
+    codes = np.zeros(len(errors), dtype=np.int64)
+    texts = np.full(len(errors), "", dtype=object)
+    for row in np.flatnonzero(failed):
+        codes[row] = _NAMED_ERRORS.get(errors[row], Error.RECORDED)
+        texts[row] = errors[row] if codes[row] == Error.RECORDED else ""
+    acks = requests.event("acks")
+    sound = np.bincount(requests.parents[~failed], minlength=len(acks)) if len(acks) else acks
+    delayed = np.where(sound > 0, Acks.DELAYED, Acks.ALL_IN_ERROR)
+    mode = np.where(acks == -1, delayed, np.where((acks == 0) | (acks == 1), Acks.AT_ONCE, Acks.INVALID))
+    parents = requests.parents
+    invalid = mode[parents] == Acks.INVALID
+    codes[invalid], texts[invalid] = Error.INVALID_REQUIRED_ACKS, ""
+    items = _part(
+        requests.names(),
+        requests.base,
+        Code.PRODUCE,
+        offset=requests.item("last_offset") + 1,
+        size=requests.item("bytes", 0),
+        delay=delay[parents],
+        mode=mode[parents],
+        error=codes,
+        text=texts,
+    )
+    return [items, requests.without_items(delay=delay, mode=mode)]
+
+
+def _fetches(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+    requests = _Requests(events, "partitions", Code.FETCH)
+    parents = requests.parents
+    delay = _scaled(requests.event("max_wait_ms"), config.fetch.max_wait_ms)
+    most = np.minimum(requests.event("max_bytes", INT32_MAX), config.fetch.max_bytes)
+    least = np.minimum(_scaled(requests.event("min_bytes"), config.fetch.min_bytes), most)
+    replica = requests.event("replica_id")
+    committed = pc.fill_null(pc.equal(events["isolation"], "read_committed"), False).to_numpy()
+    reader = np.where(replica >= 0, Reader.FOLLOWER, np.where(committed, Reader.COMMITTED, Reader.CONSUMER))
+    throttled = pc.fill_null(pc.struct_field(requests.items, "throttled"), False)
+    held = throttled.to_numpy(zero_copy_only=False) & (replica[parents] >= 0)
+    items = _part(
+        requests.names(),
+        requests.base,
+        Code.FETCH,
+        sub=np.where(replica[parents] >= 0, requests.idx, 0),
+        offset=requests.item("fetch_offset"),
+        size=requests.item("max_bytes", INT32_MAX),
+        delay=delay[parents],
+        least=least[parents],
+        mode=reader[parents] + THROTTLED * held,
+        epoch=requests.item("current_leader_epoch"),
+        who=replica[parents],
+    )
+    return [items, requests.without_items(delay=delay, mode=reader)]
+
+
+def _deletes(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+    requests = _Requests(events, "partitions", Code.DELETE_RECORDS)
+    delay = _scaled(requests.event("timeout_ms"), config.delete_records.timeout_ms)
+    items = _part(
+        requests.names(),
+        requests.base,
+        Code.DELETE_RECORDS,
+        offset=requests.item("offset"),
+        delay=delay[requests.parents],
+    )
+    return [items, requests.without_items(delay=delay)]
+
+
+def _creates(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+    requests = _Requests(events, "topics", Code.CREATE_TOPICS)
+    delay = _scaled(requests.event("timeout_ms"), config.create_topics.timeout_ms)
+    names = _key_names(ANY_BROKER, NO_PARTITION, pc.struct_field(requests.items, "topic"))
+    items = _part(
+        names, requests.base, Code.CREATE_TOPICS, offset=requests.item("partitions"), delay=delay[requests.parents]
+    )
+    return [items, requests.without_items(delay=delay)]
+
+
+def _changes(events: pa.Table) -> list[tuple[pa.Array, Frame]]:
+    changes = events["change"].combine_chunks().dictionary_encode()
+    known = np.array([CHANGES[name] for name in changes.dictionary.to_pylist()], dtype=np.int64)
+    codes = known[changes.indices.to_numpy(zero_copy_only=False)] if len(events) else np.zeros(0, dtype=np.int64)
+    base = _base(events)
+    leads = codes == Code.LEADER
+    who = np.where(leads, _numbers(events["min_isr"]), _numbers(events["replica_id"]))
+    texts = np.full(len(events), "", dtype=object)
+    isr = events["isr"].combine_chunks()
+    for row in np.flatnonzero((leads | (codes == Code.ISR)) & pc.is_valid(isr).to_numpy(zero_copy_only=False)):
+        texts[row] = "=" + ",".join(str(member) for member in isr[int(row)].as_py())
+    topics, partitions = events["topic"].combine_chunks(), events["partition"].combine_chunks()
+    rows = _part(
+        _key_names(events["broker"].combine_chunks(), partitions, topics),
+        base,
+        codes,
+        offset=_numbers(events["offset"]),
+        size=_numbers(events["bytes"], 0),
+        epoch=_numbers(events["leader_epoch"]),
+        who=who,
+        text=texts,
+    )
+    metadata = leads | (codes == Code.DELETED)
+    told = events.filter(pa.array(metadata))
+    topic_rows = _part(
+        _key_names(ANY_BROKER, NO_PARTITION, told["topic"].combine_chunks()),
+        _base(told),
+        np.where(codes[metadata] == Code.LEADER, int(Code.LED), int(Code.UNLED)),
+        offset=_numbers(told["partition"]),
+    )
+    return [rows, topic_rows]
+
+
+def explode(events: pa.Table, config: Config) -> Exploded:
+    """Rows sorted by key, then (time, seq, sub); events of no partition (groups, clock) leave no row."""
+    events = events.combine_chunks()
+    types = events["type"]
+    parts: list[tuple[pa.Array, Frame]] = []
+    for name, make in (
+        ("produce", lambda some: _produces(some, config)),
+        ("fetch", lambda some: _fetches(some, config)),
+        ("delete_records", lambda some: _deletes(some, config)),
+        ("create_topics", lambda some: _creates(some, config)),
+        ("partition", _changes),
+    ):
+        some = events.filter(pc.equal(types, name))
+        if len(some):
+            parts += make(some.combine_chunks())
+    parts = [part for part in parts if len(part[1])]
+    if not parts:
+        return Exploded([], ROWS.empty())
+    names = pa.chunked_array([part[0] for part in parts], pa.string()).combine_chunks().dictionary_encode()
+    rows = Frame.concat([part[1] for part in parts])
+    key = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = rows.with_columns(key=key)
+    return Exploded(names.dictionary.to_pylist(), rows.take(np.lexsort((rows.sub, rows.seq, rows.t, key))))

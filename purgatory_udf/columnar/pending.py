@@ -1,0 +1,114 @@
+"""What waits to be settled: finished watches whose operation has others still open, and the timelines they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from purgatory_udf.columnar.codec import pack, unpack
+from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.columnar.partition import ENTRIES, Step
+from purgatory_udf.columnar.settle import Settled, complete, settle
+from purgatory_udf.columnar.watches import ARRIVAL, DONE, FRESH
+from purgatory_udf.columnar.words import Code
+
+
+@dataclass
+class Packet:
+    """What one call of `step` hands on to one bucket of operations."""
+
+    keys: list[str] = field(default_factory=list)
+    done: Frame = field(default_factory=DONE.empty)
+    entries: Frame = field(default_factory=ENTRIES.empty)
+    fresh: Frame = field(default_factory=FRESH.empty)
+
+    def to_bytes(self) -> bytes:
+        """Only the keys that occur travel along."""
+        used = np.unique(np.concatenate([self.done.key, self.entries.key, self.fresh.key]))
+        names = np.array([self.keys[key] for key in used], dtype=object)
+        frames = {"keys": Frame({"name": names})}
+        for name in ("done", "entries", "fresh"):
+            frame: Frame = getattr(self, name)
+            frames[name] = frame.with_columns(key=np.searchsorted(used, frame.key))
+        return pack(frames)
+
+    @staticmethod
+    def from_bytes(value: bytes) -> Packet:
+        frames = unpack(value)
+        return Packet(list(frames["keys"].name), frames["done"], frames["entries"], frames["fresh"])
+
+
+def bucket_of(operations: Array, buckets: int) -> Array:
+    """Which bucket settles an operation; ids are often regular, so they are mixed first."""
+    mixed = operations.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(buckets)).astype(np.int64)
+
+
+def packets(found: Step, keys: list[str], buckets: int) -> dict[int, Packet]:
+    """A call's ended watches by bucket, each with the timelines that its fetches over several keys need."""
+    bucket = bucket_of(found.done.op, buckets)
+    fresh_bucket = bucket_of(found.fresh.op, buckets)
+    result = {}
+    for number in np.unique(bucket):
+        mine = found.done.take(bucket == number)
+        entries = _part(found.entries, mine)
+        result[int(number)] = Packet(keys, mine, entries, found.fresh.take(fresh_bucket == number))
+    return result
+
+
+def _part(entries: Frame, watches: Frame) -> Frame:
+    """The stretch of each key's timeline that these watches waited through."""
+    several = watches.take((watches.n > 1) & (watches.code == Code.FETCH) & (watches.how != ARRIVAL))
+    if not len(several) or not len(entries):
+        return entries.take(slice(0, 0))
+    keys = int(max(several.key.max(), entries.key.max())) + 1
+    since, until = np.full(keys, 2**62, dtype=np.int64), np.full(keys, -1, dtype=np.int64)
+    np.minimum.at(since, several.key, several.t)
+    np.maximum.at(until, several.key, several.deadline * 1000)
+    return entries.take((entries.t >= since[entries.key]) & (entries.t < until[entries.key]))
+
+
+@dataclass
+class Pending:
+    """One bucket's state."""
+
+    packet: Packet = field(default_factory=Packet)
+
+    def add(self, arrived: list[Packet]) -> tuple[Settled, list[str]]:
+        """Take packets in; settle every operation that is whole; keep the rest. Keys are those of the result."""
+        merged = _merge([self.packet, *arrived])
+        whole = complete(merged.done)
+        result = settle(merged.done.take(whole), merged.entries, merged.fresh)
+        rest = merged.done.take(~whole)
+        kept = np.isin(merged.fresh.op, rest.op)
+        left = Packet(merged.keys, rest, _part(merged.entries, rest), merged.fresh.take(kept))
+        self.packet = Packet.from_bytes(left.to_bytes()) if len(rest) else Packet()
+        return result, merged.keys
+
+    def to_bytes(self) -> bytes:
+        return self.packet.to_bytes()
+
+    @staticmethod
+    def from_bytes(value: bytes) -> Pending:
+        return Pending(Packet.from_bytes(value))
+
+
+def _merge(parts: list[Packet]) -> Packet:
+    names: dict[str, int] = {}
+    frames: dict[str, list[Frame]] = {"done": [], "entries": [], "fresh": []}
+    for part in parts:
+        number = np.array([names.setdefault(name, len(names)) for name in part.keys], dtype=np.int64)
+        for name, into in frames.items():
+            frame: Frame = getattr(part, name)
+            into.append(frame.with_columns(key=number[frame.key]) if len(frame) else frame)
+    entries = Frame.concat(frames["entries"])
+    entries = entries.take(np.lexsort((entries.sub, entries.seq, entries.t, entries.key)))
+    if len(entries) > 1:
+        # A stretch that watches of two calls waited through has come twice.
+        same = np.ones(len(entries) - 1, dtype=bool)
+        for name in ("key", "t", "seq", "sub"):
+            column = entries.columns[name]
+            same &= column[1:] == column[:-1]
+        entries = entries.take(np.append(True, ~same))
+    return Packet(list(names), Frame.concat(frames["done"]), entries, Frame.concat(frames["fresh"]))

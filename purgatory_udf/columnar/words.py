@@ -1,0 +1,143 @@
+"""Numbers that stand for words inside the columns: what happened, which error, which rule ended an operation."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """What a row says about its key."""
+
+    PRODUCE = 1
+    FETCH = 2
+    DELETE_RECORDS = 3
+    CREATE_TOPICS = 4
+    LOG_END = 10
+    HIGH_WATERMARK = 11
+    LAST_STABLE = 12
+    LOG_START = 13
+    SEGMENT_ROLL = 14
+    TRUNCATE = 15
+    LEADER = 16
+    ISR = 17
+    REPLICA_END = 18
+    ONLINE = 19
+    NOT_LEADER = 20
+    OFFLINE = 21
+    DELETED = 22
+    LED = 30
+    UNLED = 31
+
+
+CHANGES = {
+    "log_end": Code.LOG_END,
+    "high_watermark": Code.HIGH_WATERMARK,
+    "last_stable": Code.LAST_STABLE,
+    "log_start": Code.LOG_START,
+    "segment_roll": Code.SEGMENT_ROLL,
+    "truncate": Code.TRUNCATE,
+    "leader": Code.LEADER,
+    "isr": Code.ISR,
+    "replica_end": Code.REPLICA_END,
+    "online": Code.ONLINE,
+    "not_leader": Code.NOT_LEADER,
+    "offline": Code.OFFLINE,
+    "deleted": Code.DELETED,
+}
+
+KINDS = {
+    Code.PRODUCE: "produce",
+    Code.FETCH: "fetch",
+    Code.DELETE_RECORDS: "delete_records",
+    Code.CREATE_TOPICS: "create_topics",
+}
+
+PURGATORIES = {
+    Code.PRODUCE: "Produce",
+    Code.FETCH: "Fetch",
+    Code.DELETE_RECORDS: "DeleteRecords",
+    Code.CREATE_TOPICS: "topic",
+}
+
+
+class Acks(IntEnum):
+    """How a produce is answered."""
+
+    DELAYED = 0
+    AT_ONCE = 1
+    INVALID = 2
+    ALL_IN_ERROR = 3
+
+
+class Reader(IntEnum):
+    """Whose end of the log counts for a fetch."""
+
+    FOLLOWER = 0
+    CONSUMER = 1
+    COMMITTED = 2
+
+
+THROTTLED = 4  # added to the reader
+
+
+class Error(IntEnum):
+    NONE = 0
+    NOT_LEADER_OR_FOLLOWER = 1
+    KAFKA_STORAGE_ERROR = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 4
+    REQUEST_TIMED_OUT = 5
+    FENCED_LEADER_EPOCH = 6
+    UNKNOWN_LEADER_EPOCH = 7
+    OFFSET_OUT_OF_RANGE = 8
+    INVALID_REQUIRED_ACKS = 9
+    RECORDED = 99  # another error that the trace recorded: its name travels as text
+
+
+class Rule(IntEnum):
+    """`completed_by`, in the words of the tables (lower case)."""
+
+    TIMEOUT = 0
+    MIN_BYTES = 1
+    NOT_LEADER = 2
+    UNKNOWN_PARTITION = 3
+    OFFLINE = 4
+    FENCED_EPOCH = 5
+    UNKNOWN_EPOCH = 6
+    OFFSET_OUT_OF_RANGE = 7
+    TRUNCATED = 8
+    OLDER_SEGMENT = 9
+    NO_PARTITIONS = 10
+    HIGH_WATERMARK = 11
+    NOT_ENOUGH_REPLICAS = 12
+    ACKS = 13
+    INVALID_ACKS = 14
+    APPEND_ERROR = 15
+    EMPTY = 16
+    LOW_WATERMARK = 17
+    LEADERS = 18
+    NO_WAIT = 19
+
+
+# A replica's standing is the error that it answers with: NONE is online.
+STANDING_RULE = {
+    Error.NOT_LEADER_OR_FOLLOWER: Rule.NOT_LEADER,
+    Error.KAFKA_STORAGE_ERROR: Rule.OFFLINE,
+    Error.UNKNOWN_TOPIC_OR_PARTITION: Rule.UNKNOWN_PARTITION,
+}
+
+UNKNOWN = -1
+FOREVER = 2**62
+
+# Kept apart from every real key: a broker's requests without partitions, and topics as the metadata know them.
+ANY_BROKER = "*"
+NO_PARTITION = -1
+
+
+def key_of(broker: int | str, topic: str, partition: int) -> str:
+    return f"{broker}/{partition}/{topic}"
+
+
+def parts_of(key: str) -> tuple[str, int, str]:
+    broker, partition, topic = key.split("/", 2)
+    return broker, int(partition), topic
