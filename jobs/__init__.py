@@ -1,0 +1,1 @@
+"""The commands of `spark-submit.sh`, one a module: thin, each reads, transforms and writes."""

@@ -1,0 +1,154 @@
+"""The border between a user and a job: options in, exit status out, and no stack trace for a user's mistake.
+
+    @cli.job
+    def main(out: Annotated[Path, typer.Option(help="Folder of the tables.")]) -> None:
+        '''Say in one line what the job does.'''
+
+    if __name__ == "__main__":
+        main()
+
+Exit status: 0 done; 1 a law or a limit does not hold; 2 the options or the input cannot be used; 3 the program or
+the cluster failed; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, overload
+
+import typer
+
+from purgatory_udf.errors import LawBrokenError, UserError
+
+Run = Callable[..., None]
+
+DONE, BROKEN, MISTAKE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+# Spark's and Delta's names for what only the user can put right: a wrong path, a foreign or a too new table.
+_MISTAKES = re.compile(
+    r"PATH_NOT_FOUND|UNABLE_TO_INFER_SCHEMA|DELTA_(TABLE_NOT_FOUND|TABLE_ONLY_OPERATION|MISSING_DELTA_TABLE"
+    r"|PATH_DOES_NOT_EXIST|SCHEMA_NOT_SET|UNSUPPORTED_FEATURES?_FOR_(READ|WRITE)|INVALID_PROTOCOL_VERSION"
+    r"|UNSUPPORTED_TABLE_FEATURE)"
+)
+
+
+class Job:
+    """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process."""
+
+    def __init__(self, run: Run, checks: Run | None = None) -> None:
+        self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
+        self._run = run
+        self._checks = checks
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> None:
+        """Run with the process's arguments (or the given ones) and exit with the status."""
+        sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
+
+    def status(self, arguments: Sequence[str]) -> int:
+        """Run, report what went wrong on stderr, and return the exit status."""
+        return _invoke(self.name, self._run, arguments)
+
+    def check(self, arguments: Sequence[str], local: bool = True) -> int:
+        """Say what is wrong with the arguments, or print the help, without running and without a JVM.
+
+        Files are looked at only if the job will run on this machine (`local`).
+        """
+
+        @functools.wraps(self._run)
+        def only_check(**options: Any) -> None:
+            if local and self._checks:
+                self._checks(**options)
+
+        return _invoke(self.name, only_check, arguments)
+
+
+@overload
+def job(run: Run) -> Job: ...
+@overload
+def job(*, checks: Run) -> Callable[[Run], Job]: ...
+def job(run: Run | None = None, *, checks: Run | None = None) -> Job | Callable[[Run], Job]:
+    """Make a function with typer's annotations a job.
+
+    `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing.
+    """
+    return Job(run) if run else lambda run: Job(run, checks)
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """The one sentence for a failure, and its exit status."""
+    if isinstance(error, UserError):
+        return str(error), MISTAKE
+    if isinstance(error, LawBrokenError):
+        return str(error), BROKEN
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", INTERRUPTED
+    text = str(error)
+    # Raised in one of Spark's Python workers, a mistake comes back as the text of a Java exception.
+    raised = re.search(r"^\s*(?:\w+\.)*UserError: (.+)$", text, re.MULTILINE)
+    if raised:
+        return raised[1].strip(), MISTAKE
+    sentence = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    if _MISTAKES.search(sentence):
+        return sentence, MISTAKE
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}", MISTAKE
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__, FAILED
+
+
+def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
+    )
+    app.command()(_guarded(name, run))
+    try:
+        app(args=list(arguments), prog_name=f"spark-submit.sh {name}")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else DONE
+    return DONE
+
+
+def _guarded(name: str, run: Run) -> Run:
+    """The function with the option that every job has, ending in an exit status whatever it raises."""
+
+    @functools.wraps(run)
+    def command(*, verbose: bool, **options: Any) -> None:
+        verbose = verbose or bool(os.environ.get("PURGATORY_VERBOSE"))
+        _log_plainly(verbose)
+        try:
+            run(**options)
+        except BrokenPipeError:
+            # The reader of our output has seen enough (`… | head`); what Python flushes at its end must not complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except (Exception, KeyboardInterrupt) as error:
+            sentence, status = explain(error)
+            if verbose:
+                traceback.print_exc()
+            hint = "" if verbose or status != FAILED else " (--verbose shows where)"
+            print(f"{name}: {sentence}{hint}", file=sys.stderr)
+            raise SystemExit(status) from None
+
+    option = Annotated[bool, typer.Option("--verbose", help="Show Spark's own log and whole stack traces.")]
+    signature = inspect.signature(run, eval_str=True)
+    extra = inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+    parameters = [*signature.parameters.values(), extra]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _log_plainly(verbose: bool) -> None:
+    """Our own log lines on stderr, with the time; the libraries' only when something is wrong."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    for package in ("purgatory_udf", "jobs", "__main__"):
+        logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -1,0 +1,112 @@
+"""What a user sees of a job: its help, its mistakes, its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.errors import LawBrokenError, UserError
+
+
+def _job(error: BaseException | None = None, checks: cli.Run | None = None) -> cli.Job:
+    def run(
+        out: Annotated[Path, typer.Option(help="Folder of the tables.")],
+        settings: Annotated[list[str] | None, typer.Option("--set", help="A key and its value.")] = None,
+        batch_events: Annotated[int, typer.Option(help="Events a micro-batch takes.")] = 50_000,
+    ) -> None:
+        """Replay a trace."""
+        print(f"ran {out} {settings} {batch_events}")
+        if error:
+            raise error
+
+    return cli.Job(run, checks)
+
+
+def test_a_job_gets_its_options_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job().status(["--out", "o", "--set", "a=1", "--set", "b=2"]) == 0
+    assert capsys.readouterr().out == "ran o ['a=1', 'b=2'] 50000\n"
+
+
+def test_help_explains_each_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job().check(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Usage: spark-submit.sh test-cli [OPTIONS] Replay a trace." in shown
+    assert "Folder of the tables. [required]" in shown
+    assert "Events a micro-batch takes. [default: 50000]" in shown
+    assert "--verbose Show Spark's own log and whole stack traces." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "o", "--nonsense"], "No such option: --nonsense"),
+        ([], "Missing option '--out'"),
+        (["--out", "o", "--batch-events", "many"], "Invalid value for '--batch-events'"),
+        (["--out", "o", "stray"], "Got unexpected extra argument(s) (stray)"),
+    ],
+)
+def test_a_wrong_option_is_named_and_ends_with_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _job().check(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+FROM_THE_JVM = RuntimeError("[PATH_NOT_FOUND] Path does not exist: /x.\nJVM stacktrace:\n\tat org.apache.spark…")
+FROM_A_WORKER = RuntimeError(
+    "Task failed:\n  purgatory_udf.errors.UserError: out: not a folder\n\tat org.apache.spark…"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UserError("t.jsonl: line 3: no time_us"), 2, "t.jsonl: line 3: no time_us"),
+        (LawBrokenError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
+        (FileNotFoundError(2, "No such file or directory", "x.gz"), 2, "x.gz: No such file or directory"),
+        (FROM_THE_JVM, 2, "[PATH_NOT_FOUND] Path does not exist: /x."),
+        (FROM_A_WORKER, 2, "out: not a folder"),
+        (ZeroDivisionError("division by zero"), 3, "ZeroDivisionError: division by zero (--verbose shows where)"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_every_failure_is_one_line_with_its_own_status(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _job(error).status(["--out", "o"]) == status
+    assert capsys.readouterr().err == f"test-cli: {said}\n"
+
+
+def test_verbose_shows_the_stack_trace_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job(ZeroDivisionError("division by zero")).status(["--out", "o", "--verbose"]) == 3
+    shown = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in shown
+    assert shown.endswith("test-cli: ZeroDivisionError: division by zero\n")
+
+
+def test_a_check_looks_at_files_without_running_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    def checks(out: Path, **_: object) -> None:
+        raise UserError(f"{out}: exists and is a file")
+
+    job = _job(checks=checks)
+    assert job.check(["--out", "o"]) == 2
+    assert capsys.readouterr() == ("", "test-cli: o: exists and is a file\n")
+    assert job.check(["--out", "o"], local=False) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_decorated_function_is_a_job_named_after_its_module() -> None:
+    @cli.job
+    def main() -> None:
+        """Nothing."""
+
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert (main.name, ended.value.code) == ("test-cli", 0)
