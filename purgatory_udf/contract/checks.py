@@ -1,0 +1,111 @@
+"""What one value may be: a check returns the value to keep or raises a `Rejection`. All are built once, at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from purgatory_udf.contract.rejection import Rejection, impossible, unfit
+
+Check = Callable[[Any], Any]
+
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+
+
+def integer(low: int, high: int) -> Check:
+    """A whole number in [low, high]. JSON's 1.0 and true are not whole numbers."""
+    floor = f"an integer >= {low}" if low >= -1 else "an integer"
+
+    def check(value: Any) -> Any:
+        # `type is`, not isinstance: to Python a bool is an int; and no check runs more often than this one.
+        if type(value) is int:
+            if low <= value <= high:
+                return value
+            raise impossible(value, floor if value < low and low >= -1 else f"an integer from {low} to {high}")
+        raise unfit(value, floor)
+
+    return check
+
+
+def text(value: Any) -> Any:
+    if type(value) is str:
+        return value
+    raise unfit(value, "a string")
+
+
+def name(value: Any) -> Any:
+    if type(value) is str:
+        if value:
+            return value
+        raise impossible(value, "a name")
+    raise unfit(value, "a name")
+
+
+def label(value: Any) -> Any:
+    """A string, or an integer kept as its digits: Kafka's own correlation ids are integers."""
+    if type(value) is str:
+        return value
+    if type(value) is int:
+        return str(value)
+    raise unfit(value, "a string")
+
+
+def boolean(value: Any) -> Any:
+    if value is True or value is False:
+        return value
+    raise unfit(value, "true or false")
+
+
+def one_of(*words: str) -> Check:
+    known = frozenset(words)
+    expected = f"one of {', '.join(words)}"
+
+    def check(value: Any) -> Any:
+        if type(value) is str:
+            if value in known:
+                return value
+            raise impossible(value, expected)
+        raise unfit(value, expected)
+
+    return check
+
+
+def list_of(item: Check) -> Check:
+    """A list whose items all fit; what is wrong with one is said with its place."""
+
+    def check(value: Any) -> Any:
+        if type(value) is not list:
+            raise unfit(value, "a list")
+        place = 0
+        kept = []
+        try:
+            for place, one in enumerate(value):  # noqa: B007 (the place is needed where the loop broke off)
+                kept.append(item(one))
+        except Rejection as rejection:
+            raise rejection.within(f"[{place}]") from None
+        return kept
+
+    return check
+
+
+def distinct(item: Check, *key: str) -> Check:
+    """A list without repetition: of values, or of objects that differ in the fields of `key`."""
+    items = list_of(item)
+
+    def identity(one: Any) -> Any:
+        return tuple(one[field] for field in key) if key else one
+
+    def check(value: Any) -> Any:
+        kept = items(value)
+        if len(kept) > 1:
+            seen = set()
+            for place, one in enumerate(kept):
+                same = identity(one)
+                if same in seen:
+                    twice = "-".join(map(str, same)) if key else same
+                    raise Rejection("impossible value", str(twice), "given twice").within(f"[{place}]")
+                seen.add(same)
+        return kept
+
+    return check

@@ -1,0 +1,199 @@
+"""The event contract, type by type: what each field may be, and what stands for one that is not given.
+
+A field has a default exactly where the contract or Kafka's protocol names one, or where "not said" is an answer (None).
+Counts, offsets and sizes are never negative, but for the -1 with which Kafka says "none"; a delay may be where Kafka
+itself answers at once for one (a fetch's wait, the time-out of a topic creation).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.contract.checks import (
+    INT32,
+    INT64,
+    boolean,
+    distinct,
+    integer,
+    label,
+    list_of,
+    name,
+    one_of,
+    text,
+)
+from purgatory_udf.contract.record import Field, Read, Row, record
+from purgatory_udf.contract.rejection import impossible
+
+# pandas counts nanoseconds in 64 bits, up to the year 2262; a deadline must fit too. A time in nanoseconds does not.
+LATEST_US = 9_000_000_000_000_000
+
+NO_ERROR = "NONE"
+KNOWN_ACKS = (0, 1, -1)
+
+int32 = integer(-INT32 - 1, INT32)
+int64 = integer(-INT64 - 1, INT64)
+count32 = integer(0, INT32)
+count64 = integer(0, INT64)
+count_or_none32 = integer(-1, INT32)
+count_or_none64 = integer(-1, INT64)
+# One more than an offset is an offset too: the end of the log after it.
+offset = integer(0, INT64 - 1)
+offset_or_none = integer(-1, INT64 - 1)
+brokers = distinct(count32)
+
+COMMON = (
+    Field("time_us", integer(1, LATEST_US)),
+    Field("type", text),
+    Field("seq", int64, None),
+    Field("broker", count32, 0),
+)
+REQUEST = (*COMMON, Field("request_id", label), Field("client_id", text, None))
+TOPIC_PARTITION = (Field("topic", name), Field("partition", count32))
+
+
+def per_partition(*fields: Field) -> Field:
+    return Field("partitions", distinct(record(*TOPIC_PARTITION, *fields), "topic", "partition"))
+
+
+# produce: a partition that was appended says where; one in error, or of an unknown acks, may leave that out.
+
+
+def _batch(row: Row) -> None:
+    if row["last_offset"] < row["base_offset"] - 1:
+        raise impossible(row["last_offset"], "an integer >= base_offset - 1").within("last_offset")
+
+
+_APPENDED = record(
+    *TOPIC_PARTITION,
+    Field("base_offset", offset),
+    Field("last_offset", offset_or_none),
+    Field("bytes", count64),
+    Field("error", name, NO_ERROR),
+    also=_batch,
+)
+_NOT_APPENDED = record(
+    *TOPIC_PARTITION,
+    Field("base_offset", offset_or_none, None),
+    Field("last_offset", offset_or_none, None),
+    Field("bytes", count64, None),
+    Field("error", name, NO_ERROR),
+)
+
+
+def _produced(values: Any) -> Row:
+    appended = type(values) is not dict or values.get("error") in (None, NO_ERROR)
+    return (_APPENDED if appended else _NOT_APPENDED)(values)
+
+
+def _produce_with(partition: Read) -> Read:
+    return record(
+        *REQUEST,
+        Field("acks", int32),
+        Field("timeout_ms", count32),
+        Field("partitions", distinct(partition, "topic", "partition")),
+    )
+
+
+_PRODUCE = _produce_with(_produced)
+_PRODUCE_INVALID_ACKS = _produce_with(_NOT_APPENDED)
+
+
+def produce(values: Row) -> Row:
+    acks = values.get("acks")
+    return (_PRODUCE_INVALID_ACKS if type(acks) is int and acks not in KNOWN_ACKS else _PRODUCE)(values)
+
+
+fetch = record(
+    *REQUEST,
+    Field("replica_id", count_or_none32, -1),
+    Field("max_wait_ms", int32),
+    Field("min_bytes", count64),
+    Field("max_bytes", count64, INT32),
+    Field("isolation", one_of("read_uncommitted", "read_committed"), "read_uncommitted"),
+    per_partition(
+        Field("fetch_offset", offset),
+        Field("max_bytes", count64),
+        Field("current_leader_epoch", count_or_none32, -1),
+        Field("throttled", boolean, False),
+    ),
+)
+
+delete_records = record(*REQUEST, Field("timeout_ms", count32), per_partition(Field("offset", offset_or_none)))
+
+create_topics = record(
+    *REQUEST,
+    Field("timeout_ms", int32),
+    Field("topics", distinct(record(Field("topic", name), Field("partitions", integer(1, INT32))), "topic")),
+)
+
+_AT_OFFSET = (Field("offset", offset),)
+
+# change: the fields that it has beyond the partition itself.
+CHANGES: dict[str, tuple[Field, ...]] = {
+    "log_end": (*_AT_OFFSET, Field("bytes", count64, 0)),
+    "high_watermark": _AT_OFFSET,
+    "last_stable": _AT_OFFSET,
+    "log_start": _AT_OFFSET,
+    "segment_roll": _AT_OFFSET,
+    "truncate": _AT_OFFSET,
+    "leader": (
+        Field("leader_epoch", count32, None),
+        Field("replicas", brokers, None),
+        Field("isr", brokers, None),
+        Field("min_isr", count32, None),
+    ),
+    "isr": (Field("isr", brokers),),
+    "replica_end": (Field("replica_id", count32), *_AT_OFFSET),
+    "online": (),
+    "not_leader": (),
+    "offline": (),
+    "deleted": (),
+}
+
+_CHANGE = Field("change", one_of(*CHANGES))
+_CHANGED = {change: record(*COMMON, *TOPIC_PARTITION, _CHANGE, *fields) for change, fields in CHANGES.items()}
+_UNCHANGED = record(*COMMON, *TOPIC_PARTITION, _CHANGE)
+
+
+def partition(values: Row) -> Row:
+    change = values.get("change")
+    # A change that is not known, or no string at all, is refused by the field's own check.
+    return _CHANGED.get(change if type(change) is str else "", _UNCHANGED)(values)
+
+
+MEMBER = (*REQUEST, Field("group", text), Field("member_id", text), Field("group_instance_id", text, None))
+
+join_group = record(
+    *MEMBER,
+    Field("assigned_member_id", text, None),
+    Field("leader_member_id", text, None),
+    Field("api_version", count32, 5),
+    Field("session_timeout_ms", count32),
+    Field("rebalance_timeout_ms", count32),
+    Field("protocols", list_of(text)),
+)
+
+sync_group = record(*MEMBER, Field("generation", count_or_none32), Field("leader", boolean, False))
+
+heartbeat = record(*MEMBER, Field("generation", count_or_none32))
+
+# Kafka's LeaveGroup has no generation, and OffsetCommit's is -1 unless said.
+leave_group = record(*MEMBER, Field("generation", count_or_none32, None))
+
+offset_commit = record(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
+
+clock = record(*COMMON)
+
+TYPES: dict[str, Read] = {
+    "produce": produce,
+    "fetch": fetch,
+    "delete_records": delete_records,
+    "partition": partition,
+    "join_group": join_group,
+    "sync_group": sync_group,
+    "heartbeat": heartbeat,
+    "leave_group": leave_group,
+    "offset_commit": offset_commit,
+    "create_topics": create_topics,
+    "clock": clock,
+}

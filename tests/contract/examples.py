@@ -1,0 +1,143 @@
+"""One whole event of each type and change, with every field that it can have; and which of those it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Event = dict[str, Any]
+
+TIME = 1_700_000_000_000_000
+HEAD: Event = {"time_us": TIME, "seq": 7, "broker": 2}
+REQUEST: Event = {**HEAD, "request_id": "r-1", "client_id": "c-1"}
+MEMBER: Event = {**REQUEST, "group": "g", "member_id": "m-1", "group_instance_id": "i-1"}
+PLACE: Event = {"topic": "orders", "partition": 3}
+OFFSET: Event = {**PLACE, "offset": 40}
+
+PRODUCED: Event = {**PLACE, "base_offset": 10, "last_offset": 19, "bytes": 1000, "error": "NONE"}
+FETCHED: Event = {**PLACE, "fetch_offset": 10, "max_bytes": 1048576, "current_leader_epoch": 4, "throttled": True}
+
+FETCH: Event = {
+    **REQUEST,
+    "type": "fetch",
+    "replica_id": 5,
+    "max_wait_ms": 500,
+    "min_bytes": 1,
+    "max_bytes": 1000,
+    "isolation": "read_committed",
+    "partitions": [FETCHED],
+}
+JOIN: Event = {
+    **MEMBER,
+    "type": "join_group",
+    "assigned_member_id": "m-2",
+    "leader_member_id": "m-3",
+    "api_version": 9,
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 60_000,
+    "protocols": ["range", "sticky"],
+}
+LEADER: Event = {
+    "change": "leader",
+    "leader_epoch": 4,
+    "replicas": [1, 2, 3],
+    "isr": [1, 2],
+    "min_isr": 2,
+}
+
+
+def change(**fields: Any) -> Event:
+    return {**HEAD, **PLACE, "type": "partition", **fields}
+
+
+WHOLE: dict[str, Event] = {
+    "produce": {**REQUEST, "type": "produce", "acks": -1, "timeout_ms": 30_000, "partitions": [PRODUCED]},
+    "fetch": FETCH,
+    "delete_records": {**REQUEST, "type": "delete_records", "timeout_ms": 30_000, "partitions": [OFFSET]},
+    "create_topics": {
+        **REQUEST,
+        "type": "create_topics",
+        "timeout_ms": 30_000,
+        "topics": [{"topic": "orders", "partitions": 6}],
+    },
+    "join_group": JOIN,
+    "sync_group": {**MEMBER, "type": "sync_group", "generation": 3, "leader": True},
+    "heartbeat": {**MEMBER, "type": "heartbeat", "generation": 3},
+    "leave_group": {**MEMBER, "type": "leave_group", "generation": 3},
+    "offset_commit": {**MEMBER, "type": "offset_commit", "generation": 3, "partitions": [OFFSET]},
+    "clock": {**HEAD, "type": "clock"},
+    "log_end": change(change="log_end", offset=40, bytes=100),
+    "high_watermark": change(change="high_watermark", offset=40),
+    "last_stable": change(change="last_stable", offset=40),
+    "log_start": change(change="log_start", offset=40),
+    "segment_roll": change(change="segment_roll", offset=40),
+    "truncate": change(change="truncate", offset=40),
+    "leader": change(**LEADER),
+    "isr": change(change="isr", isr=[1, 2]),
+    "replica_end": change(change="replica_end", replica_id=3, offset=40),
+    "online": change(change="online"),
+    "not_leader": change(change="not_leader"),
+    "offline": change(change="offline"),
+    "deleted": change(change="deleted"),
+}
+
+REQUEST_NEEDS = ["time_us", "type", "request_id"]
+MEMBER_NEEDS = [*REQUEST_NEEDS, "group", "member_id"]
+CHANGE_NEEDS = ["time_us", "type", "topic", "partition", "change"]
+PLACE_NEEDS = ["partitions", "partitions[0].topic", "partitions[0].partition"]
+
+NEEDS: dict[str, list[str]] = {
+    "produce": [
+        *REQUEST_NEEDS,
+        "acks",
+        "timeout_ms",
+        *PLACE_NEEDS,
+        "partitions[0].base_offset",
+        "partitions[0].last_offset",
+        "partitions[0].bytes",
+    ],
+    "fetch": [
+        *REQUEST_NEEDS,
+        "max_wait_ms",
+        "min_bytes",
+        *PLACE_NEEDS,
+        "partitions[0].fetch_offset",
+        "partitions[0].max_bytes",
+    ],
+    "delete_records": [*REQUEST_NEEDS, "timeout_ms", *PLACE_NEEDS, "partitions[0].offset"],
+    "create_topics": [*REQUEST_NEEDS, "timeout_ms", "topics", "topics[0].topic", "topics[0].partitions"],
+    "join_group": [*MEMBER_NEEDS, "session_timeout_ms", "rebalance_timeout_ms", "protocols"],
+    "sync_group": [*MEMBER_NEEDS, "generation"],
+    "heartbeat": [*MEMBER_NEEDS, "generation"],
+    "leave_group": MEMBER_NEEDS,
+    "offset_commit": [*MEMBER_NEEDS, *PLACE_NEEDS, "partitions[0].offset"],
+    "clock": ["time_us", "type"],
+    "log_end": [*CHANGE_NEEDS, "offset"],
+    "high_watermark": [*CHANGE_NEEDS, "offset"],
+    "last_stable": [*CHANGE_NEEDS, "offset"],
+    "log_start": [*CHANGE_NEEDS, "offset"],
+    "segment_roll": [*CHANGE_NEEDS, "offset"],
+    "truncate": [*CHANGE_NEEDS, "offset"],
+    "leader": CHANGE_NEEDS,
+    "isr": [*CHANGE_NEEDS, "isr"],
+    "replica_end": [*CHANGE_NEEDS, "replica_id", "offset"],
+    "online": CHANGE_NEEDS,
+    "not_leader": CHANGE_NEEDS,
+    "offline": CHANGE_NEEDS,
+    "deleted": CHANGE_NEEDS,
+}
+
+# What stands for a field that is not given.
+DEFAULTS: dict[str, Event] = {
+    "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None},
+    "fetch": {"replica_id": -1, "max_bytes": 2147483647, "isolation": "read_uncommitted"},
+    "join_group": {"assigned_member_id": None, "leader_member_id": None, "api_version": 5},
+    "sync_group": {"leader": False},
+    "leave_group": {"generation": None},
+    "offset_commit": {"generation": -1},
+    "log_end": {"bytes": 0},
+    "leader": {"leader_epoch": None, "replicas": None, "isr": None, "min_isr": None},
+}
+PARTITION_DEFAULTS: dict[str, Event] = {
+    "produce": {"error": "NONE"},
+    "fetch": {"current_leader_epoch": -1, "throttled": False},
+}

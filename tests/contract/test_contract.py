@@ -1,0 +1,111 @@
+"""Each type of event: kept whole, with its defaults, and refused without a field that it needs."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import re
+from typing import Any
+
+import pytest
+
+from purgatory_udf.contract import Rejection, read_line, read_row
+from purgatory_udf.contract.events import CHANGES, TYPES
+from purgatory_udf.tables import EVENTS
+from tests.contract.examples import DEFAULTS, NEEDS, PARTITION_DEFAULTS, WHOLE, Event
+from tests.shared_data import shared
+
+
+def without(event: Event, path: str) -> Event:
+    """A copy of the event without the field at a path such as `partitions[0].topic`."""
+    event = copy.deepcopy(event)
+    *above, last = re.findall(r"\w+", path)
+    holder: Any = event
+    for step in above:
+        holder = holder[int(step) if step.isdigit() else step]
+    del holder[last]
+    return event
+
+
+def refused(event: Any) -> str:
+    with pytest.raises(Rejection) as caught:
+        read_row(event)
+    return caught.value.reason
+
+
+def test_every_type_and_change_of_the_contract_has_an_example() -> None:
+    assert {*TYPES, *CHANGES} == {*WHOLE, "partition"}
+    assert set(NEEDS) == set(WHOLE)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_whole_event_is_kept_field_by_field(kind: str) -> None:
+    assert read_line(json.dumps(WHOLE[kind]).encode()) == WHOLE[kind]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_every_field_that_is_kept_has_its_column(kind: str) -> None:
+    event = read_row(WHOLE[kind])
+    assert event.keys() <= set(EVENTS.names)
+    for name in ("partitions", "topics"):
+        columns = {field.name for field in EVENTS.field(name).type.value_type}
+        assert all(item.keys() <= columns for item in event.get(name, []))
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, fields in NEEDS.items() for field in fields])
+def test_an_event_without_a_field_that_it_needs_is_refused_by_that_name(kind: str, field: str) -> None:
+    assert refused(without(WHOLE[kind], field)).startswith(f"{field}: missing: expected ")
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, fields in NEEDS.items() for field in fields])
+def test_null_is_no_value_for_a_field_that_is_needed(kind: str, field: str) -> None:
+    event = without(WHOLE[kind], field)
+    *above, last = re.findall(r"\w+", field)
+    holder: Any = event
+    for step in above:
+        holder = holder[int(step) if step.isdigit() else step]
+    holder[last] = None
+    assert refused(event).startswith(f"{field}: null: expected ")
+
+
+@pytest.mark.parametrize("given", ["missing", "null"])
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_field_that_need_not_be_given_has_its_default(kind: str, given: str) -> None:
+    event, expected = copy.deepcopy(WHOLE[kind]), copy.deepcopy(WHOLE[kind])
+    for name, default in {**DEFAULTS[""], **DEFAULTS.get(kind, {})}.items():
+        if name in event:
+            event[name], expected[name] = None, default
+    for name, default in PARTITION_DEFAULTS.get(kind, {}).items():
+        event["partitions"][0][name], expected["partitions"][0][name] = None, default
+    if given == "missing":
+        event = {name: value for name, value in event.items() if value is not None}
+        for item in event.get("partitions", []):
+            for name in [name for name, value in item.items() if value is None]:
+                del item[name]
+    assert event != WHOLE[kind]
+    assert read_row(event) == expected
+
+
+def test_the_fields_that_have_a_default_are_all_those_that_are_not_needed() -> None:
+    for kind, event in WHOLE.items():
+        needed = {need for need in NEEDS[kind] if "." not in need}
+        optional = {*DEFAULTS[""], *DEFAULTS.get(kind, {})} & event.keys()
+        assert event.keys() == needed | optional, kind
+
+
+def test_fields_that_the_contract_does_not_know_are_left_out() -> None:
+    event = {**WHOLE["fetch"], "color": "red", "topic": 5}
+    event["partitions"] = [{**event["partitions"][0], "rack": None}]
+    assert read_row(event) == WHOLE["fetch"]
+
+
+@pytest.mark.parametrize("name", ["tiny-1", "small-1", "static-1", "slow-1", "initial-1"])
+def test_recorded_group_events_are_all_events_but_for_their_heading(name: str) -> None:
+    with gzip.open(shared("oracle", "groups", f"{name}.events.jsonl.gz"), "rt") as lines:
+        heading, *events = map(json.loads, lines)
+    assert len(events) > 100
+    for event in events:
+        kept = read_row(event)
+        assert {**kept, **event} == kept
+    assert refused(heading).startswith("type: missing: expected one of produce, fetch, ")
