@@ -33,6 +33,8 @@ BATCHES = Layout(("key", "end", "pos"))
 ROLLS = Layout(("key", "base"))
 FOLLOWERS = Layout(("key", "replica", "end", "in_sync"))
 
+FIRST_SEGMENT = 0  # what lies before the first roll that the trace tells of
+
 PRODUCE_CHECK, FETCH_CHECK, DELETE_CHECK = 1, 2, 4
 
 _STANDING = np.zeros(64, dtype=np.int64)
@@ -121,10 +123,10 @@ def _position(index: Index, batches: Frame, keys: Array, offsets: Array, end: Ar
 
 def _segment(index: Index, rolls: Frame, begin: Array, keys: Array, offsets: Array, known: Array) -> Array:
     if not len(rolls):
-        return np.full(len(keys), UNKNOWN, dtype=np.int64)
+        return np.full(len(keys), FIRST_SEGMENT, dtype=np.int64)
     covered = index.first_at_least(keys, offsets + 1) - begin[keys]
     count = np.minimum(covered, known)
-    return np.where(count > 0, rolls.base[np.maximum(begin[keys] + count - 1, 0)], UNKNOWN)
+    return np.where(count > 0, rolls.base[np.maximum(begin[keys] + count - 1, 0)], FIRST_SEGMENT)
 
 
 def _previous(values: Array, initial: Array, keys: Array, begins: Array) -> Array:
@@ -327,7 +329,7 @@ def _roll(known: Frame, rows: Frame, begins: Array, keys: int) -> tuple[Frame, A
     count = np.diff(had)
     if not asked.any():
         return known, had, count[rows.key], asked
-    newest = np.full(keys, UNKNOWN, dtype=np.int64)
+    newest = np.full(keys, FIRST_SEGMENT, dtype=np.int64)
     newest[count > 0] = known.base[had[1:][count > 0] - 1]
     base = running_max(rows.key, np.where(asked, rows.offset, UNKNOWN), newest)
     rolled = base > _previous(base, newest, rows.key, begins)

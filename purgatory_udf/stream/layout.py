@@ -1,0 +1,35 @@
+"""Where a run keeps what: the public tables beside each other, its own machinery under `_replay`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    out: str
+
+    def table(self, name: str) -> str:
+        return f"{self.out.rstrip('/')}/{name}"
+
+    @property
+    def machinery(self) -> str:
+        return self.table("_replay")
+
+    @property
+    def settling(self) -> str:
+        """Ended watches on their way to the operations query, packed."""
+        return f"{self.machinery}/settling"
+
+    @property
+    def control(self) -> str:
+        """The row that lets the clock run past the end of a finished trace."""
+        return f"{self.machinery}/control"
+
+    @property
+    def staged(self) -> str:
+        """The events in files of the wanted size, where the given table's files are larger or not in time order."""
+        return f"{self.machinery}/events"
+
+    def checkpoint(self, query: str) -> str:
+        return f"{self.machinery}/checkpoints/{query}"
