@@ -63,6 +63,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         self.name = name
         self.timer = timer
         self.purged = 0
+        self.used = False
         self._purge_interval = purge_interval
         self._watchers_by_key: dict[Hashable, Watchers[Operation]] = {}
         self._estimated_total_operations = 0
@@ -79,7 +80,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             return True
         for key in keys:
             self._watchers_by_key.setdefault(key, Watchers()).watch(operation)
-        operation.watched = True
+        operation.watched = self.used = True
         self._estimated_total_operations += 1
         if operation.maybe_try_complete(now_us):
             return True

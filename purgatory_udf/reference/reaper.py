@@ -19,6 +19,10 @@ class Reaper:
         self.purgatory = purgatory
         self._last_wake_ms = start_ms
 
+    def skip_to(self, now_ms: int) -> None:
+        """Nothing can have happened since the last wake-up: keep the rhythm without waking."""
+        self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
+
     def next_wake_ms(self, now_ms: int) -> int:
         idle_ms = self._last_wake_ms + IDLE_MS
         bucket_ms = self.purgatory.timer.next_wake_ms()
@@ -43,8 +47,14 @@ class Reapers:
 
     def add(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
         """Its reaper has been waking every 200 ms since the start, to find nothing."""
-        idle_rounds = (self.now_ms - self._start_ms) // IDLE_MS
-        self._reapers.append(Reaper(purgatory, self._start_ms + idle_rounds * IDLE_MS))
+        reaper = Reaper(purgatory, self._start_ms)
+        reaper.skip_to(self.now_ms)
+        self._reapers.append(reaper)
+
+    def next_bucket_ms(self) -> int | None:
+        """When a bucket next begins in any purgatory; before it, nothing expires."""
+        begins = (reaper.purgatory.timer.next_wake_ms() for reaper in self._reapers)
+        return min((begins_ms for begins_ms in begins if begins_ms is not None), default=None)
 
     def advance_to(self, now_ms: int) -> None:
         """Expire everything with deadline <= `now_ms`, and purge where a purge is due on the way."""
@@ -58,6 +68,12 @@ class Reapers:
             self.now_ms = at_ms
             reaper.wake(at_ms)
             self._run_due()
+        self.now_ms = now_ms
+
+    def skip_to(self, now_ms: int) -> None:
+        """As `advance_to`, where it is known that no bucket begins on the way and every purge has been done."""
+        for reaper in self._reapers:
+            reaper.skip_to(now_ms)
         self.now_ms = now_ms
 
     def _run_due(self) -> None:

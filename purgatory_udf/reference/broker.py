@@ -1,0 +1,126 @@
+"""The broker: its replicas, its purgatories, and the requests that may have to wait in them (Kafka: ReplicaManager)."""
+
+from __future__ import annotations
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.clock import Clock
+from purgatory_udf.reference.create_topics import DelayedCreateTopics
+from purgatory_udf.reference.delete_records import DelayedDeleteRecords
+from purgatory_udf.reference.fetch import DelayedFetch
+from purgatory_udf.reference.partition import LeaderHwChange, Partition
+from purgatory_udf.reference.produce import ALL_IN_SYNC, INVALID_REQUIRED_ACKS, VALID_ACKS, DelayedProduce
+from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
+from purgatory_udf.reference.settling import NONE
+from purgatory_udf.reference.topic_partition import TopicPartition
+
+
+class Broker:
+    """Answers each request at once or puts it into a purgatory, and checks the purgatories when a partition changes."""
+
+    def __init__(self, broker_id: int, config: Config, clock: Clock) -> None:
+        self.broker_id = broker_id
+        self.produces: DelayedOperationPurgatory[DelayedProduce]
+        self.fetches: DelayedOperationPurgatory[DelayedFetch]
+        self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords]
+        self.topics: DelayedOperationPurgatory[DelayedCreateTopics]
+        self.produces = clock.new_purgatory(broker_id, "Produce", config.produce.purge_interval)
+        self.fetches = clock.new_purgatory(broker_id, "Fetch", config.fetch.purge_interval)
+        self.deletions = clock.new_purgatory(broker_id, "DeleteRecords", config.delete_records.purge_interval)
+        self.topics = clock.new_purgatory(broker_id, "topic", config.create_topics.purge_interval)
+        self._replicas: dict[TopicPartition, Partition] = {}
+
+    def replica(self, key: TopicPartition) -> Partition:
+        replica = self._replicas.get(key)
+        if replica is None:
+            replica = self._replicas[key] = Partition(key, self.broker_id)
+        return replica
+
+    # Requests.
+
+    def append_records(self, produce: DelayedProduce, acks: int, now_us: int) -> None:
+        """Append, answer or wait, and only then check what the appends completed (from Kafka 2.7 on): the produce's
+        own first try already sees its own appends."""
+        if acks not in VALID_ACKS:
+            for part in produce.parts:
+                part.error = INVALID_REQUIRED_ACKS
+            produce.complete_by("invalid_acks", now_us)
+            return
+        sound = [part for part in produce.parts if part.error == NONE]
+        changes = [(part.replica, part.replica.append(part.required_offset, part.bytes)) for part in sound]
+        if acks != ALL_IN_SYNC:
+            produce.complete_by("acks", now_us)
+        elif not sound:
+            produce.complete_by("append_error" if produce.parts else "empty", now_us)
+        else:
+            for part in sound:
+                part.await_verdict()
+            # On all its partitions, those in error included.
+            self.produces.try_complete_else_watch(produce, [part.replica.key for part in produce.parts], now_us)
+        for replica, change in changes:
+            self.check_after_append(replica, change, now_us)
+
+    def fetch_messages(self, fetch: DelayedFetch, replica_id: int, now_us: int) -> None:
+        """A follower's fetch says how far that follower is, before it is served."""
+        if replica_id >= 0:
+            for part in fetch.parts:
+                if part.replica.follower_reached(replica_id, part.fetch_offset):
+                    self.check_all(part.replica, now_us)
+        if not fetch.parts:
+            fetch.complete_by("no_partitions", now_us)
+        elif not fetch.try_on_arrival(now_us):
+            self.fetches.try_complete_else_watch(fetch, [part.replica.key for part in fetch.parts], now_us)
+
+    def read_from_local_log(self, fetch: DelayedFetch) -> list[tuple[int, int]]:
+        """What the answer carries: (bytes, next offset) of each partition, in order, under a shrinking byte limit.
+
+        The first partition with data may exceed the limits by one batch, so that large batches can be read at all.
+        """
+        limit, at_least_one = fetch.max_bytes, True
+        reads = []
+        for part in fetch.parts:
+            end = part.replica.end(fetch.isolation)
+            size, next_offset = 0, part.fetch_offset
+            if end is not None and part.error() == NONE and not part.throttled:
+                size, next_offset = part.replica.log.read(
+                    part.fetch_offset, end, min(part.max_bytes, limit), at_least_one
+                )
+            at_least_one = at_least_one and size == 0
+            limit = max(0, limit - size)
+            reads.append((size, next_offset))
+        return reads
+
+    def delete_records(self, deletion: DelayedDeleteRecords, now_us: int) -> None:
+        if not deletion.parts:
+            deletion.complete_by("empty", now_us)
+            return
+        for part in deletion.parts:
+            part.await_verdict()
+        self.deletions.try_complete_else_watch(deletion, [part.replica.key for part in deletion.parts], now_us)
+
+    def create_topics(self, creation: DelayedCreateTopics, may_wait: bool, now_us: int) -> None:
+        for part in creation.parts:
+            part.await_verdict()
+        if not creation.parts:
+            creation.complete_by("empty", now_us)
+        elif not may_wait:
+            creation.settle_parts()
+            creation.complete_by("no_wait", now_us)
+        else:
+            self.topics.try_complete_else_watch(creation, [part.topic for part in creation.parts], now_us)
+
+    # Who is woken.
+
+    def check_all(self, replica: Partition, now_us: int) -> None:
+        """The high watermark rose, or the leadership changed."""
+        self.produces.check_and_complete(replica.key, now_us)
+        self.fetches.check_and_complete(replica.key, now_us)
+        self.deletions.check_and_complete(replica.key, now_us)
+
+    def check_after_append(self, replica: Partition, change: LeaderHwChange, now_us: int) -> None:
+        if change is LeaderHwChange.INCREASED:
+            self.check_all(replica, now_us)
+        elif change is LeaderHwChange.SAME:
+            self.fetches.check_and_complete(replica.key, now_us)
+
+    def check_low_watermark(self, replica: Partition, now_us: int) -> None:
+        self.deletions.check_and_complete(replica.key, now_us)

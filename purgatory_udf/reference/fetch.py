@@ -1,0 +1,141 @@
+"""DelayedFetch: a consumer or follower waits until there are enough bytes to be worth an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from purgatory_udf.outcomes import PartitionOutcome
+from purgatory_udf.reference.partition import Isolation, Partition, Standing
+from purgatory_udf.reference.partition_log import OffsetMetadata
+from purgatory_udf.reference.request import DelayedRequest, Request
+
+FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+_RULES = {
+    FENCED_LEADER_EPOCH: "fenced_epoch",
+    UNKNOWN_LEADER_EPOCH: "unknown_epoch",
+    OFFSET_OUT_OF_RANGE: "offset_out_of_range",
+}
+
+
+@dataclass(slots=True)
+class FetchPart:
+    """One partition of the request. `throttled`: a follower whose replication is held back by quota."""
+
+    replica: Partition
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int
+    throttled: bool
+    start: OffsetMetadata  # the fetch offset's segment and position on arrival: not recalculated while it waits
+
+    @property
+    def fenced(self) -> bool:
+        epoch = self.replica.leader_epoch
+        return epoch is not None and 0 <= self.current_leader_epoch < epoch
+
+    def error(self) -> str:
+        """What reading it now would be answered with."""
+        replica = self.replica
+        if replica.standing is not Standing.ONLINE:
+            return replica.standing.error
+        if self.fenced:
+            return FENCED_LEADER_EPOCH
+        if replica.leader_epoch is not None and self.current_leader_epoch > replica.leader_epoch:
+            return UNKNOWN_LEADER_EPOCH
+        log = replica.log
+        beyond = log.end is not None and self.fetch_offset > log.end.offset
+        deleted = log.start is not None and self.fetch_offset < log.start
+        return OFFSET_OUT_OF_RANGE if beyond or deleted else "NONE"
+
+    def readable(self, isolation: Isolation) -> int:
+        """Bytes from the fetch offset to the reader's end, counted over all segments, positions looked up anew."""
+        replica = self.replica
+        end = replica.end(isolation)
+        if replica.standing is not Standing.ONLINE or self.throttled or end is None or self.fetch_offset >= end.offset:
+            return 0
+        return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))
+
+
+def start_of_fetch(replica: Partition, fetch_offset: int, isolation: Isolation) -> OffsetMetadata:
+    """Where a fetch begins. One that starts exactly at its end takes over that end's metadata, be they old."""
+    end = replica.end(isolation)
+    return end if end is not None and fetch_offset == end.offset else replica.log.metadata(fetch_offset)
+
+
+class DelayedFetch(DelayedRequest):
+    """Over the partitions in order, the first that holds completes the fetch (the letters are Kafka 2.3's):
+
+    A) the broker does not lead the partition (any more)
+    B) the broker does not know it
+    E) its log directory is offline
+    F) the request was sent to an older leader epoch
+    C) the fetch offset lies beyond the end (the leader was truncated), or on an older segment than the end, unless the
+       replica is throttled; an offset equal to the end adds nothing, so that a fresh roll does not look like C
+    D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
+
+    The difference may be negative: a start taken before a truncation may lie beyond the new end in bytes.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        delay_ms: int,
+        parts: list[FetchPart],
+        isolation: Isolation,
+        min_bytes: int,
+        max_bytes: int,
+    ) -> None:
+        super().__init__(request, delay_ms)
+        self.parts = parts
+        self.isolation = isolation
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self._answers: tuple[PartitionOutcome, ...] = ()
+
+    def try_on_arrival(self, now_us: int) -> bool:
+        """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for."""
+        return self._try(now_us, arriving=True)
+
+    def try_complete(self, now_us: int) -> bool:
+        return self._try(now_us, arriving=False)
+
+    def _try(self, now_us: int, arriving: bool) -> bool:
+        accumulated = 0
+        for part in self.parts:
+            replica = part.replica
+            if replica.standing is not Standing.ONLINE:  # Cases A, B, E
+                return self.complete_by(replica.standing.rule, now_us)
+            if part.fenced:  # Case F
+                return self.complete_by(_RULES[FENCED_LEADER_EPOCH], now_us)
+            if arriving and (error := part.error()) != "NONE":
+                return self.complete_by(_RULES[error], now_us)
+            end = replica.end(self.isolation)
+            if end is None or part.fetch_offset == end.offset:
+                continue
+            if part.fetch_offset > end.offset:  # Case C
+                return self.complete_by("truncated", now_us)
+            if part.throttled:
+                continue
+            if part.start.segment < end.segment:  # Case C
+                return self.complete_by("older_segment", now_us)
+            if part.start.segment == end.segment:
+                accumulated += min(end.position - part.start.position, part.max_bytes)
+        return accumulated >= self.min_bytes and self.complete_by("min_bytes", now_us)  # Case D
+
+    def on_complete(self, now_us: int) -> None:
+        """Whatever ended it, even the deadline: read the log again, and answer what there is."""
+        self._answers = tuple(
+            PartitionOutcome(*part.replica.key, part.error(), part.readable(self.isolation)) for part in self.parts
+        )
+        super().on_complete(now_us)
+
+    def on_expiration(self, now_us: int) -> None:
+        """Kafka marks a meter once per request, by `fetcher`: the outcome says both."""
+
+    def answers(self) -> tuple[PartitionOutcome, ...]:
+        return self._answers
+
+    def readable_bytes(self) -> int:
+        return sum(answer.bytes for answer in self._answers)

@@ -1,0 +1,108 @@
+"""One replica's log as far as waiting needs it: offsets, the batches' positions in bytes, and the segments' bases.
+
+    append(5, 500)   append(9, 400)   roll(9)   append(12, 300)
+
+    offsets    0 . . . . 5 . . . 9 . . 12
+    batches    [  500    )[ 400  )[ 300 )
+    positions  0         500     900    1200     an offset stands where the batch that holds it starts
+    segments   -1                9               the greatest base at or below the offset, -1 before the first known
+
+Positions count from the first event known, over all segments. What came before is one batch without a beginning:
+offsets below the first known end stand at 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+
+class OffsetMetadata(NamedTuple):
+    """An offset with the segment and the position that it had when it was taken. Kafka does not recalculate them."""
+
+    offset: int
+    segment: int
+    position: int
+
+
+class PartitionLog:
+    def __init__(self) -> None:
+        self.end: OffsetMetadata | None = None
+        self.start: int | None = None
+        self._batch_ends: list[int] = []
+        self._batch_positions: list[int] = []
+        self._segment_bases = [0]
+        self._end_position = 0
+
+    def append(self, end_offset: int, size: int) -> bool:
+        """One batch from the log end to `end_offset`. False, and nothing happens, if that moves the end nowhere."""
+        if self.end is not None and end_offset <= self.end.offset:
+            return False
+        self._batch_ends.append(end_offset)
+        self._batch_positions.append(self._end_position)
+        self._end_position += size
+        self._end_at(end_offset)
+        return True
+
+    def roll(self, base: int) -> None:
+        """A new segment begins; a roll at the log end takes the end along at once."""
+        if not self._segment_bases or base > self._segment_bases[-1]:
+            self._segment_bases.append(base)
+            if self.end is not None:
+                self._end_at(self.end.offset)
+
+    def truncate(self, offset: int) -> bool:
+        """Cut the log back to `offset`; the batch that holds it goes whole. False if the log ends there or before."""
+        if self.end is None or offset >= self.end.offset:
+            return False
+        self._end_position = self.position(offset)
+        kept = bisect_right(self._batch_ends, offset)
+        del self._batch_ends[kept:], self._batch_positions[kept:]
+        del self._segment_bases[bisect_right(self._segment_bases, offset) :]
+        self._end_at(offset)
+        return True
+
+    def advance_start(self, offset: int) -> None:
+        """Records below `offset` were deleted."""
+        self.start = offset if self.start is None else max(self.start, offset)
+
+    def metadata(self, offset: int) -> OffsetMetadata:
+        """The offset as it stands now."""
+        return OffsetMetadata(offset, self.segment(offset), self.position(offset))
+
+    def position(self, offset: int) -> int:
+        """Where the batch that holds `offset` starts; at or beyond the log end, the end's position."""
+        batch = bisect_right(self._batch_ends, offset)
+        return self._batch_positions[batch] if batch < len(self._batch_positions) else self._end_position
+
+    def segment(self, offset: int) -> int:
+        """The base of the segment that `offset` belongs to."""
+        segment = bisect_right(self._segment_bases, offset)
+        return self._segment_bases[segment - 1] if segment else -1
+
+    def read(self, offset: int, upper: OffsetMetadata, max_bytes: int, at_least_one: bool) -> tuple[int, int]:
+        """(bytes, next offset) of the whole batches from `offset` on, below `upper` and within one segment.
+
+        `max_bytes` limits them, but with `at_least_one` the first batch is given even if it is larger: otherwise a
+        batch larger than the limit could never be consumed.
+        """
+        first = batch = bisect_right(self._batch_ends, offset)
+        begin = self.position(offset)
+        next_base = bisect_right(self._segment_bases, offset)
+        stop = self._segment_bases[next_base] if next_base < len(self._segment_bases) else upper.offset
+        last = bisect_left(self._batch_ends, min(stop, upper.offset) + 1)
+        size, next_offset = 0, offset
+        while batch < last:
+            grown = self._batch_end_position(batch) - begin
+            if grown > max_bytes and not (at_least_one and batch == first):
+                break
+            size, next_offset = grown, self._batch_ends[batch]
+            batch += 1
+        return size, next_offset
+
+    def _batch_end_position(self, batch: int) -> int:
+        following = batch + 1
+        return self._batch_positions[following] if following < len(self._batch_positions) else self._end_position
+
+    def _end_at(self, offset: int) -> None:
+        self.end = OffsetMetadata(offset, self.segment(offset), self._end_position)

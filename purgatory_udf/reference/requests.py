@@ -1,0 +1,150 @@
+"""Requests as the trace records them: each becomes a delayed operation, with what-if settings applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from purgatory_udf.config import INT32_MAX, override
+from purgatory_udf.reference.broker import Broker
+from purgatory_udf.reference.cluster import Cluster
+from purgatory_udf.reference.create_topics import DelayedCreateTopics, TopicPart
+from purgatory_udf.reference.delete_records import HIGH_WATERMARK, DelayedDeleteRecords, DeleteRecordsPart
+from purgatory_udf.reference.fetch import DelayedFetch, FetchPart, start_of_fetch
+from purgatory_udf.reference.partition import Isolation, Partition
+from purgatory_udf.reference.produce import DelayedProduce, ProducePart
+from purgatory_udf.reference.request import DelayedRequest, Request
+from purgatory_udf.reference.settling import NONE
+from purgatory_udf.reference.topic_partition import TopicPartition
+
+Event = Mapping[str, Any]
+Respond = Callable[[Any], None]
+
+ALL_PARTITIONS = -1
+
+
+def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
+    broker = cluster.broker(_broker_id(event))
+    parts = [
+        ProducePart(
+            topic=entry["topic"],
+            partition=entry["partition"],
+            error=entry.get("error") or NONE,
+            bytes=entry.get("bytes") or 0,
+            replica=_replica(broker, entry),
+            required_offset=_number(entry, "last_offset", -1) + 1,
+        )
+        for entry in event["partitions"]
+    ]
+    delay_ms = override(event["timeout_ms"], cluster.config.produce.timeout_ms)
+    operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, parts)
+    operation.respond = respond
+    broker.append_records(operation, event["acks"], event["time_us"])
+    return operation
+
+
+def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch:
+    broker, limits = cluster.broker(_broker_id(event)), cluster.config.fetch
+    replica_id = _number(event, "replica_id", -1)
+    follower = replica_id >= 0
+    isolation = _isolation(follower, event.get("isolation"))
+    max_bytes = min(_number(event, "max_bytes", INT32_MAX), limits.max_bytes)
+    operation = DelayedFetch(
+        _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
+        override(event["max_wait_ms"], limits.max_wait_ms),
+        [_fetch_part(_replica(broker, entry), entry, isolation, follower) for entry in event["partitions"]],
+        isolation,
+        min(override(event["min_bytes"], limits.min_bytes), max_bytes),
+        max_bytes,
+    )
+    operation.respond = respond
+    broker.fetch_messages(operation, replica_id, event["time_us"])
+    return operation
+
+
+def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
+    broker = cluster.broker(_broker_id(event))
+    parts = [_delete_records_part(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]]
+    delay_ms = override(event["timeout_ms"], cluster.config.delete_records.timeout_ms)
+    operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, parts)
+    operation.respond = respond
+    broker.delete_records(operation, event["time_us"])
+    return operation
+
+
+def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedCreateTopics:
+    broker = cluster.broker(_broker_id(event))
+    parts = [
+        TopicPart(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
+        for entry in event["topics"]
+    ]
+    delay_ms = override(event["timeout_ms"], cluster.config.create_topics.timeout_ms)
+    request = _request(event, "create_topics", parts[0].topic if parts else None)
+    operation = DelayedCreateTopics(request, delay_ms, parts, cluster.has_leaders)
+    operation.respond = respond
+    broker.create_topics(operation, may_wait=delay_ms > 0, now_us=event["time_us"])
+    return operation
+
+
+REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
+    "produce": produce,
+    "fetch": fetch,
+    "delete_records": delete_records,
+    "create_topics": create_topics,
+}
+
+
+def _broker_id(event: Event) -> int:
+    return _number(event, "broker", 0)
+
+
+def _number(values: Event, name: str, default: int) -> int:
+    value = values.get(name)
+    return default if value is None else int(value)
+
+
+def _replica(broker: Broker, entry: Event) -> Partition:
+    return broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+
+
+def _first_partition(event: Event) -> str | None:
+    """The request's key in the tables."""
+    entries = event["partitions"]
+    return str(TopicPartition(entries[0]["topic"], entries[0]["partition"])) if entries else None
+
+
+def _request(event: Event, kind: str, key: str | None, fetcher: str | None = None) -> Request:
+    return Request(
+        operation_id=event["seq"],
+        kind=kind,
+        broker=_broker_id(event),
+        started_us=event["time_us"],
+        request_id=event.get("request_id"),
+        client_id=event.get("client_id"),
+        key=key,
+        fetcher=fetcher,
+    )
+
+
+def _isolation(follower: bool, isolation: str | None) -> Isolation:
+    if follower:
+        return Isolation.LOG_END
+    return Isolation.TXN_COMMITTED if isolation == "read_committed" else Isolation.HIGH_WATERMARK
+
+
+def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, follower: bool) -> FetchPart:
+    return FetchPart(
+        replica=replica,
+        fetch_offset=entry["fetch_offset"],
+        max_bytes=_number(entry, "max_bytes", INT32_MAX),
+        current_leader_epoch=_number(entry, "current_leader_epoch", -1),
+        throttled=follower and bool(entry.get("throttled")),
+        start=start_of_fetch(replica, entry["fetch_offset"], isolation),
+    )
+
+
+def _delete_records_part(replica: Partition, offset: int) -> DeleteRecordsPart:
+    """An offset of -1 asks for everything below the high watermark."""
+    if offset == HIGH_WATERMARK:
+        offset = 0 if replica.high_watermark is None else replica.high_watermark.offset
+    return DeleteRecordsPart(topic=replica.key.topic, partition=replica.key.partition, replica=replica, offset=offset)

@@ -1,0 +1,75 @@
+"""Requests whose parts are settled one by one: produce and delete-records by partition, create-topics by topic."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from purgatory_udf.outcomes import PartitionOutcome
+from purgatory_udf.reference.request import DelayedRequest, Request
+
+NONE = "NONE"
+REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
+
+
+@dataclass(slots=True)
+class Part:
+    """A pending part would be answered REQUEST_TIMED_OUT; settling replaces that error, once and for good."""
+
+    topic: str
+    partition: int
+    error: str = NONE
+    bytes: int = 0
+    pending: bool = False
+
+    def await_verdict(self) -> None:
+        self.pending = True
+        self.error = REQUEST_TIMED_OUT
+
+
+class Verdict(NamedTuple):
+    """The error that settles a part, and the name of the rule that did."""
+
+    error: str
+    rule: str
+
+
+PartT = TypeVar("PartT", bound=Part)
+
+
+class SettlingRequest(DelayedRequest, Generic[PartT]):
+    """Complete when no part is pending: one part's error does not release the others."""
+
+    def __init__(self, request: Request, delay_ms: int, parts: list[PartT]) -> None:
+        super().__init__(request, delay_ms)
+        self.parts = parts
+
+    @abstractmethod
+    def verdict(self, part: PartT) -> Verdict | None:
+        """What settles the part now, if anything does."""
+
+    def try_complete(self, now_us: int) -> bool:
+        return self.settle_parts() and self.force_complete(now_us)
+
+    def settle_parts(self) -> bool:
+        """Look at every pending part, whichever part's event it was; whether none is pending any more.
+
+        The part that was settled last names the rule that completed the request.
+        """
+        pending = False
+        for part in self.parts:
+            if part.pending:
+                verdict = self.verdict(part)
+                if verdict is None:
+                    pending = True
+                else:
+                    part.pending = False
+                    part.error, self.completed_by = verdict
+        return not pending
+
+    def on_expiration(self, now_us: int) -> None:
+        """Kafka marks its expiration meter once per pending part; they can be told by their error."""
+
+    def answers(self) -> tuple[PartitionOutcome, ...]:
+        return tuple(PartitionOutcome(part.topic, part.partition, part.error, part.bytes) for part in self.parts)

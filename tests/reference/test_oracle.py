@@ -1,0 +1,31 @@
+"""The reference against Kafka's own classes: every recorded outcome and gauge, line for line."""
+
+from __future__ import annotations
+
+import oracle_traces
+import pytest
+from oracle_traces import OracleTrace
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+
+CASES = oracle_traces.cases()
+
+
+def config_of(trace: OracleTrace) -> Config:
+    interval = {"purge_interval": trace.purge_interval}
+    return Config.model_validate({"produce": interval, "fetch": interval | {"max_bytes": 2**31 - 1}})
+
+
+@pytest.mark.parametrize(("title", "trace"), CASES, ids=[title for title, _ in CASES])
+def test_hand_made_case(title: str, trace: OracleTrace) -> None:
+    assert trace.rows(replay(trace.events, config_of(trace)).outcomes) == trace.outcomes
+
+
+@pytest.mark.parametrize("name", oracle_traces.names())
+def test_recorded_trace(name: str) -> None:
+    trace = oracle_traces.load(name)
+    result = replay(trace.events, config_of(trace))
+    assert trace.rows(result.outcomes) == trace.outcomes
+    assert trace.readings(result.gauges) == trace.gauges
+    assert result.open == []
