@@ -9,7 +9,10 @@ from typing import Any, Protocol
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.reference.cluster import Cluster
+from purgatory_udf.reference.coordinators import Coordinators
 from purgatory_udf.reference.gauges import STEP_MS, Series
+from purgatory_udf.reference.group_journal import GroupJournal
+from purgatory_udf.reference.group_request import GROUP_EVENTS
 from purgatory_udf.reference.request import DelayedRequest
 from purgatory_udf.reference.requests import REQUESTS
 from purgatory_udf.reference.triggers import apply_change
@@ -31,11 +34,12 @@ class Operation(Protocol):
 
 @dataclass
 class Replay:
-    """Outcomes in order of arrival; `open` has the operations that had no end by the last event, without draining."""
+    """Outcomes in order of arrival, those of groups last; `open` has what had no end by the last event, undrained."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
+    groups: GroupJournal = field(default_factory=GroupJournal)
     series: list[Series] = field(default_factory=list)
     start_ms: int = 0
     end_ms: int = 0
@@ -59,7 +63,7 @@ class Replayer:
         self.config = config
         self.cluster = Cluster(config, start_ms // STEP_MS * STEP_MS)
         self.operations: list[Operation] = []
-        self.transitions: list[Transition] = []
+        self.coordinators = Coordinators(self.cluster.clock, config.group)
         self._last_event_ms = start_ms
 
     def apply(self, event: Event) -> None:
@@ -76,10 +80,13 @@ class Replayer:
         clock.advance_to(self._last_event_ms)
         if self.config.drain:
             self._drain()
+        groups = self.coordinators.journal
+        operations: list[Operation] = [*self.operations, *groups.operations]
         return Replay(
-            outcomes=[operation.outcome() for operation in self.operations if operation.completed],
-            open=[operation.operation_id for operation in self.operations if not operation.completed],
-            transitions=self.transitions,
+            outcomes=[operation.outcome() for operation in operations if operation.completed],
+            open=[operation.operation_id for operation in operations if not operation.completed],
+            transitions=[change.transition for change in groups.changes],
+            groups=groups,
             series=clock.series,
             start_ms=clock.start_ms,
             end_ms=clock.last_step_ms,
@@ -120,4 +127,5 @@ def _starts(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
 HANDLERS: dict[str, Handler] = {
     "partition": lambda replayer, event: apply_change(replayer.cluster, event),
     **{kind: _starts(request) for kind, request in REQUESTS.items()},
+    **dict.fromkeys(GROUP_EVENTS, lambda replayer, event: replayer.coordinators.handle(event)),
 }

@@ -1,0 +1,33 @@
+"""DelayedSync: every member of a new generation has to ask for its assignment in time (Kafka 3.0, KIP-735)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from purgatory_udf.reference.group import Group
+from purgatory_udf.reference.group_operation import Beginning, GroupOperation, SyncKey
+from purgatory_udf.reference.group_state import GroupState
+
+
+class DelayedSync(GroupOperation):
+    """Begun with each generation, for one rebalance timeout, whether or not the leader's assignment comes meanwhile.
+
+    It completes when every member has synced, or when another round begins. When it expires, those that have not synced
+    are removed, however alive their heartbeats say they are, and another round begins.
+    """
+
+    kind = "sync"
+
+    def __init__(
+        self, group: Group, beginning: Beginning, timeout_ms: int, expired: Callable[[Group, int], None]
+    ) -> None:
+        super().__init__(group, SyncKey(group.name), beginning, timeout_ms)
+        self._expired = expired
+
+    def try_complete(self, now_us: int) -> bool:
+        if self.group.state is GroupState.PREPARING_REBALANCE:
+            return self.complete_by("rebalance", now_us)
+        return not self.group.pending_syncs and self.complete_by("all_synced", now_us)
+
+    def on_expiration(self, now_us: int) -> None:
+        self._expired(self.group, self.effective_us(now_us))

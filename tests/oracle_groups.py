@@ -1,0 +1,135 @@
+"""Kafka's own answers to consumer groups: recorded traces and hand-made cases, and how a replay is held against them.
+
+A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request that is never answered.
+What the cells are is said in the oracle's README.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from shared_data import shared
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.group_journal import Answer, GroupJournal, Removal, StateChange
+
+Event = dict[str, Any]
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GroupTrace:
+    title: str
+    config: Config
+    events: list[Event]
+    rows: list[Row]
+
+
+def names() -> list[str]:
+    """Every recorded trace."""
+    return sorted(path.name.split(".")[0] for path in shared("oracle", "groups").glob("*.events.jsonl.gz"))
+
+
+def load(name: str) -> GroupTrace:
+    return _trace(name, _lines(name, "events.jsonl"), _lines(name, "answers"))
+
+
+def cases() -> list[GroupTrace]:
+    """The hand-made cases."""
+    text = shared("oracle", "groups", "cases.txt").read_text(encoding="utf-8")
+    return [_case(block) for block in text.split("## ")[1:]]
+
+
+def rows(events: Iterable[Event], journal: GroupJournal) -> list[Row]:
+    """What a replay of these events has in its journal, as the oracle would have written it."""
+    answered = {answer.seq for answer in journal.answers}
+    return [
+        *map(_answer_row, journal.answers),
+        *map(_change_row, journal.changes),
+        *map(_removal_row, journal.removals),
+        *(("N", "-", event["request_id"], event["type"]) for event in events if event["seq"] not in answered),
+    ]
+
+
+def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
+    """Every row that only one of the two has, by time: `- ` where it is missing, `+ ` where it is too much.
+
+    Free is, where Kafka goes by the hash order of random ids, and nothing else:
+
+    - the order of the rows of one millisecond;
+    - the leader in a state change into PreparingRebalance: any member may stand in until the round has elected one;
+    - where several sessions of a group end in one millisecond, which of those members are still in the group at the
+      state changes of that millisecond.
+    """
+    expected, actual = _without_freedom(expected), _without_freedom(actual)
+    missing, surplus = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    marked = [("- ", row) for row in missing.elements()] + [("+ ", row) for row in surplus.elements()]
+    return [mark + "\t".join(row) for mark, row in sorted(marked, key=lambda one: (one[1][1].zfill(12), one[1]))]
+
+
+def _without_freedom(table: Iterable[Row]) -> list[Row]:
+    table = list(table)
+    ended: dict[tuple[str, str], set[str]] = {}
+    for row in table:
+        if row[0] == "X" and row[4] == "session":
+            ended.setdefault((row[1], row[2]), set()).add(row[3])
+    return [_state_without_freedom(row, ended) if row[0] == "S" else row for row in table]
+
+
+def _state_without_freedom(row: Row, ended: dict[tuple[str, str], set[str]]) -> Row:
+    kind, t, group, before, after, generation, members, leader = row
+    together = ended.get((t, group), set())
+    if len(together) > 1:
+        members = ",".join(member for member in members.split(",") if member not in together) or "-"
+    if after == "PreparingRebalance":
+        leader = "*"
+    return (kind, t, group, before, after, generation, members, leader)
+
+
+def _answer_row(answer: Answer) -> Row:
+    generation = "-" if answer.generation is None else str(answer.generation)
+    at, member = str(answer.at_us // 1000), answer.member_id or "-"
+    return ("R", at, str(answer.request_id), answer.api, answer.error, generation, member, answer.leader or "-")
+
+
+def _change_row(change: StateChange) -> Row:
+    at = change.transition
+    members = ",".join(at.members) or "-"
+    states = (at.from_state, at.to_state)
+    return ("S", str(at.at_us // 1000), at.group, *states, str(at.generation), members, change.leader or "-")
+
+
+def _removal_row(removal: Removal) -> Row:
+    return ("X", str(removal.at_us // 1000), removal.group, removal.member_id, removal.reason)
+
+
+def _lines(name: str, what: str) -> Iterator[str]:
+    with gzip.open(shared("oracle", "groups", f"{name}.{what}.gz"), "rt", encoding="utf-8") as lines:
+        yield from lines
+
+
+def _case(block: str) -> GroupTrace:
+    title, _, body = block.partition("\n")
+    given, _, expected = body.partition("\n=>\n")
+    return _trace(title, (line for line in given.splitlines() if line[:1] == "{"), expected.splitlines())
+
+
+def _trace(title: str, events: Iterable[str], answers: Iterable[str]) -> GroupTrace:
+    first, *rest = map(json.loads, events)
+    table = [tuple(line.rstrip("\n").split("\t")) for line in answers if line.strip()]
+    return GroupTrace(title, _config(first["config"]), rest, table)
+
+
+def _config(broker: dict[str, Any]) -> Config:
+    """The oracle's sessions are as short as 10 ms, below any broker's default bound."""
+    group = {
+        "initial_rebalance_delay_ms": broker.get("group.initial.rebalance.delay.ms", 3000),
+        "max_size": broker.get("group.max.size", 2**31 - 1),
+        "min_session_timeout_ms": 10,
+    }
+    return Config.model_validate({"group": group})
