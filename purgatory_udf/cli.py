@@ -56,18 +56,22 @@ class Job:
         """Run, report what went wrong on stderr, and return the exit status."""
         return _invoke(self.name, self._run, arguments)
 
-    def check(self, arguments: Sequence[str], local: bool = True) -> int:
-        """Say what is wrong with the arguments, or print the help, without running and without a JVM.
+    def check(self, arguments: Sequence[str], local: bool = True) -> int | None:
+        """None if the job may start with these arguments, else the status to end with; needs no JVM.
 
-        Files are looked at only if the job will run on this machine (`local`).
+        It prints the help, or what is wrong. Files are looked at only if the job will run on this machine (`local`).
         """
+        passed = False
 
         @functools.wraps(self._run)
         def only_check(**options: Any) -> None:
+            nonlocal passed
             if local and self._checks:
                 self._checks(**options)
+            passed = True
 
-        return _invoke(self.name, only_check, arguments)
+        status = _invoke(self.name, only_check, arguments)
+        return None if passed else status
 
 
 @overload
@@ -112,10 +116,30 @@ def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:
     )
     app.command()(_guarded(name, run))
     try:
-        app(args=list(arguments), prog_name=f"spark-submit.sh {name}")
+        app(args=_spread(app, arguments), prog_name=f"spark-submit.sh {name}")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else DONE
     return DONE
+
+
+def _spread(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
+    """`--trace A B` as `--trace A --trace B`, for shells make the former of `--trace *.jsonl`.
+
+    It holds for options that may be repeated; a job with positional arguments has no such freedom.
+    """
+    parameters = typer.main.get_command(app).params
+    if any(parameter.param_type_name == "argument" for parameter in parameters):
+        return list(arguments)
+    repeatable = {name for parameter in parameters if getattr(parameter, "multiple", False) for name in parameter.opts}
+    spread: list[str] = []
+    option = ""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        if word.startswith("-"):
+            option = word
+        elif option in repeatable and before != option:
+            spread.append(option)
+        spread.append(word)
+    return spread
 
 
 def _guarded(name: str, run: Run) -> Run:

@@ -31,6 +31,13 @@ def test_a_job_gets_its_options_and_ends_with_status_0(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "ran o ['a=1', 'b=2'] 50000\n"
 
 
+def test_an_option_of_several_values_takes_what_the_shell_made_of_a_pattern(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _job().status(["--set", "a=1", "b=2", "c=3", "--out", "o", "--set", "d=4"]) == 0
+    assert capsys.readouterr().out == "ran o ['a=1', 'b=2', 'c=3', 'd=4'] 50000\n"
+
+
 def test_help_explains_each_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert _job().check(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -98,7 +105,7 @@ def test_a_check_looks_at_files_without_running_the_job(capsys: pytest.CaptureFi
     job = _job(checks=checks)
     assert job.check(["--out", "o"]) == 2
     assert capsys.readouterr() == ("", "test-cli: o: exists and is a file\n")
-    assert job.check(["--out", "o"], local=False) == 0
+    assert job.check(["--out", "o"], local=False) is None
     assert capsys.readouterr() == ("", "")
 
 

@@ -1,0 +1,100 @@
+"""From `spark-submit.sh` to Spark's own: understand the line, get ready, check the job's options, submit."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import purgatory_udf
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch import catalog, command_line, java, spark_home, submission
+from purgatory_udf.launch.command_line import CommandLine
+from purgatory_udf.launch.environment import Environment, say
+from purgatory_udf.launch.submission import Submission
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_JOB = "demo"
+
+USAGE = """\
+Usage: ./spark-submit.sh [Spark's options] [JOB [options]]
+
+Without a JOB: the demo, a bundled sample trace replayed and summed up.
+
+Jobs:
+{jobs}
+
+  ./spark-submit.sh JOB --help        explains a job's options with their defaults
+  ./spark-submit.sh --verbose JOB …   shows Spark's own log as well
+
+Spark's options (--master, --conf, --deploy-mode, --driver-memory, --properties-file, …) are those of spark-submit.
+SPARK_HOME names another Spark than the one installed in .venv; JAVA_HOME another Java than the one on PATH.
+
+Exit status: 0 done; 1 a law or a limit does not hold; 2 the options or the input cannot be used; 3 anything else."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the line says; returns only if nothing is to be submitted."""
+    try:
+        line = command_line.parse(words)
+        if line.version:
+            print(f"Purgatory Replay {purgatory_udf.__version__}")
+            return 0
+        if line.help or line.job == "help":
+            entries = catalog.jobs(ROOT)
+            width = max(len(entry.name) for entry in entries)
+            print(USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)))
+            return 0
+        entry = catalog.find(ROOT, line.job or DEFAULT_JOB)
+        _enter_environment()
+        return _run(line, entry)
+    except UserError as error:
+        print(f"spark-submit.sh: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _enter_environment() -> None:
+    """Go on inside the tree's own environment, which is made first if need be."""
+    environment = Environment(ROOT)
+    environment.set_up("run")
+    if not environment.folder.samefile(sys.prefix):
+        os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
+
+
+def _run(line: CommandLine, entry: catalog.Entry) -> int:
+    job = importlib.import_module(f"jobs.{entry.file.stem}").main
+    settings = line.settings(spark_home.defaults(spark_home.find(os.environ), os.environ))
+    ended: int | None = job.check(line.arguments, submission.runs_here(settings))
+    if ended is not None:
+        return ended
+    _take_java(os.environ)
+    return _become(submission.prepare(ROOT, line, entry.file, os.environ))
+
+
+def _become(call: Submission) -> NoReturn:
+    """Signals and the exit status are then Spark's own: nobody stands between."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(call.command[0], call.command, call.environ)
+
+
+def _take_java(environ: MutableMapping[str, str]) -> None:
+    found = java.find(environ)
+    if found is None:
+        Environment(ROOT).set_up("java")
+        importlib.invalidate_caches()
+        found = java.find(environ)
+    if found is None:
+        raise UserError("no Java of version 17 or newer: set JAVA_HOME to one")
+    if environ.get("JAVA_HOME") and not found.is_relative_to(environ["JAVA_HOME"]):
+        say(f"JAVA_HOME={environ['JAVA_HOME']} has no Java of version 17 or newer: using {found}")
+    environ["JAVA_HOME"] = str(java.home(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""`spark-submit.sh [Spark's options] [JOB [options]]`, taken apart the way spark-submit itself does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from purgatory_udf.errors import UserError
+
+# spark-submit's options with a value, and those without; the rest of the line belongs to the job.
+# fmt: off
+VALUES = {
+    "--archives", "--class", "--conf", "--deploy-mode", "--driver-class-path", "--driver-cores",
+    "--driver-java-options", "--driver-library-path", "--driver-memory", "--exclude-packages", "--executor-cores",
+    "--executor-memory", "--files", "--jars", "--keytab", "--kill", "--master", "--name", "--num-executors",
+    "--packages", "--principal", "--properties-file", "--proxy-user", "--py-files", "--queue", "--remote",
+    "--repositories", "--status", "--total-executor-cores",
+}
+# fmt: on
+SWITCHES = {"--load-spark-defaults", "--supervise", "--verbose"}
+SHORT = {"-c": "--conf", "-v": "--verbose", "-h": "--help"}
+
+# These have an option of their own beside their configuration key.
+KEYS = {
+    "--master": "spark.master",
+    "--deploy-mode": "spark.submit.deployMode",
+    "--driver-memory": "spark.driver.memory",
+    "--jars": "spark.jars",
+    "--packages": "spark.jars.packages",
+    "--py-files": "spark.submit.pyFiles",
+}
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was asked: Spark's options as (option, value) pairs, the job (None: not named), and the job's arguments."""
+
+    spark: tuple[tuple[str, str | None], ...] = ()
+    job: str | None = None
+    arguments: tuple[str, ...] = ()
+    help: bool = False
+    version: bool = False
+
+    @property
+    def verbose(self) -> bool:
+        return ("--verbose", None) in self.spark or "--verbose" in self.arguments
+
+    def settings(self, defaults: Mapping[str, str]) -> dict[str, str]:
+        """Spark's configuration as these options make it, over `defaults`, in spark-submit's order of precedence."""
+        confs: dict[str, str] = {}
+        options: dict[str, str] = {}
+        file: dict[str, str] = {}
+        for option, value in self.spark:
+            if option == "--conf" and value:
+                key, _, text = value.partition("=")
+                confs[key] = text
+            elif option == "--properties-file" and value:
+                file = read_properties(Path(value))
+            elif option in KEYS and value is not None:
+                options[KEYS[option]] = value
+        under = {} if file and ("--load-spark-defaults", None) not in self.spark else defaults
+        return {**under, **file, **confs, **options}
+
+
+def parse(words: Sequence[str]) -> CommandLine:
+    """Split the line at the job's name; a mistake in Spark's part is a UserError."""
+    spark: list[tuple[str, str | None]] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        option, equals, value = word.partition("=")
+        option = SHORT.get(option, option)
+        at += 1
+        if not word.startswith("-"):
+            return CommandLine(tuple(spark), word, tuple(words[at:]))
+        if word in ("--help", "-h"):
+            return CommandLine(tuple(spark), help=True)
+        if word == "--version":
+            return CommandLine(tuple(spark), version=True)
+        if option in SWITCHES and not equals:
+            spark.append((option, None))
+        elif option in VALUES:
+            if not equals:
+                if at == len(words):
+                    raise UserError(f"{word}: expected a value after it")
+                value = words[at]
+                at += 1
+            if option == "--conf" and not re.match(r"[^=]+=", value):
+                raise UserError(f"--conf {value}: expected key=value")
+            spark.append((option, value))
+        else:
+            raise UserError(f"{word}: no option of spark-submit (a job's own options stand after its name)")
+    return CommandLine(tuple(spark))
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """A file of Spark defaults: a key and a value a line, parted by blanks, `=` or `:`; `#` begins a comment."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise UserError(f"{file}: cannot be read: {reason}") from None
+    pairs = (re.split(r"\s*[=:\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip())
+    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs if not pair[0].startswith(("#", "!"))}

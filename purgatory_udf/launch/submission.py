@@ -1,0 +1,116 @@
+"""The call of spark-submit that a command line stands for: arguments and environment."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from purgatory_udf.launch import bundle, delta, spark_home
+from purgatory_udf.launch.command_line import CommandLine, read_properties
+from purgatory_udf.launch.environment import say
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is handed to the operating system in place of this process."""
+
+    command: tuple[str, ...]
+    environ: dict[str, str]
+
+
+def runs_here(settings: Mapping[str, str]) -> bool:
+    """Whether the job's own process runs on this machine, with these files."""
+    return settings.get("spark.submit.deployMode", "client") != "cluster"
+
+
+def is_local(settings: Mapping[str, str]) -> bool:
+    """Whether the workers run on this machine as well, inside one process."""
+    return settings.get("spark.master", "local[*]").startswith("local")
+
+
+def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str]) -> Submission:
+    """Everything between the words of the command line and spark-submit's own."""
+    home = spark_home.find(environ)
+    settings = line.settings(spark_home.defaults(home, environ))
+    if "spark.master" not in settings:
+        settings["spark.master"] = environ.get("MASTER", "local[*]")
+    shipped = bundle.build(root, root / ".venv" / "bundles")
+    jars = _delta_jars(home, settings, line, environ)
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--master", settings["spark.master"]),
+        *_local_defaults(root, settings),
+        *_options(line),
+        *_joined("--py-files", settings.get("spark.submit.pyFiles"), [shipped]),
+        *_joined("--jars", settings.get("spark.jars"), jars),
+        str(file),
+        *line.arguments,
+    ]
+    return Submission(tuple(command), _environment(root, home, settings, line, environ))
+
+
+def _options(line: CommandLine) -> list[str]:
+    """The user's own options, but for those that are joined with ours."""
+    kept = [pair for pair in line.spark if pair[0] not in ("--master", "--py-files", "--jars")]
+    return [word for pair in kept for word in pair if word is not None]
+
+
+def _joined(option: str, given: str | None, ours: list[Path]) -> list[str]:
+    values = [*filter(None, (given or "").split(",")), *map(str, ours)]
+    return [option, ",".join(values)] if values else []
+
+
+def _local_defaults(root: Path, settings: Mapping[str, str]) -> list[str]:
+    """What suits one machine, where nobody has said otherwise."""
+    if not is_local(settings):
+        return []
+    ours = read_properties(root / "conf" / "spark-local.conf")
+    return [word for key, value in ours.items() if key not in settings for word in ("--conf", f"{key}={value}")]
+
+
+def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]) -> list[Path]:
+    version = spark_home.version(home) or spark_home.WANTED
+    if not version.startswith(spark_home.WANTED):
+        print(
+            f"spark-submit.sh: warning: {home} is Spark {version}; this was written for and tested with Spark"
+            f" {spark_home.WANTED}",
+            file=sys.stderr,
+        )
+    named = settings.get("spark.jars", "") + settings.get("spark.jars.packages", "")
+    if "delta-spark" in named or spark_home.has_delta(home):
+        return []
+    ivy = Path(settings.get("spark.jars.ivy") or delta.ivy_home(environ))
+    jars = delta.cached(version, ivy)
+    if jars is None:
+        say(f"Fetching Delta Lake {delta.VERSION} from Maven into {ivy} (once)")
+        network = ("--repositories", "--properties-file", "--load-spark-defaults")
+        options = [
+            word
+            for option, value in line.spark
+            if option in network or (option == "--conf" and (value or "").startswith("spark.jars.ivy"))
+            for word in (option, value)
+            if word is not None
+        ]
+        jars = delta.fetch(home, version, ivy, environ, options)
+    return jars
+
+
+def _environment(
+    root: Path, home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]
+) -> dict[str, str]:
+    given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
+    # A cluster's workers and its drivers have a Python of their own, which the user names; here it is ours.
+    if runs_here(settings):
+        if "spark.pyspark.driver.python" not in settings:
+            given.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if is_local(settings) and "spark.pyspark.python" not in settings:
+            given.setdefault("PYSPARK_PYTHON", sys.executable)
+    if line.verbose:
+        given["PURGATORY_VERBOSE"] = "1"
+    else:
+        quiet = f"-Dlog4j2.configurationFile=file:{quote(str(root / 'conf' / 'log4j2.properties'))}"
+        given["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, [environ.get("SPARK_SUBMIT_OPTS"), quiet]))
+    return given
