@@ -78,7 +78,7 @@ class Broker:
         limit, at_least_one = fetch.max_bytes, True
         reads = []
         for part in fetch.parts:
-            end = part.replica.end(fetch.isolation)
+            end = fetch.isolation.end(part.replica)
             size, next_offset = 0, part.fetch_offset
             if end is not None and part.error() == NONE and not part.throttled:
                 size, next_offset = part.replica.log.read(

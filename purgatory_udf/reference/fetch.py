@@ -52,7 +52,7 @@ class FetchPart:
     def readable(self, isolation: Isolation) -> int:
         """Bytes from the fetch offset to the reader's end, counted over all segments, positions looked up anew."""
         replica = self.replica
-        end = replica.end(isolation)
+        end = isolation.end(replica)
         if replica.standing is not Standing.ONLINE or self.throttled or end is None or self.fetch_offset >= end.offset:
             return 0
         return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))
@@ -60,7 +60,7 @@ class FetchPart:
 
 def start_of_fetch(replica: Partition, fetch_offset: int, isolation: Isolation) -> OffsetMetadata:
     """Where a fetch begins. One that starts exactly at its end takes over that end's metadata, be they old."""
-    end = replica.end(isolation)
+    end = isolation.end(replica)
     return end if end is not None and fetch_offset == end.offset else replica.log.metadata(fetch_offset)
 
 
@@ -102,16 +102,16 @@ class DelayedFetch(DelayedRequest):
         return self._try(now_us, arriving=False)
 
     def _try(self, now_us: int, arriving: bool) -> bool:
-        accumulated = 0
+        accumulated, end_of, online = 0, self.isolation.end, Standing.ONLINE
         for part in self.parts:
             replica = part.replica
-            if replica.standing is not Standing.ONLINE:  # Cases A, B, E
+            if replica.standing is not online:  # Cases A, B, E
                 return self.complete_by(replica.standing.rule, now_us)
-            if part.fenced:  # Case F
+            if part.current_leader_epoch >= 0 and part.fenced:  # Case F
                 return self.complete_by(_RULES[FENCED_LEADER_EPOCH], now_us)
             if arriving and (error := part.error()) != "NONE":
                 return self.complete_by(_RULES[error], now_us)
-            end = replica.end(self.isolation)
+            end = end_of(replica)
             if end is None or part.fetch_offset == end.offset:
                 continue
             if part.fetch_offset > end.offset:  # Case C

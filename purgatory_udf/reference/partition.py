@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
+from operator import attrgetter
 
 from purgatory_udf.reference.partition_log import OffsetMetadata, PartitionLog
 from purgatory_udf.reference.topic_partition import TopicPartition
@@ -22,11 +24,14 @@ class Standing(Enum):
 
 
 class Isolation(Enum):
-    """Up to which end a reader may read."""
+    """Up to which end of a replica a reader may read: `isolation.end(replica)`, None where it is unknown."""
 
-    LOG_END = auto()  # followers
-    HIGH_WATERMARK = auto()  # consumers
-    TXN_COMMITTED = auto()  # read_committed consumers
+    LOG_END = attrgetter("log.end")  # followers
+    HIGH_WATERMARK = attrgetter("high_watermark")  # consumers
+    TXN_COMMITTED = attrgetter("last_stable")  # read_committed consumers
+
+    def __init__(self, end: Callable[[Partition], OffsetMetadata | None]) -> None:
+        self.end = end
 
 
 class LeaderHwChange(Enum):
@@ -60,11 +65,6 @@ class Partition:
     @property
     def under_min_isr(self) -> bool:
         return self.isr is not None and self.min_isr is not None and len(self.isr) < self.min_isr
-
-    def end(self, isolation: Isolation) -> OffsetMetadata | None:
-        if isolation is Isolation.HIGH_WATERMARK:
-            return self.high_watermark
-        return self.log.end if isolation is Isolation.LOG_END else self.last_stable
 
     def append(self, end_offset: int, size: int) -> LeaderHwChange:
         if not self.log.append(end_offset, size):
