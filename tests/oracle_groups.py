@@ -1,6 +1,6 @@
 """Kafka's own answers to consumer groups: recorded traces and hand-made cases, and how a replay is held against them.
 
-A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request that is never answered.
+A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request without an answer.
 What the cells are is said in the oracle's README.
 """
 
@@ -62,7 +62,8 @@ def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
     Free is, where Kafka goes by the hash order of random ids, and nothing else:
 
     - the order of the rows of one millisecond;
-    - the leader in a state change into PreparingRebalance: any member may stand in until the round has elected one;
+    - the leader in a state change into PreparingRebalance that comes with a member's going: if that was the leader, any
+      other may stand in until the round has elected one;
     - where several sessions of a group end in one millisecond, which of those members are still in the group at the
       state changes of that millisecond.
     """
@@ -74,19 +75,21 @@ def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
 
 def _without_freedom(table: Iterable[Row]) -> list[Row]:
     table = list(table)
-    ended: dict[tuple[str, str], set[str]] = {}
-    for row in table:
-        if row[0] == "X" and row[4] == "session":
-            ended.setdefault((row[1], row[2]), set()).add(row[3])
-    return [_state_without_freedom(row, ended) if row[0] == "S" else row for row in table]
+    gone: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for kind, *cells in table:
+        if kind == "X":
+            t, group, member, reason = cells
+            gone.setdefault((t, group), []).append((member, reason))
+    return [_state_without_freedom(row, gone.get((row[1], row[2]), [])) if row[0] == "S" else row for row in table]
 
 
-def _state_without_freedom(row: Row, ended: dict[tuple[str, str], set[str]]) -> Row:
+def _state_without_freedom(row: Row, gone: list[tuple[str, str]]) -> Row:
+    """`gone`: the members that went in the row's group and millisecond, and why."""
     kind, t, group, before, after, generation, members, leader = row
-    together = ended.get((t, group), set())
+    together = {member for member, reason in gone if reason == "session"}
     if len(together) > 1:
         members = ",".join(member for member in members.split(",") if member not in together) or "-"
-    if after == "PreparingRebalance":
+    if gone and after == "PreparingRebalance":
         leader = "*"
     return (kind, t, group, before, after, generation, members, leader)
 

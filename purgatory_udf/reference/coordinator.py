@@ -76,6 +76,10 @@ class GroupCoordinator:
         self._joins = Joins(config, self._rounds, journal)
 
     def handle(self, request: GroupRequest) -> None:
+        if request.group == "" and not isinstance(request, OffsetCommit):
+            # Offsets may be stored under no name, for the sake of very old clients.
+            self._answer(request, "INVALID_GROUP_ID")
+            return
         match request:
             case JoinGroup():
                 self._join(request)

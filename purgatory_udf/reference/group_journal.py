@@ -69,13 +69,23 @@ class StateChange:
 
 
 class GroupJournal:
-    """Everything of one trace. `operations` has every operation that was begun, those still open included."""
+    """Everything of one trace, as it happened. `operations` has all that were begun, those still open included."""
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.removals: list[Removal] = []
-        self.changes: list[StateChange] = []
+        self.entries: list[Answer | Removal | StateChange] = []
         self.operations: list[GroupOperation] = []
+
+    @property
+    def answers(self) -> list[Answer]:
+        return [entry for entry in self.entries if isinstance(entry, Answer)]
+
+    @property
+    def removals(self) -> list[Removal]:
+        return [entry for entry in self.entries if isinstance(entry, Removal)]
+
+    @property
+    def changes(self) -> list[StateChange]:
+        return [entry for entry in self.entries if isinstance(entry, StateChange)]
 
     def answered(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
         """An answer that says no more than how it went; it names the sender unless told otherwise."""
@@ -87,7 +97,7 @@ class GroupJournal:
         self._answered(request, NONE, now_us, member_id, group.generation, leader)
 
     def removed(self, group: Group, member_id: str, reason: str, now_us: int) -> None:
-        self.removals.append(Removal(group.broker, group.name, now_us, member_id, reason))
+        self.entries.append(Removal(group.broker, group.name, now_us, member_id, reason))
 
     def changed(self, group: Group, from_state: GroupState, reason: str, now_us: int) -> None:
         transition = Transition(
@@ -100,7 +110,7 @@ class GroupJournal:
             generation=group.generation,
             members=group.sorted_member_ids(),
         )
-        self.changes.append(StateChange(transition, group.leader))
+        self.entries.append(StateChange(transition, group.leader))
 
     def _answered(
         self,
@@ -124,6 +134,6 @@ class GroupJournal:
             generation=generation,
             leader=leader,
         )
-        self.answers.append(answer)
+        self.entries.append(answer)
         if request.respond is not None:
             request.respond(answer)
