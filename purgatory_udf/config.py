@@ -97,7 +97,7 @@ class Config(_Section):
     group: Group = Group()
     grouping: Literal["partition", "shard"] = "partition"
     grouping_shards: Annotated[int, Field(ge=1, le=4096)] = 16
-    settle_buckets: Annotated[int, Field(ge=1, le=4096)] = 8
+    settle_buckets: Annotated[int, Field(ge=1, le=4096)] = 4
     max_disorder_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 0
     max_rejected: Annotated[float, Field(ge=0, le=100)] = 0.0
     drain: bool = True

@@ -91,5 +91,3 @@ def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None
 def event_table(events: list[dict[str, object]]) -> pa.Table:
     """Contract events as the `events` table holds them."""
     return pa.Table.from_pylist(events, schema=EVENTS)
-
-

@@ -86,9 +86,7 @@ def _base(events: pa.Table, parents: Array | None = None) -> dict[str, Array]:
     return columns if parents is None else {name: column[parents] for name, column in columns.items()}
 
 
-def _part(
-    names: pa.Array, base: dict[str, Array], code: int | Array, **columns: Array | int
-) -> tuple[pa.Array, Frame]:
+def _part(names: pa.Array, base: dict[str, Array], code: int | Array, **columns: Array | int) -> tuple[pa.Array, Frame]:
     rows = len(names)
     frame = ROWS.empty(rows)
     frame.columns["epoch"] = np.full(rows, UNKNOWN, dtype=np.int64)

@@ -257,5 +257,3 @@ def _needed(timeline: Frame, watches: Frame) -> Frame:
     until = np.full(len(since), UNKNOWN, dtype=np.int64)
     np.maximum.at(until, watches.key, watches.deadline * 1000)
     return timeline.take((timeline.t >= since[timeline.key]) & (timeline.t < until[timeline.key]))
-
-

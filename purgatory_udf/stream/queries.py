@@ -90,9 +90,12 @@ def rows_of(
 
 
 def write_outcomes(
-    layout: Layout, run_id: str, stream_id: str, trace_end_us: int | None
+    layout: Layout, run_id: str, stream_id: str, trace_end_us: int | None, drain: bool
 ) -> Callable[[DataFrame, int], None]:
-    """The function for `foreachBatch`: each table once, however often a batch is repeated after a crash."""
+    """The function for `foreachBatch`: each table once, however often a batch is repeated after a crash.
+
+    What would expire only after the trace's end is written if the run drains, and left open if it does not.
+    """
 
     def run(batch: DataFrame, number: int) -> None:
         # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
@@ -102,6 +105,8 @@ def write_outcomes(
                 return
             for table in OUTCOMES:
                 rows = batch.mapInArrow(rows_of(table, run_id, trace_end_us), from_arrow_schema(TABLES[table]))
+                if table == "expirations" and not drain:
+                    rows = rows.where("NOT after_end")
                 (
                     rows.write.format("delta")
                     .mode("append")
@@ -115,12 +120,18 @@ def write_outcomes(
     return run
 
 
-def delta_stream(spark: SparkSession, path: str, files: int | None) -> DataFrame:
+def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
+    """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
+    the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished."""
     reader = spark.readStream.format("delta")
+    if since is not None:
+        reader = reader.option("startingVersion", since)
     if files is not None:
         reader = reader.option("maxFilesPerTrigger", files)
     return reader.load(path)
 
 
 def to_delta(frame: DataFrame, path: str, checkpoint: str, name: str) -> DataStreamWriter:
-    return frame.writeStream.format("delta").option("checkpointLocation", checkpoint).queryName(name).option("path", path)
+    return (
+        frame.writeStream.format("delta").option("checkpointLocation", checkpoint).queryName(name).option("path", path)
+    )

@@ -1,0 +1,94 @@
+"""Replay recorded events: which operations completed, which expired, why, and after how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.config import Config, load
+from purgatory_udf.errors import UserError
+
+
+def _configuration(
+    config: Path | None, settings: list[str], max_disorder_ms: int | None, drain: bool | None, batch_events: int | None
+) -> Config:
+    given = {"max_disorder_ms": max_disorder_ms, "drain": drain, "batch_events": batch_events}
+    options = [f"{key}={str(value).lower()}" for key, value in given.items() if value is not None]
+    return load(config, [*settings, *options])
+
+
+def _checks(
+    events: str | None,
+    trace: list[str] | None,
+    config: Path | None,
+    settings: list[str] | None,
+    max_disorder_ms: int | None,
+    drain: bool | None,
+    batch_events: int | None,
+    follow: bool,
+    **_: object,
+) -> None:
+    if (events is None) == (not trace):
+        raise UserError("give either --events TABLE or --trace FILE…")
+    if follow and trace:
+        raise UserError("--follow reads a table that grows: ingest the trace first and give --events")
+    _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
+
+
+@cli.job(checks=_checks)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
+    events: Annotated[str | None, typer.Option(help="Delta table of events, as ingest writes it.")] = None,
+    trace: Annotated[
+        list[str] | None, typer.Option(help="JSON Lines files, folders or globs to ingest first (repeatable).")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings (conf/local.yaml documents them).")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
+    ] = None,
+    max_disorder_ms: Annotated[
+        int | None, typer.Option(help="How far events may go back in time.  [default: 0]", show_default=False)
+    ] = None,
+    drain: Annotated[
+        bool | None,
+        typer.Option(
+            "--drain/--no-drain",
+            help="Let the clock run past the last deadline, or leave open what is open at the end.  [default: drain]",
+            show_default=False,
+        ),
+    ] = None,
+    batch_events: Annotated[
+        int | None,
+        typer.Option(help="About how many events a micro-batch takes.  [default: 50000]", show_default=False),
+    ] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option(help="Name of the run.  [default: made from the trace and settings]", show_default=False),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what another run left in the folder.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with a table that still grows, until stopped.")
+    ] = False,
+) -> None:
+    """Replay events of a trace: completions, expirations and watches, as Delta tables."""
+    from purgatory_udf.session import build_session
+    from purgatory_udf.stream.replay import ReplayOptions, run_replay
+    from purgatory_udf.stream.trace import ingest_trace
+
+    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow)
+    chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
+    spark = build_session("purgatory-replay")
+    inputs: tuple[str, ...] = ()
+    if trace:
+        events, inputs = ingest_trace(spark, trace, out, chosen, overwrite)
+    assert events is not None
+    run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, inputs))
+
+
+if __name__ == "__main__":
+    main()

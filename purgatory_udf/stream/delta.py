@@ -1,0 +1,66 @@
+"""Delta tables by path: is there one, make an empty one, take one away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    jvm: Any = spark._jvm
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    return place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), place
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether anything lies at the path, on whatever file system it names."""
+    files, place = _files(spark, path)
+    return bool(files.exists(place))
+
+
+def is_file(spark: SparkSession, path: str) -> bool:
+    files, place = _files(spark, path)
+    return bool(files.exists(place)) and bool(files.getFileStatus(place).isFile())
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether a first commit has been made there: a folder left by an interrupted write is none."""
+    return bool(DeltaTable.isDeltaTable(spark, path))
+
+
+def remove(spark: SparkSession, path: str) -> None:
+    files, place = _files(spark, path)
+    files.delete(place, True)
+
+
+def create(spark: SparkSession, path: str, schema: pa.Schema) -> None:
+    """An empty table, unless there is one: two first writes to one path would conflict."""
+    if not is_table(spark, path):
+        empty = spark.createDataFrame([], from_arrow_schema(schema))
+        empty.write.format("delta").save(path)
+
+
+def began(spark: SparkSession, path: str) -> int:
+    """The version that the table's present content began with: its first, or the last that replaced everything."""
+    history = DeltaTable.forPath(spark, path).history()
+    replaced = history.where("operationParameters['mode'] = 'Overwrite'").agg({"version": "max"}).first()
+    assert replaced is not None
+    return int(replaced[0] or 0)
+
+
+def identity(spark: SparkSession, path: str) -> dict[str, Any]:
+    """Which table this is, and which version of it."""
+    table = DeltaTable.forPath(spark, path)
+    detail = table.detail().select("id", "numFiles").first()
+    latest = table.history(1).select("version").first()
+    assert detail is not None and latest is not None
+    return {"table": detail.id, "version": latest.version, "files": detail.numFiles}
+
+
+__all__ = ["create", "exists", "identity", "is_file", "is_table", "remove"]

@@ -1,0 +1,92 @@
+"""The `runs` table: what was replayed, with which settings, how far it came, and what it counted."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf import __version__
+from purgatory_udf.stream.delta import is_table
+from purgatory_udf.tables import RUNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RUNNING, FINISHED = "running", "finished"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's record; the JSON columns are kept as dictionaries."""
+
+    run_id: str
+    job: str
+    trace: dict[str, Any]
+    configuration: dict[str, Any]
+    status: str = RUNNING
+    counts: dict[str, Any] = field(default_factory=dict)
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    finished_at: datetime | None = None
+    wall_seconds: float | None = None
+
+    def finished(self, counts: dict[str, Any]) -> Run:
+        now = datetime.now(UTC)
+        wall = (now - self.started_at).total_seconds()
+        return replace(self, status=FINISHED, counts=counts, finished_at=now, wall_seconds=wall)
+
+
+def _versions(spark: SparkSession) -> dict[str, str]:
+    return {
+        "purgatory_replay": __version__,
+        "spark": spark.version,
+        "delta": version("delta-spark"),
+        "python": platform.python_version(),
+    }
+
+
+def load(spark: SparkSession, path: str, job: str) -> Run | None:
+    """The latest run of the job recorded under this path."""
+    if not is_table(spark, path):
+        return None
+    rows = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
+    if not rows:
+        return None
+    row = rows[-1]
+    return Run(
+        row.run_id,
+        row.job,
+        json.loads(row.trace),
+        json.loads(row.configuration),
+        row.status,
+        json.loads(row.counts or "{}"),
+        row.started_at.replace(tzinfo=UTC),
+        row.finished_at.replace(tzinfo=UTC) if row.finished_at else None,
+        row.wall_seconds,
+    )
+
+
+def save(spark: SparkSession, path: str, run: Run) -> None:
+    """Write the run's row, in place of its earlier one."""
+    row = (
+        run.run_id,
+        run.job,
+        run.status,
+        json.dumps(run.trace, sort_keys=True),
+        json.dumps(run.configuration, sort_keys=True),
+        json.dumps(_versions(spark), sort_keys=True),
+        json.dumps(run.counts, sort_keys=True),
+        run.started_at,
+        run.finished_at,
+        run.wall_seconds,
+    )
+    writer = spark.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1).write.format("delta").mode("overwrite")
+    if is_table(spark, path):
+        run_id = run.run_id.replace("'", "''")
+        writer = writer.option("replaceWhere", f"run_id = '{run_id}' AND job = '{run.job}'")
+    writer.save(path)

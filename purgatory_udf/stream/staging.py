@@ -1,0 +1,56 @@
+"""Events in time order, in files that a micro-batch can take: about as many as asked, never half a millisecond."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as sf
+
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+# Put on every commit whose files this product wrote in time order.
+IN_TIME_ORDER = "purgatory-replay: files in time order"
+
+
+def write_in_time_order(events: DataFrame, path: str, count: int, per_file: int, mode: str = "errorifexists") -> None:
+    """Range-partition by whole millisecond: what happened in one millisecond lies in one file, in order."""
+    files = max(1, -(-count // per_file))
+    (
+        events.withColumn("_ms", sf.expr("time_us div 1000"))
+        .repartitionByRange(files, "_ms")
+        .sortWithinPartitions("time_us", "seq")
+        .drop("_ms")
+        .write.format("delta")
+        .mode(mode)
+        .option("userMetadata", IN_TIME_ORDER)
+        .save(path)
+    )
+
+
+def in_time_order(spark: SparkSession, path: str) -> bool:
+    """Whether every commit that added data says so."""
+    history = DeltaTable.forPath(spark, path).history()
+    wrote = history.where(
+        "operation in ('WRITE', 'STREAMING UPDATE', 'MERGE', 'UPDATE', 'OPTIMIZE', 'CREATE TABLE AS SELECT')"
+    )
+    return not wrote.where(sf.coalesce("userMetadata", sf.lit("")) != IN_TIME_ORDER).head(1)
+
+
+def staged(spark: SparkSession, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:
+    """The table to stream and how many of its files make a batch; a staged copy where the table itself will not do."""
+    files = delta.identity(spark, events)["files"]
+    each = max(1, count // max(files, 1))
+    if in_time_order(spark, events) and each <= 2 * per_batch:
+        return events, max(1, round(per_batch / each))
+    if not delta.is_table(spark, layout.staged):
+        log.info("arranging %s events in files of about %s", f"{count:,}", f"{per_batch:,}")
+        write_in_time_order(spark.read.format("delta").load(events), layout.staged, count, per_batch)
+    return layout.staged, 1

@@ -1,0 +1,35 @@
+"""One look over a trace before its replay: how much there is, when it ends, and how far behind a fetch may ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
+
+
+@dataclass(frozen=True)
+class Survey:
+    events: int
+    operations: int
+    first_us: int | None
+    last_us: int | None
+    most_bytes: int  # the greatest partition max_bytes of any fetch
+
+
+def survey(events: DataFrame) -> Survey:
+    caps = sf.array_max(sf.transform("partitions", lambda part: part["max_bytes"]))
+    row = events.agg(
+        sf.count(sf.lit(1)).alias("events"),
+        sf.count_if(sf.col("type").isin(*PARTITION_KINDS)).alias("operations"),
+        sf.min("time_us").alias("first"),
+        sf.max("time_us").alias("last"),
+        sf.max(caps).alias("most"),
+    ).first()
+    assert row is not None
+    return Survey(row.events, row.operations, row["first"], row["last"], row.most or 0)

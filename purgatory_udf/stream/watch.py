@@ -1,0 +1,53 @@
+"""Following a running query: its progress line, and its end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from purgatory_udf.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+    from purgatory_udf.stream.survey import Survey
+
+_LOOK_EVERY_SECONDS = 0.5
+
+
+def follow_to_end(query: StreamingQuery, title: str, found: Survey | None) -> int:
+    """Show batches until the query ends; how many rows its stateful operator dropped as late."""
+    seen: dict[int, Any] = {}
+    with Progress(title) as line:
+        try:
+            while True:
+                ended = query.awaitTermination(_LOOK_EVERY_SECONDS)
+                for progress in query.recentProgress:
+                    if progress.batchId not in seen:
+                        seen[progress.batchId] = progress
+                        _show(line, progress, seen, found)
+                if ended:
+                    break
+        except KeyboardInterrupt:
+            query.stop()
+            raise
+    return sum(state.numRowsDroppedByWatermark for progress in seen.values() for state in progress.stateOperators)
+
+
+def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | None) -> None:
+    first = progress.sources[0] if progress.sources else None
+    events = sum(past.sources[0].numInputRows for past in seen.values() if past.sources)
+    end = found.last_us if found else None
+    line.update(
+        batch=progress.batchId,
+        events=events,
+        rate=first.processedRowsPerSecond if first and first.numInputRows else 0.0,
+        open_operations=None,
+        watermark=_moment(progress.eventTime.get("watermark") if progress.eventTime else None),
+        trace_end=datetime.fromtimestamp(end / 1e6, UTC) if end else None,
+    )
+
+
+def _moment(text: str | None) -> datetime | None:
+    moment = datetime.fromisoformat(text) if text else None
+    return moment if moment and moment.year > 1970 else None
