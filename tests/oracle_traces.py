@@ -1,4 +1,4 @@
-"""Kafka's own answers: traces and hand-made cases in the oracle's notation, as events of the contract and comparable rows.
+"""Kafka's own answers: the oracle's traces and hand-made cases as events of the contract and comparable rows.
 
 What a line means is said in the oracle's README; here is only the translation.
 """
