@@ -1,0 +1,1 @@
+"""Recorded traces in: every line becomes a row of `events`, or of `rejected_events` with the reason."""

@@ -1,0 +1,141 @@
+"""Which files an input means: files, folders and patterns, on any filesystem that Arrow knows, in input order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from purgatory_udf.errors import UserError
+
+JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", ".gz", ".zst"))
+PARQUET = (".parquet",)
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+# Hadoop's names for object stores that Arrow calls otherwise.
+_ALIASES = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file: where it is, its size, and the name by which the user knows it (which `events.source` keeps)."""
+
+    filesystem: fs.FileSystem
+    path: str
+    name: str
+    size: int
+
+
+def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
+    """All files of the given paths, in their order, those of a folder or pattern by name; none twice, none hidden.
+
+    Folders are searched to their depth for the endings; a file that is named itself may have any name.
+    """
+    found: dict[str, InputFile] = {}
+    for name in given:
+        files = list(_files_of(str(name), endings))
+        if not files:
+            raise UserError(f"{name}: no {', '.join(f'*{ending}' for ending in endings)} in it")
+        for file in files:
+            found.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
+    return list(found.values())
+
+
+def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+    filesystem, path = _located(name)
+    info = _info(filesystem, path, name)
+    if info.type == fs.FileType.NotFound:
+        base, pattern = _split_pattern(path)
+        if not pattern:
+            raise UserError(f"{name}: no such file or folder")
+        matches = sorted(
+            (one for one in _below(filesystem, base, name) if _matches(_relative(one.path, base), pattern)),
+            key=lambda one: one.path,
+        )
+        if not matches:
+            raise UserError(f"{name}: no file matches")
+        # What a pattern matches is named as the pattern is written, up to where it stops being a path.
+        written = "/".join(name.split("/")[: -len(pattern)])
+        for match in matches:
+            yield from _expanded(filesystem, match, _joined(written, _relative(match.path, base)), endings)
+    else:
+        yield from _expanded(filesystem, info, name, endings)
+
+
+def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+    """The file itself, or the files below the folder."""
+    if info.type != fs.FileType.Directory:
+        yield InputFile(filesystem, info.path, name, info.size or 0)
+        return
+    for file in sorted(_below(filesystem, info.path, name), key=lambda one: one.path):
+        inner = _relative(file.path, info.path)
+        if file.type != fs.FileType.Directory and inner.endswith(tuple(endings)) and not _hidden(inner):
+            yield InputFile(filesystem, file.path, _joined(name, inner), file.size or 0)
+
+
+def _located(name: str) -> tuple[fs.FileSystem, str]:
+    if not _URI.match(name):
+        return fs.LocalFileSystem(), str(Path(name).absolute())
+    scheme, rest = name.split(":", 1)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}:{rest}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: cannot be reached: {_first_line(error)}") from None
+    return filesystem, path
+
+
+def _info(filesystem: fs.FileSystem, path: str, name: str) -> Any:
+    try:
+        return filesystem.get_file_info(path)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
+
+
+def _below(filesystem: fs.FileSystem, folder: str, name: str) -> list[Any]:
+    try:
+        found: list[Any] = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
+    return found
+
+
+def _split_pattern(path: str) -> tuple[str, list[str]]:
+    """The folder above the first component with a wildcard, and the components from there on."""
+    parts = path.split("/")
+    first = next((place for place, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+    return "/".join(parts[:first]) or "/", parts[first:]
+
+
+def _matches(path: str, pattern: Sequence[str]) -> bool:
+    return not _hidden(path) and _parts_match(path.split("/"), pattern)
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """A component for a component; `**` stands for any number of them."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+
+
+def _hidden(path: str) -> bool:
+    """Spark, Delta and shells keep their own files under such names."""
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _relative(path: str, folder: str) -> str:
+    return path[len(folder) :].lstrip("/") if path.startswith(folder) else path
+
+
+def _joined(folder: str, inner: str) -> str:
+    return f"{folder.rstrip('/')}/{inner}" if folder else inner
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,176 @@
+"""The lines of a text file: of a stretch of it, or of a compressed one as far as it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.contract import Rejection
+from purgatory_udf.errors import UserError
+from purgatory_udf.ingest.pieces import Chunk, Piece
+
+# Enough lines for a batch, little enough for any number of tasks on a machine.
+BLOCK = 1 << 20
+CODECS = {".gz": "gzip", ".zst": "zstd"}
+BOM = b"\xef\xbb\xbf"
+
+Read = Callable[[int], bytes]
+
+
+def lines_of(piece: Piece) -> Iterator[Chunk]:
+    """The piece's lines without their ends, `\\n` or `\\r\\n`; a byte order mark is no part of one."""
+    codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
+    chunks = _compressed(piece, codec) if codec else _plain(piece)
+    for place, chunk in enumerate(chunks):
+        if place == 0 and piece.index == 0 and chunk.items:
+            chunk.items[0] = chunk.items[0].removeprefix(BOM)
+        yield chunk
+
+
+def _plain(piece: Piece) -> Iterator[Chunk]:
+    """A line belongs to the stretch in which it begins, wherever it ends."""
+    with _opened(piece) as file:
+        at = piece.start
+        # One byte back: a line that begins exactly at the start has its predecessor's end there.
+        if at > 0:
+            file.seek(at - 1)
+            skipped = _skip_line(file.read)
+            if skipped is None:
+                return
+            at += skipped - 1
+            file.seek(at)
+        yield from _until(file.read, piece.end - at)
+
+
+def _skip_line(read: Read) -> int | None:
+    """How many bytes there are up to and with the next line end; None if the file ends before."""
+    passed = 0
+    while block := read(BLOCK):
+        end = block.find(b"\n")
+        if end >= 0:
+            return passed + end + 1
+        passed += len(block)
+    return None
+
+
+def _until(read: Read, length: int) -> Iterator[Chunk]:
+    """The lines that begin in the next `length` bytes."""
+    left = length
+    pending = Pending()
+    while left > 0:
+        block = read(min(BLOCK, left))
+        if not block:
+            break
+        left -= len(block)
+        lines = pending.add(block)
+        if lines:
+            yield Chunk(lines)
+    # The last line that began in here ends in the next stretch.
+    while pending.size:
+        block = read(BLOCK)
+        end = block.find(b"\n")
+        if not block or end >= 0:
+            pending.add(block[: max(end, 0)])
+            yield Chunk(pending.rest())
+            return
+        pending.add(block)
+
+
+def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
+    """All lines as far as the file can be unpacked; then, if it broke off, what was left, with the reason."""
+    pending = Pending()
+    unpacked = Unpacked(piece, codec)
+    while block := unpacked.read():
+        lines = pending.add(block)
+        if lines:
+            yield Chunk(lines)
+    if unpacked.broken:
+        yield Chunk(pending.rest() or [b""], Rejection("broken file", unpacked.broken))
+    elif pending.size:
+        yield Chunk(pending.rest())
+
+
+class Pending:
+    """Blocks in, whole lines out; the beginning of a line waits for its end."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, block: bytes) -> list[bytes]:
+        head, newline, tail = block.rpartition(b"\n")
+        if not newline:
+            # Kept in parts: a line of a gigabyte must not be copied at each of its blocks.
+            self._keep(tail)
+            return []
+        self._parts.append(head)
+        lines = _split(b"".join(self._parts))
+        self._parts, self.size = [], 0
+        self._keep(tail)
+        return lines
+
+    def rest(self) -> list[bytes]:
+        """The last line, which has no end; nothing if the text ended with one."""
+        lines = _split(b"".join(self._parts)) if self.size else []
+        self._parts, self.size = [], 0
+        return lines
+
+    def _keep(self, part: bytes) -> None:
+        if part:
+            self._parts.append(part)
+            self.size += len(part)
+
+
+def _split(text: bytes) -> list[bytes]:
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").removesuffix(b"\r")
+    return text.split(b"\n")
+
+
+class Unpacked:
+    """A compressed file's bytes, to the last one that can be had of a file that is cut off or damaged."""
+
+    def __init__(self, piece: Piece, codec: str) -> None:
+        self._piece = piece
+        self._codec = codec
+        self._stream = self._open()
+        self._given = 0
+        self.broken = ""
+
+    def read(self) -> bytes:
+        """The next block; empty at the end, and where it broke off: `broken` says which."""
+        if self.broken:
+            return b""
+        try:
+            block: bytes = self._stream.read(BLOCK)
+        except OSError:
+            block = self._to_the_last_byte()
+        self._given += len(block)
+        return block
+
+    def _to_the_last_byte(self) -> bytes:
+        """A read that fails loses what it had unpacked before: unpack that again, and take it byte by byte."""
+        self._stream = self._open()
+        left = self._given
+        while left > 0:
+            left -= len(self._stream.read(min(left, BLOCK)))
+        block = bytearray()
+        try:
+            while byte := self._stream.read(1):
+                block += byte
+        except OSError as error:
+            cut = "Truncated" in str(error)
+            self.broken = f"truncated {self._codec}: the data breaks off" if cut else f"damaged {self._codec}: {error}"
+        return bytes(block)
+
+    def _open(self) -> Any:
+        return pa.CompressedInputStream(_opened(self._piece), self._codec)
+
+
+def _opened(piece: Piece) -> Any:
+    try:
+        return piece.source.filesystem.open_input_file(piece.source.path)
+    except OSError as error:
+        raise UserError(f"{piece.source.name}: cannot be read: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,98 @@
+"""From a line's place in its piece to its place in the input: line number, `seq`, and the times before it.
+
+Pieces are read side by side, so none knows how many lines came before it or how late it was then. Both follow from
+the pieces' own ends, one small row each:
+
+    piece       lines  latest        begins after line  with the times before it up to
+    a.jsonl 0     400    12:07                       0      –
+    a.jsonl 1     380    12:05                     400  12:07
+    a.jsonl 2     410    12:31                     780  12:07
+    b.jsonl 0     ...                                0      –
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.ingest.judge import PieceEnd
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A file's lines get a range of `seq` of their own, which no file is long enough to leave.
+SEQ_PER_FILE = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class PieceStart:
+    """What came before a piece in its file."""
+
+    file: int
+    piece: int
+    lines_before: int
+    latest_before: int
+
+
+def ends_of(judged: DataFrame) -> list[PieceEnd]:
+    """The last rows of all pieces, in input order."""
+    rows = judged.where("rows IS NOT NULL").select(*PieceEnd.__slots__).collect()
+    return sorted((PieceEnd(*row) for row in rows), key=lambda end: (end.file, end.piece))
+
+
+def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
+    """`ends` in input order."""
+    found = []
+    file = lines = latest = -1
+    for end in ends:
+        if end.file != file:
+            file, lines, latest = end.file, 0, 0
+        found.append(PieceStart(end.file, end.piece, lines, latest))
+        lines, latest = lines + end.line, max(latest, end.latest)
+    return found
+
+
+def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
+    """Whether two events could have the same `seq`, as far as the pieces' ends tell.
+
+    A trace that brings none gets each once; one that brings them in rising order, piece after piece, needs no look.
+    """
+    with_events = [end for end in ends if end.events]
+    if not any(end.given for end in with_events):
+        return False
+    if not all(end.given == end.events and end.rising for end in with_events):
+        return True
+    ranges = sorted((end.first_seq, end.last_seq) for end in with_events)
+    return any(before[1] >= after[0] for before, after in pairwise(ranges))
+
+
+def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
+    """The rows of the input's lines, with `source`, `line`, `latest` and `seq` as they are in the whole input.
+
+    `own_seq` says whether the event brought its `seq` itself.
+    """
+    begins = [
+        (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
+        for start in starts(ends)
+    ]
+    before = spark.createDataFrame(
+        begins, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
+    )
+    line = sf.col("line") + sf.col("lines_before")
+    return (
+        judged.where("rows IS NULL")
+        .join(sf.broadcast(before), ["file", "piece"])
+        .withColumns(
+            {
+                "line": line,
+                "latest": sf.greatest("latest", "latest_before"),
+                "own_seq": sf.col("seq").isNotNull(),
+                "seq": sf.coalesce("seq", sf.col("file").cast("long") * SEQ_PER_FILE + line),
+            }
+        )
+        .drop("piece", "rows", "lines_before", "latest_before")
+    )

@@ -1,0 +1,123 @@
+"""An ingest from beginning to end: find the files, read and judge their lines, put them in order, write the tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+
+from purgatory_udf.contract import as_text, read_line, read_row
+from purgatory_udf.errors import UserError
+from purgatory_udf.ingest import parquet
+from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
+from purgatory_udf.ingest.judge import JUDGED, judged
+from purgatory_udf.ingest.lines import lines_of
+from purgatory_udf.ingest.pieces import Piece, byte_pieces, in_tasks
+from purgatory_udf.ingest.placing import ends_of, place, seq_may_repeat
+from purgatory_udf.ingest.report import IngestOptions, IngestReport
+from purgatory_udf.ingest.tasks import spread
+from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.tables import EVENTS, REJECTED_EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+
+def ingest(spark: SparkSession, options: IngestOptions) -> IngestReport:
+    """Read the recorded events and write `events` and `rejected_events` below `options.out`.
+
+    The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
+    `events` is written last, so where there is one, the ingest that wrote it was finished.
+    """
+    out = options.out.rstrip("/")
+    events_path, rejected_path = f"{out}/events", f"{out}/rejected_events"
+    _require_room(spark, out, events_path, rejected_path, options.overwrite)
+    files = find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
+    sources = [file.name for file in files]
+    run_id = options.run(files)
+    log.info("reading %s files, %s MB", f"{len(files):,}", f"{sum(file.size for file in files) / 1e6:,.1f}")
+    rows = (_json_lines if options.source == "jsonl" else _parquet)(spark, files, options.piece_bytes)
+    with _staged(spark, rows, f"{out}/_ingest") as staged:
+        ends = ends_of(staged)
+        lines = sum(end.rows for end in ends)
+        if not lines:
+            raise UserError(f"{', '.join(map(str, options.paths))}: no events: not one line")
+        log.info("putting %s lines in order", f"{lines:,}")
+        decided = without_late(place(spark, staged, ends, sources), options.max_disorder_ms)
+        if seq_may_repeat(ends):
+            decided = without_repeated_seq(spark, decided, sources)
+        report = IngestReport(run_id, len(files), lines, *_counts(decided), events_path, rejected_path)
+        report.require_law()
+        log.info("writing %s events, %s rejected lines", f"{report.accepted:,}", f"{report.rejected:,}")
+        for path in (events_path, rejected_path):
+            delta.remove(spark, path)
+        rejected = decided.where("rule IS NOT NULL")
+        _columns(rejected, run_id, REJECTED_EVENTS).write.format("delta").save(rejected_path)
+        events = decided.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
+        write_in_time_order(_columns(events, run_id, EVENTS), events_path, report.accepted, options.events_per_file)
+    return report
+
+
+def _counts(decided: DataFrame) -> tuple[int, dict[str, int], int | None, int | None]:
+    """How many events, how many rejected lines by rule, and the events' first and last time."""
+    times = (sf.min("time_us").alias("first"), sf.max("time_us").alias("last"))
+    counts = {row.rule: row for row in decided.groupBy("rule").agg(sf.count("*").alias("n"), *times).collect()}
+    events = counts.pop(None, None)
+    by_rule = {rule: row.n for rule, row in counts.items()}
+    return (events.n, by_rule, events.first, events.last) if events else (0, by_rule, None, None)
+
+
+def _require_room(spark: SparkSession, out: str, events: str, rejected: str, overwrite: bool) -> None:
+    if delta.is_file(spark, out):
+        raise UserError(f"{out}: is a file; --out names a folder")
+    for path in (events, rejected):
+        if delta.exists(spark, path) and not delta.is_table(spark, path):
+            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
+    if delta.exists(spark, events) and not overwrite:
+        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
+
+
+def _json_lines(spark: SparkSession, files: Sequence[InputFile], piece_bytes: int) -> DataFrame:
+    def work(piece: Piece) -> Iterator[pa.RecordBatch]:
+        return judged(piece, lines_of(piece), read_line, as_text)
+
+    return spread(spark, in_tasks(byte_pieces(files, piece_bytes), piece_bytes), work, JUDGED)
+
+
+def _parquet(spark: SparkSession, files: Sequence[InputFile], piece_bytes: int) -> DataFrame:
+    """The footers first: a file that is no trace ends the ingest before any row is read."""
+    footers = [[(index, file)] for index, file in enumerate(files)]
+    found = spread(spark, footers, lambda footer: iter([parquet.footer_of(*footer)]), parquet.FOOTER).collect()
+    for problem in (row.problem for row in sorted(found, key=lambda row: row.file) if row.problem):
+        raise UserError(problem)
+    pieces = [
+        Piece(row.file, row.row_group, files[row.file], 0, row.bytes)
+        for row in sorted(found, key=lambda row: (row.file, row.row_group))
+    ]
+
+    def work(piece: Piece) -> Iterator[pa.RecordBatch]:
+        return judged(piece, parquet.rows_of(piece), read_row, parquet.row_as_text)
+
+    return spread(spark, in_tasks(pieces, piece_bytes), work, JUDGED)
+
+
+@contextmanager
+def _staged(spark: SparkSession, rows: DataFrame, path: str) -> Iterator[DataFrame]:
+    """The rows in files for a while: each line is judged once, and later passes read only the columns they need."""
+    try:
+        rows.write.mode("overwrite").parquet(path)
+        yield spark.read.schema(rows.schema).parquet(path)
+    finally:
+        delta.remove(spark, path)
+
+
+def _columns(rows: DataFrame, run_id: str, schema: pa.Schema) -> DataFrame:
+    return rows.withColumn("run_id", sf.lit(run_id)).select(*schema.names)

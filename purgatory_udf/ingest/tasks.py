@@ -1,0 +1,33 @@
+"""Work on pieces, spread over Spark's tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Part = TypeVar("Part")
+
+
+def spread(
+    spark: SparkSession,
+    tasks: Sequence[Sequence[Part]],
+    work: Callable[[Part], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> DataFrame:
+    """The rows that `work` makes of each part: a Spark task for each sequence of parts, which keeps their order."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column("id").to_pylist():
+                for part in tasks[task]:
+                    yield from work(part)
+
+    # A range of n rows in n partitions has row i in partition i: the task's number, without shuffling the work itself.
+    count = max(1, len(tasks))
+    return spark.range(0, len(tasks), 1, count).mapInArrow(run, from_arrow_schema(schema))

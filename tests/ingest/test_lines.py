@@ -1,0 +1,119 @@
+"""The lines of a file, however it is cut, packed, ended or broken."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from purgatory_udf.ingest import lines
+from purgatory_udf.ingest.lines import lines_of
+from tests.ingest.traces import lines_in, pieces_of, write
+
+TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number % 7)) for number in range(50_000))
+LINES = TEXT.split(b"\n")[:-1]
+
+
+def zstd(content: bytes) -> bytes:
+    """In several blocks, as a recorder writes that flushes now and then."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    packed = b""
+    for start in range(0, len(content), 10_000):
+        packed += packer.compress(content[start : start + 10_000])
+        packed += packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    return packed + packer.flush()
+
+
+PACKED = {".gz": gzip.compress, ".zst": zstd}
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lines")
+
+
+@given(
+    content=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r\n", b"\xff", b" "]), max_size=30).map(b"".join),
+    piece_bytes=st.integers(1, 40),
+    block=st.integers(1, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_line_is_read_once_wherever_the_file_is_cut(
+    scratch: Path, content: bytes, piece_bytes: int, block: int
+) -> None:
+    path = write(scratch / "cut.jsonl", content)
+    expected = [line.removesuffix(b"\r") for line in content.split(b"\n")]
+    if not expected[-1] and not content.endswith(b"\r"):
+        expected.pop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        assert lines_in(path, piece_bytes) == expected
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_packed_files_hold_the_lines_of_the_text(tmp_path: Path, ending: str) -> None:
+    assert lines_in(write(tmp_path / f"a.jsonl{ending}", PACKED[ending](TEXT))) == LINES
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_packed_file_may_consist_of_several(tmp_path: Path, ending: str) -> None:
+    pack = PACKED[ending]
+    path = write(tmp_path / f"a.jsonl{ending}", pack(TEXT) + pack(b"more") + pack(b"\nlast"))
+    assert lines_in(path) == [*LINES, b"more", b"last"]
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_of_a_truncated_file_all_whole_lines_are_had_and_the_cut_tail_with_the_reason(
+    tmp_path: Path, ending: str, part: float
+) -> None:
+    packed = PACKED[ending](TEXT)
+    path = write(tmp_path / f"a.jsonl{ending}", packed[: int(len(packed) * part)])
+    chunks = list(lines_of(pieces_of(path)[0]))
+    *whole, tail = [line for chunk in chunks for line in chunk.items]
+    assert whole == LINES[: len(whole)]
+    assert LINES[len(whole)].startswith(tail)
+    assert len(whole) > len(LINES) * part / 2
+    assert [chunk.broken is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+    codec = {".gz": "gzip", ".zst": "zstd"}[ending]
+    assert chunks[-1].broken is not None
+    assert chunks[-1].broken.reason == f"truncated {codec}: the data breaks off"
+
+
+def test_a_gz_that_lacks_only_its_last_bytes_loses_no_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(TEXT)[:-4])
+    assert lines_in(path) == [*LINES, b""]
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_what_is_no_packed_file_at_all_says_so(tmp_path: Path, ending: str) -> None:
+    (chunk,) = lines_of(pieces_of(write(tmp_path / f"a.jsonl{ending}", TEXT))[0])
+    assert chunk.items == [b""]
+    assert chunk.broken is not None
+    assert chunk.broken.reason.startswith("damaged ")
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_empty_files_have_no_lines(tmp_path: Path, ending: str) -> None:
+    assert lines_in(write(tmp_path / "a.jsonl", b"")) == []
+    assert lines_in(write(tmp_path / f"a.jsonl{ending}", b"")) == []
+    assert lines_in(write(tmp_path / f"b.jsonl{ending}", PACKED[ending](b""))) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line_and_of_no_other(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n"
+    for path in (write(tmp_path / "a.jsonl", content), write(tmp_path / "a.jsonl.gz", gzip.compress(content))):
+        assert lines_in(path) == [b"a", b"\xef\xbb\xbfb"]
+    assert lines_in(tmp_path / "a.jsonl", 5) == [b"a", b"\xef\xbb\xbfb"]
+
+
+def test_a_line_longer_than_any_block_stays_one(tmp_path: Path) -> None:
+    long = b"x" * (5 * lines.BLOCK + 17)
+    assert lines_in(write(tmp_path / "a.jsonl", b"a\n" + long + b"\nb"), lines.BLOCK) == [b"a", long, b"b"]
+    packed = pa.compress(long + b"\nb", "gzip", asbytes=True)
+    assert lines_in(write(tmp_path / "a.jsonl.gz", packed)) == [long, b"b"]
