@@ -99,7 +99,10 @@ def explain(error: BaseException) -> tuple[str, int]:
     raised = re.search(r"^\s*(?:\w+\.)*UserError: (.+)$", text, re.MULTILINE)
     if raised:
         return raised[1].strip(), MISTAKE
-    sentence = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    # A Java exception's text is its whole stack; what happened first is what it names last.
+    causes = re.findall(r"^(?:Caused by)?: (\S+: .+)$", text, re.MULTILINE)
+    lines = [line.strip() for line in (causes[-1:] or text.splitlines()) if line.strip()]
+    sentence = lines[0] if lines else ""
     if _MISTAKES.search(sentence):
         return sentence, MISTAKE
     if isinstance(error, OSError) and error.filename:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.launch import trust
 
 VERSION = "4.4.0"
 
@@ -58,14 +59,26 @@ def fetch(
             *("--conf", f"spark.jars.ivy={ivy}", str(nothing)),
         ]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        done = subprocess.run(
-            command, env={**environ, **python}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
+        done = _call(command, {**environ, **python})
+        if "SSLHandshakeException" in done.stdout + done.stderr:
+            ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *trust.store(Path(folder, "trust")))
+            done = _call(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
     jars = cached(spark_version, ivy)
     if done.returncode != 0 or jars is None:
-        talk = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).splitlines()[-25:])
+        talk = "\n".join(f"  {line}" for line in _telling(done.stdout + done.stderr))
         raise UserError(
             f"Delta Lake {VERSION} for Spark {spark_version} could not be fetched from Maven into {ivy}"
-            f" (is there a network, or a mirror set by spark.jars.ivySettings?). The last lines said:\n{talk}"
+            f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{talk}"
         )
     return jars
+
+
+def _call(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def _telling(talk: str) -> list[str]:
+    """The lines that say why: the servers' errors, or else whatever came last."""
+    lines = [line.strip() for line in talk.splitlines() if line.strip() and not line.startswith("\tat ")]
+    errors = [line for line in lines if "error" in line.lower() or "not found" in line]
+    return list(dict.fromkeys(errors))[:5] or lines[-5:]

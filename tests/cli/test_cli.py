@@ -71,6 +71,11 @@ FROM_A_WORKER = RuntimeError(
     "Task failed:\n  purgatory_udf.errors.UserError: out: not a folder\n\tat org.apache.spark…"
 )
 
+FROM_DEEP_DOWN = RuntimeError(
+    "An error occurred while calling o105.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache…\n"
+    "Caused by: java.io.IOException: No space left on device\n\t... 41 more"
+)
+
 
 @pytest.mark.parametrize(
     ("error", "status", "said"),
@@ -81,6 +86,11 @@ FROM_A_WORKER = RuntimeError(
         (FROM_THE_JVM, 2, "[PATH_NOT_FOUND] Path does not exist: /x."),
         (FROM_A_WORKER, 2, "out: not a folder"),
         (ZeroDivisionError("division by zero"), 3, "ZeroDivisionError: division by zero (--verbose shows where)"),
+        (
+            FROM_DEEP_DOWN,
+            3,
+            "RuntimeError: java.io.IOException: No space left on device (--verbose shows where)",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
