@@ -20,11 +20,13 @@ from purgatory_udf.columnar.replicas import (
     Round,
     advance,
     fresh_replicas,
+    position_now,
     round_numbers,
     trim,
 )
 from purgatory_udf.columnar.watches import (
     ARRIVAL,
+    CUT,
     DONE,
     FRESH,
     OPEN,
@@ -201,7 +203,7 @@ def _moved(state: State, round_: Round, waiting: Frame, stop: Array, carried: in
     rows = round_.rows
     fresh = {"op": below.op, "key": below.key, "t": rows.t[first], "seq": rows.seq[first]}
     state.fresh = Frame.concat([state.fresh, Frame(fresh | {"pos": np.full(len(below), UNKNOWN)})])
-    return waiting.with_columns(moved=np.where(hit, 1, waiting.moved))
+    return waiting.with_columns(moved=np.where(hit, waiting.moved | CUT, waiting.moved))
 
 
 def _cover(state: State, ahead: Frame) -> None:
@@ -209,15 +211,14 @@ def _cover(state: State, ahead: Frame) -> None:
     pending = np.flatnonzero(state.fresh.pos == UNKNOWN)
     if not len(pending):
         return
-    logs, moved = state.logs, ahead.take(ahead.moved > 0)
+    logs, moved = state.logs, ahead.take(ahead.moved & CUT > 0)
     offset_of = dict(zip(zip(moved.op, moved.key, strict=True), moved.offset, strict=True))
     state.fresh.columns["pos"] = state.fresh.pos.copy()
     for row in pending:
         key = state.fresh.key[row]
         offset = offset_of.get((state.fresh.op[row], key), FOREVER)
         if offset < logs.replicas.end[key]:
-            mine = logs.batches.take(logs.batches.key == key)
-            state.fresh.pos[row] = mine.pos[np.searchsorted(mine.end, offset, side="right")]
+            state.fresh.pos[row] = position_now(logs, key, offset)
 
 
 def _without_partitions(rows: Frame) -> Frame:

@@ -287,8 +287,8 @@ def _in_sync(logs: Logs, told: Frame) -> None:
     """A leader or in-sync change: epoch, min_isr and who counts for the high watermark."""
     replicas, followers = logs.replicas, logs.followers
     leads = told.code == Code.LEADER
-    where = told.key[leads]
-    replicas.epoch[where] = np.maximum(replicas.epoch[where], told.epoch[leads])
+    dated = leads & (told.epoch != UNKNOWN)
+    replicas.epoch[told.key[dated]] = told.epoch[dated]
     named = leads & (told.who != UNKNOWN)
     replicas.min_isr[told.key[named]] = told.who[named]
     members: list[tuple[int, int]] = []
@@ -386,6 +386,14 @@ def _close(logs: Logs, done: Round, standing: Array) -> None:
             }
         )
         logs.followers = _merged(Frame.concat([logs.followers, seen]))
+
+
+def position_now(logs: Logs, key: int, offset: int) -> int:
+    """Where one offset of one key lies as the logs are."""
+    keys, replicas = np.array([key]), logs.replicas
+    index = Index(logs.batches.key, logs.batches.end)
+    found = _position(index, logs.batches, keys, np.array([offset]), replicas.end[keys], replicas.end_pos[keys])
+    return int(found[0])
 
 
 def trim(logs: Logs, retain_bytes: int) -> None:

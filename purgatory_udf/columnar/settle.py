@@ -17,7 +17,7 @@ from purgatory_udf.columnar.frame import Array, Frame, Layout
 from purgatory_udf.columnar.lookup import Index
 from purgatory_udf.columnar.replicas import FETCH_CHECK
 from purgatory_udf.columnar.tries import fetch_answer, fetch_try
-from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, DEADLINE
+from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, CUT, DEADLINE
 from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Rule
 
 # One row per operation; `trigger` is the number of the watch (within the operation) whose key's event ended it, or -1.
@@ -201,8 +201,8 @@ def _ends_of_waiting(watches: Frame, owner: Array, entries: Frame, fresh: Frame)
 
 def _starts(watches: Frame, fresh: Frame, now: Frame) -> Array:
     """Fetch offsets' positions by then: as on arrival, unless a truncation went below one before."""
-    start = watches.pos
-    moved = np.flatnonzero(watches.moved)
+    start = watches.start
+    moved = np.flatnonzero(watches.moved & CUT)
     if not len(moved):
         return start
     start = start.copy()
@@ -212,5 +212,5 @@ def _starts(watches: Frame, fresh: Frame, now: Frame) -> Array:
     for row in moved:
         for t, seq, pos in sorted(anew.get((watches.op[row], watches.key[row]), [])):
             if (t, seq) <= (now.t[row], now.seq[row]):
-                start[row] = pos
+                start[row] = now.end_pos[row] if pos == UNKNOWN else pos
     return start

@@ -73,10 +73,11 @@ class _Walk:
         order = (int(row.t[0]), int(row.seq[0]), FOREVER, int(row.idx[0]))
         if row.n[0] == 0:
             self._end(watch, ARRIVAL, Rule.EMPTY, Error.NONE, order)
+        elif delay == 0:
+            led = self._all_led(watch)
+            self._end(watch, ARRIVAL, Rule.NO_WAIT, Error.NONE if led else Error.REQUEST_TIMED_OUT, order)
         elif self._all_led(watch):
             self._end(watch, ARRIVAL, Rule.LEADERS, Error.NONE, order)
-        elif delay == 0:
-            self._end(watch, ARRIVAL, Rule.NO_WAIT, Error.REQUEST_TIMED_OUT, order)
         else:
             self.open.append(watch)
 
@@ -103,5 +104,5 @@ class _Walk:
 
     def _end(self, watch: Frame, how: int, rule: int, error: int, order: tuple[int, int, int, int]) -> None:
         values = dict(zip(("end_t", "end_seq", "end_sub", "end_idx"), order, strict=True))
-        values |= {"how": how, "rule": rule, "error": error}
+        values |= {"how": how, "rule": rule, "error": error, "answer": 0, "start": 0}
         self.done.append(watch.with_columns(**{name: np.array([value]) for name, value in values.items()}))

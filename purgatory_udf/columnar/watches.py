@@ -28,7 +28,7 @@ OPEN = Layout(
 
 # How a finished watch ended, and where in the total order.
 DONE = Layout(
-    numbers=(*OPEN.numbers, "how", "rule", "error", "answer", "end_t", "end_seq", "end_sub", "end_idx"),
+    numbers=(*OPEN.numbers, "how", "rule", "error", "answer", "start", "end_t", "end_seq", "end_sub", "end_idx"),
     texts=OPEN.texts,
 )
 
@@ -36,6 +36,9 @@ DONE = Layout(
 FRESH = Layout(("op", "key", "t", "seq", "pos"))
 
 ARRIVAL, CHECKED, DEADLINE = 0, 1, 2
+
+# Why a fetch's position must be looked up anew for its answer: a truncation, or a log of which nothing was known.
+CUT, UNSEEN = 1, 2
 
 
 @dataclass
@@ -75,6 +78,8 @@ def _start(round_: Round, watch: Frame, view: Frame, at: Array, which: Array) ->
     pos = round_.position(fetch.key, fetch.offset, seen.end, seen.end_pos)
     watch.columns["seg"], watch.columns["pos"] = watch.seg.copy(), watch.pos.copy()
     watch.seg[which], watch.pos[which] = np.where(same, end_seg, seg), np.where(same, end_pos, pos)
+    watch.columns["moved"] = watch.moved.copy()
+    watch.moved[which] = np.where(seen.end == UNKNOWN, UNSEEN, 0)
 
 
 def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, Array]:
@@ -102,7 +107,7 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
     if len(fetch):
         mine, seen = watch.take(fetch), view.take(fetch)
         forced, size = fetch_first_try(mine, seen)
-        enough = size >= mine.least
+        enough = np.maximum(size, 0) >= mine.least
         rule[fetch] = np.where(forced > 0, forced, np.where(enough, Rule.MIN_BYTES, 0))
         error[fetch], got[fetch] = fetch_answer(mine, seen, _looked_up(round_, mine, seen))
         done[fetch] = rule[fetch] > 0
@@ -112,7 +117,7 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
         rule[delete], error[delete] = delete_try(watch.take(delete), view.take(delete))
         done[delete] = rule[delete] > 0
 
-    watch = watch.with_columns(got=got, answer=got)
+    watch = watch.with_columns(got=got, answer=got, start=watch.pos)
     finished = watch.take(done)
     rows = round_.rows
     ends = at[done]
@@ -224,7 +229,7 @@ def finish(round_: Round, fresh: Frame, watch: Frame, row: Array, expired: bool)
 def finish_with_view(round_: Round, fresh: Frame, watch: Frame, view: Frame, row: Array | None) -> Frame:
     """As `finish`, for a view already at hand; without a row the watches expired."""
     rule, error = np.zeros((2, len(watch)), dtype=np.int64)
-    answer = watch.got.copy()
+    answer, start = watch.got.copy(), watch.pos.copy()
     for code, tried in ((Code.PRODUCE, produce_try), (Code.DELETE_RECORDS, delete_try)):
         mine = np.flatnonzero(watch.code == code)
         if len(mine) and row is not None:
@@ -234,8 +239,8 @@ def finish_with_view(round_: Round, fresh: Frame, watch: Frame, view: Frame, row
     fetch = np.flatnonzero(watch.code == Code.FETCH)
     if len(fetch):
         asked, seen = watch.take(fetch), view.take(fetch)
-        start = _start_now(round_, fresh, asked, seen)
-        error[fetch], answer[fetch] = fetch_answer(asked, seen, start)
+        start[fetch] = _start_now(round_, fresh, asked, seen)
+        error[fetch], answer[fetch] = fetch_answer(asked, seen, start[fetch])
         if row is not None:
             forced, _ = fetch_try(asked, seen)
             rule[fetch] = np.where(forced > 0, forced, Rule.MIN_BYTES)
@@ -246,21 +251,21 @@ def finish_with_view(round_: Round, fresh: Frame, watch: Frame, view: Frame, row
         rows = round_.rows
         ends = {"end_t": rows.t[row], "end_seq": rows.seq[row], "end_sub": rows.sub[row], "end_idx": rows.idx[row]}
     how = np.full(len(watch), DEADLINE if row is None else CHECKED, dtype=np.int64)
-    return watch.with_columns(how=how, rule=rule, error=error, answer=answer, **ends).only(DONE.names)
+    return watch.with_columns(how=how, rule=rule, error=error, answer=answer, start=start, **ends).only(DONE.names)
 
 
 def _start_now(round_: Round, fresh: Frame, watch: Frame, view: Frame) -> Array:
-    """Where the fetch offset lies now: as on arrival, unless a truncation went below it since."""
-    start = watch.pos
+    """Where the fetch offset lies by now: as on arrival, unless a truncation went below it or nothing was known."""
     moved = np.flatnonzero(watch.moved)
     if not len(moved):
-        return start
-    start = start.copy()
+        return watch.pos
+    start = watch.pos.copy()
     start[moved] = _looked_up(round_, watch.take(moved), view.take(moved))
-    known = {
-        (op, key): pos for op, key, pos in zip(fresh.op, fresh.key, fresh.pos, strict=True)
-    }  # in order of time: the latest truncation's position wins
-    for row in moved:
-        pos = known.get((watch.op[row], watch.key[row]), UNKNOWN)
-        start[row] = start[row] if pos == UNKNOWN else pos
+    cut = moved[watch.moved[moved] & CUT > 0]
+    if len(cut):
+        pairs = zip(fresh.op, fresh.key, fresh.pos, strict=True)
+        known = {(op, key): pos for op, key, pos in pairs}  # in order of time: the latest truncation wins
+        for row in cut:
+            pos = known.get((watch.op[row], watch.key[row]), UNKNOWN)
+            start[row] = start[row] if pos == UNKNOWN else pos
     return start

@@ -121,7 +121,8 @@ class DelayedFetch(DelayedRequest):
             if part.start.segment < end.segment:  # Case C
                 return self.complete_by("older_segment", now_us)
             if part.start.segment == end.segment:
-                accumulated += min(end.position - part.start.position, part.max_bytes)
+                gained = min(end.position - part.start.position, part.max_bytes)
+                accumulated += max(0, gained) if arriving else gained
         return accumulated >= self.min_bytes and self.complete_by("min_bytes", now_us)  # Case D
 
     def on_complete(self, now_us: int) -> None:
