@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.columnar.explode import explode
+from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.partition import State, Step, step
 from purgatory_udf.columnar.pending import Packet, Pending, packets
 from purgatory_udf.columnar.records import outcome_tables
@@ -21,7 +22,10 @@ END_OF_TIME_MS = 2**52
 
 @dataclass
 class Engine:
-    """Feed batches of events in time order, then `drain`. `group_of` says which keys share a group's state."""
+    """Feed batches of events in time order, then `drain`. `groups` is how many groups of keys have their own state.
+
+    `keep_walks`: hold every check of a watcher list in `walks`, for the gauges.
+    """
 
     config: Config
     groups: int = 1
@@ -29,8 +33,10 @@ class Engine:
     through_bytes: bool = False
     retain_bytes: int = INT32_MAX
     run_id: str = "core"
+    keep_walks: bool = False
     states: dict[int, State] = field(default_factory=dict)
     pending: dict[int, Pending] = field(default_factory=dict)
+    walks: list[tuple[Frame, list[str]]] = field(default_factory=list)
     _group_of: dict[str, int] = field(default_factory=dict)
 
     def feed(self, events: pa.Table) -> list[tuple[Settled, list[str]]]:
@@ -63,6 +69,8 @@ class Engine:
 
     def _step(self, group: int, state: State, names: list[str], rows: object, horizon: int) -> Step:
         found = step(state, names, rows, horizon, self.retain_bytes)  # type: ignore[arg-type]
+        if self.keep_walks:
+            self.walks.append((found.walks, state.keys))
         self.states[group] = State.from_bytes(state.to_bytes()) if self.through_bytes else state
         return found
 

@@ -41,7 +41,7 @@ from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Acks, Code, Rule, par
 # A key's timeline as a fetch over several keys needs it: the view after every row that such a fetch may notice.
 ENTRIES = Layout(("key", "t", "seq", "sub", "idx", "checks", "turned", *VIEW.numbers))
 
-WALKS = Layout(("key", "t", "seq", "checks"))
+WALKS = Layout(("key", "t", "seq", "sub", "checks"))
 
 _NOTHING_PENDING = 2**62
 
@@ -119,7 +119,7 @@ def step(state: State, names: list[str], rows: Frame, horizon_ms: int, retain_by
     rows = rows.with_columns(key=key)
     if len(names) > 1 and not (mapping[1:] > mapping[:-1]).all():
         rows = rows.take(np.argsort(key, kind="stable"))
-    called = topics.step(state, rows, horizon_ms)
+    called, walks = topics.step(state, rows, horizon_ms), [topics.walks(rows)]
     if len(rows):
         rows = rows.take((rows.code < Code.LED) & (rows.code != Code.CREATE_TOPICS))
     alone = (rows.n == 0) & (rows.code <= Code.DELETE_RECORDS)
@@ -127,7 +127,7 @@ def step(state: State, names: list[str], rows: Frame, horizon_ms: int, retain_by
     rows = rows.take(~alone) if alone.any() else rows
 
     ahead = state.open.take(state.open.code != Code.CREATE_TOPICS)
-    entries, walks = [state.entries], []
+    entries = [state.entries]
     keys = len(state.keys)
     number = round_numbers(rows, state.logs.replicas, bounds(rows.key, keys))
     for turn in range(int(number.max(initial=0)) + 1):
@@ -245,8 +245,8 @@ def _entries(round_: Round) -> Frame:
 
 def _walks(round_: Round) -> Frame:
     at = np.flatnonzero(round_.checks > 0)
-    rows = round_.rows
-    return Frame({"key": rows.key[at], "t": rows.t[at], "seq": rows.seq[at], "checks": round_.checks[at]})
+    rows = round_.rows.only(("key", "t", "seq", "sub")).take(at)
+    return rows.with_columns(checks=round_.checks[at])
 
 
 def _needed(timeline: Frame, watches: Frame) -> Frame:

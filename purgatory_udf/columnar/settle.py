@@ -17,14 +17,17 @@ from purgatory_udf.columnar.frame import Array, Frame, Layout
 from purgatory_udf.columnar.lookup import Index
 from purgatory_udf.columnar.replicas import FETCH_CHECK
 from purgatory_udf.columnar.tries import fetch_answer, fetch_try
-from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, CUT, DEADLINE
+from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, CUT, DEADLINE, OPEN
 from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Rule
 
 # One row per operation; `trigger` is the number of the watch (within the operation) whose key's event ended it, or -1.
 OPERATIONS = Layout(
-    numbers=("op", "code", "broker", "mode", "n", "t", "deadline", "expired", "watched", "rule", "end_t", "trigger"),
+    numbers=(
+        "op", "code", "broker", "mode", "n", "t", "deadline",
+        "expired", "watched", "rule", "end_t", "end_seq", "end_sub", "trigger",
+    ),
     texts=("request_id", "client_id"),
-)
+)  # fmt: skip
 
 
 @dataclass
@@ -49,7 +52,7 @@ def settle(watches: Frame, entries: Frame, fresh: Frame) -> Settled:
     head = watches.take(begin)
     ops = Frame(
         {name: head.columns[name] for name in OPERATIONS.names if name in head}
-        | {name: np.zeros(len(begin), dtype=np.int64) for name in ("expired", "watched", "rule", "end_t")}
+        | {name: np.zeros(len(begin), dtype=np.int64) for name in OPERATIONS.numbers if name not in OPEN.numbers}
         | {"trigger": np.full(len(begin), UNKNOWN, dtype=np.int64)}
     ).only(OPERATIONS.names)
     watches = watches.with_columns(
@@ -78,6 +81,7 @@ def _settle_by_last(ops: Frame, watches: Frame, begin: Array, owner: Array, whic
     expired = ops.expired > 0
     ops.rule[:] = np.where(expired, Rule.TIMEOUT, watches.rule[last])
     ops.end_t[:] = np.where(expired, ops.deadline * 1000, watches.end_t[last])
+    ops.end_seq[:], ops.end_sub[:] = watches.end_seq[last], sub[last]
     ops.trigger[:] = np.where(expired | (ops.watched == 0), UNKNOWN, first)
 
 
@@ -119,7 +123,7 @@ def _settle_fetches(ops: Frame, watches: Frame, owner: Array, which: Array, entr
     rule = np.where(first_forced < FOREVER, mine.rule[np.minimum(first_forced, len(mine) - 1)], Rule.MIN_BYTES)
     error = np.where(arrived, mine.error, 0)
     size = mine.got.copy()
-    end_t = mine.t[begin].copy()
+    end_t, end_seq, end_sub = mine.t[begin].copy(), mine.op[begin].copy(), np.full(count, FOREVER, dtype=np.int64)
     trigger = np.full(count, UNKNOWN, dtype=np.int64)
     expired = np.zeros(count, dtype=np.int64)
     increments = np.zeros(len(mine), dtype=np.int64)
@@ -128,18 +132,19 @@ def _settle_fetches(ops: Frame, watches: Frame, owner: Array, which: Array, entr
     if len(waits):
         later = np.flatnonzero(~at_once[own])
         ended = _ends_of_waiting(mine.take(later), (np.cumsum(~at_once) - 1)[own[later]], entries, fresh)
-        rule[waits], end_t[waits], trigger[waits], expired[waits] = ended.operations
+        rule[waits], end_t[waits], end_seq[waits], end_sub[waits], trigger[waits], expired[waits] = ended.operations
         error[later], size[later], increments[later] = ended.watches
 
     target = np.flatnonzero(which)
     ops.rule[target], ops.end_t[target], ops.trigger[target], ops.expired[target] = rule, end_t, trigger, expired
+    ops.end_seq[target], ops.end_sub[target] = end_seq, end_sub
     ops.watched[target] = ~at_once
     watches.final_error[rows], watches.final_bytes[rows], watches.increments[rows] = error, size, increments
 
 
 @dataclass
 class _Ended:
-    operations: tuple[Array, Array, Array, Array]  # rule, end time, trigger, expired
+    operations: tuple[Array, Array, Array, Array, Array, Array]  # rule; end t, seq, sub; trigger; expired
     watches: tuple[Array, Array, Array]  # error, bytes, increments
 
 
@@ -185,6 +190,7 @@ def _ends_of_waiting(watches: Frame, owner: Array, entries: Frame, fresh: Frame)
     rule = np.where(expired, Rule.TIMEOUT, rule)
 
     end_t = watches.deadline[begin] * 1000
+    end_seq, end_sub = np.full(len(begin), UNKNOWN, dtype=np.int64), np.zeros(len(begin), dtype=np.int64)
     trigger = np.full(len(begin), UNKNOWN, dtype=np.int64)
     if len(entries):
         here = seen & (rank[entry] == end[owner]) & (now.checks & FETCH_CHECK > 0) & ~expired[owner]
@@ -195,8 +201,10 @@ def _ends_of_waiting(watches: Frame, owner: Array, entries: Frame, fresh: Frame)
         found = best < FOREVER
         trigger = np.where(found, watches.idx[who], UNKNOWN)
         end_t = np.where(found, now.t[who], end_t)
+        end_seq, end_sub = np.where(found, now.seq[who], end_seq), np.where(found, now.sub[who], end_sub)
     increments = np.maximum(0, index.first_at_least(watches.key, last + 1) - low)
-    return _Ended((rule, end_t, trigger, expired.astype(np.int64)), (error, size, increments))
+    ended = (rule, end_t, end_seq, end_sub, trigger, expired.astype(np.int64))
+    return _Ended(ended, (error, size, increments))
 
 
 def _starts(watches: Frame, fresh: Frame, now: Frame) -> Array:

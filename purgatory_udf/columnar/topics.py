@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # Which partitions of each topic have a leader.
 LED = Layout(("key", "partition"))
 
+# A new leader checks its topic at every broker; beside the checks of a partition's purgatories.
+TOPIC_CHECK = 8
+
 
 def step(state: State, rows: Frame, horizon_ms: int) -> Frame:
     """Ended watches of create-topics; the state keeps the open ones and who leads."""
@@ -34,6 +37,12 @@ def step(state: State, rows: Frame, horizon_ms: int) -> Frame:
     others = state.open.take(state.open.code != Code.CREATE_TOPICS)
     state.open = Frame.concat([others, Frame.concat([OPEN.empty(), *walk.open])])
     return Frame.concat([DONE.empty(), *walk.done])
+
+
+def walks(rows: Frame) -> Frame:
+    """Every check of a topic."""
+    led = rows.take(rows.code == Code.LED)
+    return led.only(("key", "t", "seq", "sub")).with_columns(checks=np.full(len(led), TOPIC_CHECK, dtype=np.int64))
 
 
 class _Walk:
