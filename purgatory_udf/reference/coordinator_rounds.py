@@ -192,11 +192,13 @@ class Rounds:
 
 def _why_ended(ended: DelayedJoin) -> str:
     group = ended.group
+    if not group.members:
+        return "no members left"
     if ended.completed_by:
-        return "all members joined" if group.members else "no members left"
+        return "all members joined"
     missing = sorted(member.member_id for member in group.not_yet_rejoined())
     if missing:
         return f"{', '.join(missing)} did not rejoin"
     if ended.kind == InitialDelayedJoin.kind:
         return "initial delay over"
-    return f"{', '.join(sorted(group.pending_members))} did not join" if group.members else "no members left"
+    return f"{', '.join(sorted(group.pending_members))} did not join"

@@ -1,0 +1,198 @@
+"""Random traces of consumer groups, as hypothesis strategies: short, full of ties, and of clients that do wrong.
+
+Blind requests would hardly ever get beyond UNKNOWN_MEMBER_ID. So the requests come from clients that remember what they
+were answered (by the reference) and mostly do what a client does next, but often enough something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.group_journal import Answer
+from purgatory_udf.reference.replay import Replayer
+
+Event = dict[str, Any]
+
+START_US = 1_000_000
+SLOTS = 5
+FIRST_STATIC_SLOT = 3
+
+# Few and small numbers, so that deadlines meet each other and the requests; some fall on the borders of timing wheels.
+SESSIONS_MS = st.sampled_from((40, 40, 40, 20, 20, 21, 400, 400, 10, 5, 1, 0))
+REBALANCES_MS = st.sampled_from((20, 20, 20, 40, 40, 10, 10, 400, 5, 3, 0))
+PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
+NEXT, EVERYBODY = "next", "everybody"
+ACTIONS = st.sampled_from(
+    (*(NEXT,) * 10, *(EVERYBODY,) * 6, "join", "join", "sync", "heartbeat", "commit", "commit", "leave", "clock")
+)
+MISTAKES = st.sampled_from(
+    (*(None,) * 24, "restarted", "restarted", "generation", "member", "instance", "protocols", "protocols", "session")
+)
+PROTOCOLS: tuple[list[str], ...] = (["range", "sticky"], ["sticky", "range"], ["range"], ["other"], [])
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """After a pause, the client in a slot of a group does something, perhaps with a mistake in it.
+
+    Or everybody does what is next, at the same time: the clients of all slots that the group has seen.
+    """
+
+    pause_us: int
+    broker: int
+    group: str
+    slot: int
+    action: str
+    mistake: str | None
+    session_ms: int
+    rebalance_ms: int
+    api_version: int
+    protocols: list[str]
+    named_leader: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTraffic:
+    config: Config
+    events: list[Event]
+
+
+STEPS = st.builds(
+    Step,
+    pause_us=PAUSES_US,
+    broker=st.sampled_from((*(0,) * 15, 1)),
+    group=st.sampled_from((*("g",) * 7, "h")),
+    slot=st.integers(0, SLOTS - 1),
+    action=ACTIONS,
+    mistake=MISTAKES,
+    session_ms=SESSIONS_MS,
+    rebalance_ms=REBALANCES_MS,
+    api_version=st.sampled_from((3, 3, 0, 5, 9)),
+    protocols=st.sampled_from(PROTOCOLS),
+    named_leader=st.none() | st.integers(0, SLOTS - 1),
+)
+
+
+@st.composite
+def group_configs(draw: st.DrawFn) -> Config:
+    group = {
+        "initial_rebalance_delay_ms": draw(st.sampled_from((0, 1, 3, 10))),
+        "min_session_timeout_ms": draw(st.sampled_from((0, 0, 0, 2))),
+        "max_session_timeout_ms": draw(st.sampled_from((1000, 1000, 1000, 40))),
+        "new_member_timeout_ms": draw(st.sampled_from((300_000, 50, 5))),
+        "max_size": draw(st.sampled_from((1000, 1000, 1000, 2))),
+        "rebalance_timeout": draw(st.sampled_from(("rebalance", "rebalance", "session"))),
+        "session_timeout_ms": draw(st.sampled_from((None, None, None, "x0.5", 10))),
+        "rebalance_timeout_ms": draw(st.sampled_from((None, None, None, "x2", 10))),
+        "purge_interval": draw(st.sampled_from((1000, 0, 2))),
+    }
+    return Config.model_validate({"group": group})
+
+
+@st.composite
+def group_traffic(draw: st.DrawFn, max_steps: int = 60) -> GroupTraffic:
+    """Two groups of up to five clients each (the last two static) at one broker, and their namesakes at another."""
+    config = draw(group_configs())
+    clients = _Clients(config)
+    at_least = draw(st.sampled_from((1, max_steps // 4, max_steps // 2)))
+    for step in draw(st.lists(STEPS, min_size=at_least, max_size=max_steps)):
+        clients.take(step)
+    return GroupTraffic(config, clients.events)
+
+
+@dataclass(slots=True)
+class _Client:
+    """What it knows of itself, from the answers that it got, and what it has to do next."""
+
+    member_id: str = ""
+    generation: int = 0
+    incarnation: int = 0
+    next: str = "join"
+
+    def hear(self, answer: Answer) -> None:
+        if answer.error in ("UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "ILLEGAL_GENERATION"):
+            self.member_id, self.next = "", "join"
+        elif answer.error != "NONE":
+            self.member_id, self.next = answer.member_id, "join"
+        elif answer.api == "join_group":
+            self.member_id, self.generation, self.next = answer.member_id, answer.generation or 0, "sync"
+        else:
+            self.next = "heartbeat"
+
+
+class _Clients:
+    def __init__(self, config: Config) -> None:
+        self.events: list[Event] = []
+        self._now_us = START_US
+        self._replayer = Replayer(config, START_US // 1000)
+        self._clients: dict[tuple[int, str, int], _Client] = {}
+
+    def take(self, step: Step) -> None:
+        self._now_us += step.pause_us
+        # Its answers may have come meanwhile.
+        self._replayer.cluster.clock.advance_to(self._now_us // 1000)
+        client = self._clients.setdefault((step.broker, step.group, step.slot), _Client())
+        if step.action == NEXT:
+            self._act(step, client.next, client)
+        elif step.action != EVERYBODY:
+            self._act(step, step.action, client)
+        else:
+            for (broker, group, slot), one in self._clients.items():
+                if (broker, group) == (step.broker, step.group) and one.next != "clock":
+                    self._act(replace(step, slot=slot), one.next, one)
+
+    def _act(self, step: Step, action: str, client: _Client) -> None:
+        self._replayer.cluster.clock.advance_to(self._now_us // 1000)
+        seq = 3 * len(self.events) + 1
+        event: Event = {"time_us": self._now_us, "seq": seq, "type": "clock"}
+        if action != "clock":
+            # Until it is answered it has nothing to do.
+            client.next = "clock"
+            event |= {"request_id": f"r{seq}", "client_id": f"c{step.slot}"} | self._request(step, action, client)
+            self._replayer.coordinators.handle(event, client.hear)
+        self.events.append(event)
+
+    def _request(self, step: Step, action: str, client: _Client) -> Event:
+        request: Event = {"broker": step.broker, "group": step.group, "member_id": client.member_id}
+        if (step.slot >= FIRST_STATIC_SLOT) != (step.mistake == "instance"):
+            request["group_instance_id"] = f"i{step.slot}"
+        if step.mistake == "member":
+            request["member_id"] = self._id_of(step, (step.slot + 1) % SLOTS) or "nobody"
+        if action == "join":
+            return request | self._join(step, client)
+        return request | _later_request(action, client.generation + (step.mistake == "generation"))
+
+    def _join(self, step: Step, client: _Client) -> Event:
+        join: Event = {
+            "type": "join_group",
+            "api_version": step.api_version,
+            "session_timeout_ms": 5000 if step.mistake == "session" else step.session_ms,
+            "rebalance_timeout_ms": step.rebalance_ms,
+            "protocols": step.protocols if step.mistake == "protocols" else PROTOCOLS[0],
+        }
+        if step.mistake == "restarted" or not client.member_id:
+            client.incarnation += 1
+            join["member_id"] = ""
+            # Now and then the recorded id is missing, or has been given before.
+            if step.session_ms != 5:
+                join["assigned_member_id"] = f"m{step.slot}.{1 if step.session_ms == 21 else client.incarnation}"
+        if step.named_leader is not None:
+            join["leader_member_id"] = self._id_of(step, step.named_leader) or None
+        return join
+
+    def _id_of(self, step: Step, slot: int) -> str:
+        return self._clients.get((step.broker, step.group, slot), _Client()).member_id
+
+
+def _later_request(action: str, generation: int) -> Event:
+    requests: dict[str, Event] = {
+        "sync": {"type": "sync_group", "leader": True},
+        "heartbeat": {"type": "heartbeat"},
+        "commit": {"type": "offset_commit", "partitions": [{"topic": "t", "partition": 0, "offset": 1}]},
+        "leave": {"type": "leave_group"},
+    }
+    return requests[action] | {"generation": generation}
