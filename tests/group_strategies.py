@@ -18,12 +18,13 @@ from purgatory_udf.reference.replay import Replayer
 Event = dict[str, Any]
 
 START_US = 1_000_000
-SLOTS = 5
+# The api versions of a group's clients; the last two are static members.
+VERSIONS = (3, 5, 0, 5, 9)
 FIRST_STATIC_SLOT = 3
 
 # Few and small numbers, so that deadlines meet each other and the requests; some fall on the borders of timing wheels.
 SESSIONS_MS = st.sampled_from((40, 40, 40, 20, 20, 21, 400, 400, 10, 5, 1, 0))
-REBALANCES_MS = st.sampled_from((20, 20, 20, 40, 40, 10, 10, 400, 5, 3, 0))
+REBALANCES_MS = st.sampled_from((20, 20, 21, 40, 42, 10, 10, 400, 5, 3, 0))
 PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
 NEXT, EVERYBODY = "next", "everybody"
 ACTIONS = st.sampled_from(
@@ -33,6 +34,8 @@ MISTAKES = st.sampled_from(
     (*(None,) * 24, "restarted", "restarted", "generation", "member", "instance", "protocols", "protocols", "session")
 )
 PROTOCOLS: tuple[list[str], ...] = (["range", "sticky"], ["sticky", "range"], ["range"], ["other"], [])
+# Mostly one group; now and then another, or its namesake at another broker.
+PLACES = st.sampled_from((*((0, "g"),) * 8, (0, "h"), (1, "g")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,12 @@ class Step:
     """
 
     pause_us: int
-    broker: int
-    group: str
+    place: tuple[int, str]
     slot: int
     action: str
     mistake: str | None
     session_ms: int
     rebalance_ms: int
-    api_version: int
-    protocols: list[str]
     named_leader: int | None
 
 
@@ -64,16 +64,13 @@ class GroupTraffic:
 STEPS = st.builds(
     Step,
     pause_us=PAUSES_US,
-    broker=st.sampled_from((*(0,) * 15, 1)),
-    group=st.sampled_from((*("g",) * 7, "h")),
-    slot=st.integers(0, SLOTS - 1),
+    place=PLACES,
+    slot=st.integers(0, len(VERSIONS) - 1),
     action=ACTIONS,
     mistake=MISTAKES,
     session_ms=SESSIONS_MS,
     rebalance_ms=REBALANCES_MS,
-    api_version=st.sampled_from((3, 3, 0, 5, 9)),
-    protocols=st.sampled_from(PROTOCOLS),
-    named_leader=st.none() | st.integers(0, SLOTS - 1),
+    named_leader=st.sampled_from((None, None, *range(len(VERSIONS)))),
 )
 
 
@@ -95,7 +92,7 @@ def group_configs(draw: st.DrawFn) -> Config:
 
 @st.composite
 def group_traffic(draw: st.DrawFn, max_steps: int = 60) -> GroupTraffic:
-    """Two groups of up to five clients each (the last two static) at one broker, and their namesakes at another."""
+    """Groups of up to five clients each, two of them static members, with a configuration to replay them under."""
     config = draw(group_configs())
     clients = _Clients(config)
     at_least = draw(st.sampled_from((1, max_steps // 4, max_steps // 2)))
@@ -129,20 +126,20 @@ class _Clients:
         self.events: list[Event] = []
         self._now_us = START_US
         self._replayer = Replayer(config, START_US // 1000)
-        self._clients: dict[tuple[int, str, int], _Client] = {}
+        self._clients: dict[tuple[tuple[int, str], int], _Client] = {}
 
     def take(self, step: Step) -> None:
         self._now_us += step.pause_us
         # Its answers may have come meanwhile.
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
-        client = self._clients.setdefault((step.broker, step.group, step.slot), _Client())
+        client = self._clients.setdefault((step.place, step.slot), _Client())
         if step.action == NEXT:
             self._act(step, client.next, client)
         elif step.action != EVERYBODY:
             self._act(step, step.action, client)
         else:
-            for (broker, group, slot), one in self._clients.items():
-                if (broker, group) == (step.broker, step.group) and one.next != "clock":
+            for (place, slot), one in self._clients.items():
+                if place == step.place and one.next != "clock":
                     self._act(replace(step, slot=slot), one.next, one)
 
     def _act(self, step: Step, action: str, client: _Client) -> None:
@@ -157,11 +154,12 @@ class _Clients:
         self.events.append(event)
 
     def _request(self, step: Step, action: str, client: _Client) -> Event:
-        request: Event = {"broker": step.broker, "group": step.group, "member_id": client.member_id}
+        broker, group = step.place
+        request: Event = {"broker": broker, "group": group, "member_id": client.member_id}
         if (step.slot >= FIRST_STATIC_SLOT) != (step.mistake == "instance"):
             request["group_instance_id"] = f"i{step.slot}"
         if step.mistake == "member":
-            request["member_id"] = self._id_of(step, (step.slot + 1) % SLOTS) or "nobody"
+            request["member_id"] = self._id_of(step, (step.slot + 1) % len(VERSIONS)) or "nobody"
         if action == "join":
             return request | self._join(step, client)
         return request | _later_request(action, client.generation + (step.mistake == "generation"))
@@ -169,10 +167,10 @@ class _Clients:
     def _join(self, step: Step, client: _Client) -> Event:
         join: Event = {
             "type": "join_group",
-            "api_version": step.api_version,
+            "api_version": VERSIONS[step.slot],
             "session_timeout_ms": 5000 if step.mistake == "session" else step.session_ms,
             "rebalance_timeout_ms": step.rebalance_ms,
-            "protocols": step.protocols if step.mistake == "protocols" else PROTOCOLS[0],
+            "protocols": PROTOCOLS[step.rebalance_ms % len(PROTOCOLS) if step.mistake == "protocols" else 0],
         }
         if step.mistake == "restarted" or not client.member_id:
             client.incarnation += 1
@@ -185,7 +183,7 @@ class _Clients:
         return join
 
     def _id_of(self, step: Step, slot: int) -> str:
-        return self._clients.get((step.broker, step.group, slot), _Client()).member_id
+        return self._clients.get((step.place, slot), _Client()).member_id
 
 
 def _later_request(action: str, generation: int) -> Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from group_strategies import GroupTraffic, group_traffic
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
@@ -13,6 +13,8 @@ from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
 from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.replay import Replay, Replayer, replay
+
+some = settings(max_examples=60)
 
 
 def run(traffic: GroupTraffic) -> Replay:
@@ -33,6 +35,7 @@ def broker_and_group(entry: Answer | Removal | StateChange) -> tuple[int, str]:
     return whose.broker, whose.group
 
 
+@some
 @given(group_traffic())
 def test_each_operation_ends_once_and_never_after_its_deadline(traffic: GroupTraffic) -> None:
     result = run(traffic)
@@ -46,6 +49,7 @@ def test_each_operation_ends_once_and_never_after_its_deadline(traffic: GroupTra
         assert outcome.watched or outcome.started_us == outcome.ended_us
 
 
+@some
 @given(group_traffic())
 def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> None:
     replayer = Replayer(traffic.config, traffic.events[0]["time_us"] // 1000)
@@ -57,6 +61,7 @@ def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> N
         assert replayer.cluster.clock.num_delayed() == len(still_open)
 
 
+@some
 @given(group_traffic(), st.randoms(use_true_random=False))
 def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
     shuffled = list(traffic.events)
@@ -64,6 +69,7 @@ def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraff
     assert told(replay(shuffled, traffic.config)) == told(run(traffic))
 
 
+@some
 @given(group_traffic())
 def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: GroupTraffic) -> None:
     alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
@@ -74,6 +80,7 @@ def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: 
     )
 
 
+@some
 @given(group_traffic())
 def test_time_that_passes_in_small_steps_is_the_same_time(traffic: GroupTraffic) -> None:
     first_ms, last_ms = traffic.events[0]["time_us"] // 1000, traffic.events[-1]["time_us"] // 1000
@@ -81,12 +88,14 @@ def test_time_that_passes_in_small_steps_is_the_same_time(traffic: GroupTraffic)
     assert told(replay([*ticks, *traffic.events], traffic.config)) == told(run(traffic))
 
 
+@some
 @given(group_traffic())
 def test_purging_changes_no_outcome(traffic: GroupTraffic) -> None:
     eager, never = with_setting(traffic.config, purge_interval=0), with_setting(traffic.config, purge_interval=10**6)
     assert told(replay(traffic.events, eager)) == told(replay(traffic.events, never))
 
 
+@some
 @given(group_traffic())
 def test_every_transition_follows_the_one_before_and_every_generation_counts(traffic: GroupTraffic) -> None:
     state: dict[tuple[int, str], tuple[str, int]] = {}
@@ -104,6 +113,7 @@ def test_every_transition_follows_the_one_before_and_every_generation_counts(tra
         state[broker_and_group(change)], last_us = (at.to_state, at.generation), at.at_us
 
 
+@some
 @given(group_traffic())
 def test_a_request_is_answered_once_at_most_and_not_before_it_came(traffic: GroupTraffic) -> None:
     answers = run(traffic).groups.answers
