@@ -124,7 +124,7 @@ def _walk(windows: Windows) -> Array:
     rule, size = fetch_try(windows.watches.take(watch), entries)
     forced = (rule > 0).astype(np.int64)
     first = nth == 0
-    gain = size - np.where(first, windows.watches.got[watch], np.append(0, size[:-1]))
+    gain = size - np.where(first, windows.watches.had[watch], np.append(0, size[:-1]))
     force = forced - np.where(first, 0, np.append(0, forced[:-1]))
 
     rank, owner = windows.rank[at], windows.owner[watch]
@@ -139,7 +139,7 @@ def _walk(windows: Windows) -> Array:
     starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
     which = np.cumsum(np.append(True, owner[1:] != owner[:-1])) - 1
     gained, forces = np.cumsum(gain), np.cumsum(force)
-    had = _sums(windows.watches.got, windows.owner)[owner]
+    had = _sums(windows.watches.had, windows.owner)[owner]
     total = had + gained - (gained[starts] - gain[starts])[which]
     forcing = forces - (forces[starts] - force[starts])[which]
     holds = checked & ((forcing > 0) | (total >= windows.least[owner]))

@@ -20,7 +20,7 @@ from purgatory_udf.columnar.replicas import (
     Round,
     advance,
     fresh_replicas,
-    position_now,
+    positions_now,
     round_numbers,
     trim,
 )
@@ -30,6 +30,7 @@ from purgatory_udf.columnar.watches import (
     DONE,
     FRESH,
     OPEN,
+    UNSEEN,
     Ends,
     finish,
     finish_with_view,
@@ -169,6 +170,7 @@ def step(state: State, names: list[str], rows: Frame, horizon_ms: int, retain_by
 def _turn(state: State, rows: Frame, ahead: Frame) -> tuple[list[Frame], Frame, Round]:
     """One round: ended watches, those that wait on, and the round itself."""
     _cover(state, ahead)
+    ahead = _seen(state, ahead)
     round_ = advance(state.logs, rows)
     asked, at = requests(round_)
     first, opened, arrived = first_tries(round_, asked, at)
@@ -206,6 +208,18 @@ def _moved(state: State, round_: Round, waiting: Frame, stop: Array, carried: in
     return waiting.with_columns(moved=np.where(hit, waiting.moved | CUT, waiting.moved))
 
 
+def _seen(state: State, ahead: Frame) -> Frame:
+    """Fetches that came when nothing was known of their log: where they lie, once it has grown over them."""
+    unseen = ahead.moved & UNSEEN > 0
+    if not unseen.any():
+        return ahead
+    at = np.flatnonzero(unseen & (ahead.offset < state.logs.replicas.end[ahead.key]))
+    start, moved = ahead.start.copy(), ahead.moved.copy()
+    start[at] = positions_now(state.logs, ahead.key[at], ahead.offset[at])
+    moved[at] &= ~UNSEEN
+    return ahead.with_columns(start=start, moved=moved)
+
+
 def _cover(state: State, ahead: Frame) -> None:
     """Before another round may cut the log again: where moved fetches stand, if the log has grown over them."""
     pending = np.flatnonzero(state.fresh.pos == UNKNOWN)
@@ -218,7 +232,7 @@ def _cover(state: State, ahead: Frame) -> None:
         key = state.fresh.key[row]
         offset = offset_of.get((state.fresh.op[row], key), FOREVER)
         if offset < logs.replicas.end[key]:
-            state.fresh.pos[row] = position_now(logs, key, offset)
+            state.fresh.pos[row] = positions_now(logs, np.array([key]), np.array([offset]))[0]
 
 
 def _without_partitions(rows: Frame) -> Frame:

@@ -388,12 +388,10 @@ def _close(logs: Logs, done: Round, standing: Array) -> None:
         logs.followers = _merged(Frame.concat([logs.followers, seen]))
 
 
-def position_now(logs: Logs, key: int, offset: int) -> int:
-    """Where one offset of one key lies as the logs are."""
-    keys, replicas = np.array([key]), logs.replicas
-    index = Index(logs.batches.key, logs.batches.end)
-    found = _position(index, logs.batches, keys, np.array([offset]), replicas.end[keys], replicas.end_pos[keys])
-    return int(found[0])
+def positions_now(logs: Logs, keys: Array, offsets: Array) -> Array:
+    """Where offsets lie as the logs are."""
+    replicas, index = logs.replicas, Index(logs.batches.key, logs.batches.end)
+    return _position(index, logs.batches, keys, offsets, replicas.end[keys], replicas.end_pos[keys])
 
 
 def trim(logs: Logs, retain_bytes: int) -> None:

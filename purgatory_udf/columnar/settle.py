@@ -106,7 +106,7 @@ class Windows:
         """Per watch: what forces it and what it counts at that entry (on arrival: nothing and what was readable)."""
         seen = at >= self.low
         rule, size = fetch_try(self.watches, self.entries.take(np.maximum(at, 0)))
-        return np.where(seen, rule, 0), np.where(seen, size, self.watches.got)
+        return np.where(seen, rule, 0), np.where(seen, size, self.watches.had)
 
 
 def _settle_fetches(ops: Frame, watches: Frame, owner: Array, which: Array, entries: Frame, fresh: Frame) -> None:
@@ -118,7 +118,7 @@ def _settle_fetches(ops: Frame, watches: Frame, owner: Array, which: Array, entr
     arrived = mine.how == ARRIVAL
     forced = arrived & (mine.rule != Rule.MIN_BYTES)
     begin = np.flatnonzero(np.append(True, own[1:] != own[:-1]))
-    at_once = np.logical_or.reduceat(arrived, begin) | (np.add.reduceat(mine.got, begin) >= mine.least[begin])
+    at_once = np.logical_or.reduceat(arrived, begin) | (np.add.reduceat(mine.had, begin) >= mine.least[begin])
     first_forced = np.minimum.reduceat(np.where(forced, np.arange(len(mine)), FOREVER), begin)
     rule = np.where(first_forced < FOREVER, mine.rule[np.minimum(first_forced, len(mine) - 1)], Rule.MIN_BYTES)
     error = np.where(arrived, mine.error, 0)

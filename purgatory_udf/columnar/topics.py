@@ -77,7 +77,7 @@ class _Walk:
     def _arrive(self, row: Frame) -> None:
         taken = {name: row.columns[name] for name in OPEN.names if name in row}
         delay = max(0, int(row.delay[0]))
-        zeros = {name: np.zeros(1, dtype=np.int64) for name in ("seg", "pos", "got", "moved")}
+        zeros = {name: np.zeros(1, dtype=np.int64) for name in ("seg", "pos", "start", "had", "got", "moved")}
         watch = Frame({**zeros, **taken, "op": row.seq, "deadline": row.t // 1000 + delay}).only(OPEN.names)
         order = (int(row.t[0]), int(row.seq[0]), FOREVER, int(row.idx[0]))
         if row.n[0] == 0:
@@ -113,5 +113,5 @@ class _Walk:
 
     def _end(self, watch: Frame, how: int, rule: int, error: int, order: tuple[int, int, int, int]) -> None:
         values = dict(zip(("end_t", "end_seq", "end_sub", "end_idx"), order, strict=True))
-        values |= {"how": how, "rule": rule, "error": error, "answer": 0, "start": 0}
+        values |= {"how": how, "rule": rule, "error": error, "answer": 0}
         self.done.append(watch.with_columns(**{name: np.array([value]) for name, value in values.items()}))

@@ -21,14 +21,14 @@ from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Acks, Code, Error, Ru
 OPEN = Layout(
     numbers=(
         "key", "op", "t", "deadline", "code", "broker", "idx", "n",
-        "offset", "seg", "pos", "size", "least", "mode", "epoch", "got", "moved",
+        "offset", "seg", "pos", "start", "size", "least", "mode", "epoch", "had", "got", "moved",
     ),
     texts=("request_id", "client_id", "text"),
 )  # fmt: skip
 
 # How a finished watch ended, and where in the total order.
 DONE = Layout(
-    numbers=(*OPEN.numbers, "how", "rule", "error", "answer", "start", "end_t", "end_seq", "end_sub", "end_idx"),
+    numbers=(*OPEN.numbers, "how", "rule", "error", "answer", "end_t", "end_seq", "end_sub", "end_idx"),
     texts=OPEN.texts,
 )
 
@@ -57,7 +57,7 @@ def requests(round_: Round) -> tuple[Frame, Array]:
     watch = Frame(
         {name: asked.columns[name] for name in OPEN.names if name in asked}
         | {"op": asked.seq, "deadline": asked.t // 1000 + np.maximum(0, asked.delay)}
-        | {name: np.zeros(len(at), dtype=np.int64) for name in ("seg", "pos", "got", "moved", "error")}
+        | {name: np.zeros(len(at), dtype=np.int64) for name in ("seg", "pos", "start", "had", "got", "moved", "error")}
     )
     watch.columns["error"] = asked.error
     view = round_.view(watch.key, at)
@@ -78,6 +78,7 @@ def _start(round_: Round, watch: Frame, view: Frame, at: Array, which: Array) ->
     pos = round_.position(fetch.key, fetch.offset, seen.end, seen.end_pos)
     watch.columns["seg"], watch.columns["pos"] = watch.seg.copy(), watch.pos.copy()
     watch.seg[which], watch.pos[which] = np.where(same, end_seg, seg), np.where(same, end_pos, pos)
+    watch.columns["start"] = watch.pos
     watch.columns["moved"] = watch.moved.copy()
     watch.moved[which] = np.where(seen.end == UNKNOWN, UNSEEN, 0)
 
@@ -86,7 +87,7 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
     """Finished on arrival; still open; and the row of arrival of those."""
     view = round_.view(watch.key, at)
     rule, error = np.zeros((2, len(watch)), dtype=np.int64)
-    got = np.zeros(len(watch), dtype=np.int64)
+    got, had = np.zeros((2, len(watch)), dtype=np.int64)
     done = np.zeros(len(watch), dtype=bool)
 
     produce = np.flatnonzero(watch.code == Code.PRODUCE)
@@ -107,7 +108,8 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
     if len(fetch):
         mine, seen = watch.take(fetch), view.take(fetch)
         forced, size = fetch_first_try(mine, seen)
-        enough = np.maximum(size, 0) >= mine.least
+        had[fetch] = np.maximum(size, 0)
+        enough = had[fetch] >= mine.least
         rule[fetch] = np.where(forced > 0, forced, np.where(enough, Rule.MIN_BYTES, 0))
         error[fetch], got[fetch] = fetch_answer(mine, seen, _looked_up(round_, mine, seen))
         done[fetch] = rule[fetch] > 0
@@ -117,7 +119,7 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
         rule[delete], error[delete] = delete_try(watch.take(delete), view.take(delete))
         done[delete] = rule[delete] > 0
 
-    watch = watch.with_columns(got=got, answer=got, start=watch.pos)
+    watch = watch.with_columns(had=had, got=got, answer=got)
     finished = watch.take(done)
     rows = round_.rows
     ends = at[done]
@@ -229,7 +231,7 @@ def finish(round_: Round, fresh: Frame, watch: Frame, row: Array, expired: bool)
 def finish_with_view(round_: Round, fresh: Frame, watch: Frame, view: Frame, row: Array | None) -> Frame:
     """As `finish`, for a view already at hand; without a row the watches expired."""
     rule, error = np.zeros((2, len(watch)), dtype=np.int64)
-    answer, start = watch.got.copy(), watch.pos.copy()
+    answer, start = watch.got.copy(), watch.start.copy()
     for code, tried in ((Code.PRODUCE, produce_try), (Code.DELETE_RECORDS, delete_try)):
         mine = np.flatnonzero(watch.code == code)
         if len(mine) and row is not None:
@@ -239,8 +241,10 @@ def finish_with_view(round_: Round, fresh: Frame, watch: Frame, view: Frame, row
     fetch = np.flatnonzero(watch.code == Code.FETCH)
     if len(fetch):
         asked, seen = watch.take(fetch), view.take(fetch)
-        start[fetch] = _start_now(round_, fresh, asked, seen)
-        error[fetch], answer[fetch] = fetch_answer(asked, seen, start[fetch])
+        now = _start_now(round_, fresh, asked, seen)
+        error[fetch], answer[fetch] = fetch_answer(asked, seen, now)
+        # Truncations since are told apart by `fresh`; what was never seen before is seen now.
+        start[fetch] = np.where(asked.moved == UNSEEN, now, asked.start)
         if row is not None:
             forced, _ = fetch_try(asked, seen)
             rule[fetch] = np.where(forced > 0, forced, Rule.MIN_BYTES)
@@ -258,8 +262,8 @@ def _start_now(round_: Round, fresh: Frame, watch: Frame, view: Frame) -> Array:
     """Where the fetch offset lies by now: as on arrival, unless a truncation went below it or nothing was known."""
     moved = np.flatnonzero(watch.moved)
     if not len(moved):
-        return watch.pos
-    start = watch.pos.copy()
+        return watch.start
+    start = watch.start.copy()
     start[moved] = _looked_up(round_, watch.take(moved), view.take(moved))
     cut = moved[watch.moved[moved] & CUT > 0]
     if len(cut):
