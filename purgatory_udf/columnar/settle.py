@@ -209,11 +209,11 @@ def _ends_of_waiting(watches: Frame, owner: Array, entries: Frame, fresh: Frame)
 
 def _starts(watches: Frame, fresh: Frame, now: Frame) -> Array:
     """Fetch offsets' positions by then: as on arrival, unless a truncation went below one before."""
-    start = watches.start
+    beyond = (now.end != UNKNOWN) & (watches.offset >= now.end)
+    start = np.where(beyond, now.end_pos, watches.start)
     moved = np.flatnonzero(watches.moved & CUT)
     if not len(moved):
         return start
-    start = start.copy()
     anew: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for op, key, t, seq, pos in zip(fresh.op, fresh.key, fresh.t, fresh.seq, fresh.pos, strict=True):
         anew.setdefault((op, key), []).append((t, seq, pos))
