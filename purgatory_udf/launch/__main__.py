@@ -46,7 +46,10 @@ def main(words: Sequence[str]) -> int:
         if line.help or line.job == "help":
             entries = catalog.jobs(ROOT)
             width = max(len(entry.name) for entry in entries)
-            print(USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)))
+            print(
+                USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)),
+                flush=True,
+            )
             return 0
         entry = catalog.find(ROOT, line.job or DEFAULT_JOB)
         _enter_environment()
@@ -56,6 +59,10 @@ def main(words: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # `… --help | head`: what Python flushes at its end must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _enter_environment() -> None:

@@ -16,7 +16,7 @@ from purgatory_udf.launch import trust
 VERSION = "4.4.0"
 
 # What Spark does not bring itself. Delta's other dependencies are older versions of jars that Spark has.
-_REST = (
+REST = (
     f"io.delta_delta-storage-{VERSION}.jar",
     f"io.delta_delta-kernel-api-{VERSION}.jar",
     f"io.delta_delta-kernel-defaults-{VERSION}.jar",
@@ -41,7 +41,7 @@ def ivy_home(environ: Mapping[str, str] = os.environ) -> Path:
 def cached(spark_version: str, ivy: Path) -> list[Path] | None:
     """The jars in an Ivy cache, or None unless every one of them is there and whole."""
     group, artifact, version = coordinate(spark_version).split(":")
-    jars = [ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *_REST)]
+    jars = [ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *REST)]
     # A zip's directory stands at its end: a file cut short is not a zip.
     return jars if all(jar.is_file() and zipfile.is_zipfile(jar) for jar in jars) else None
 

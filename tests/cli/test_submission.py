@@ -1,0 +1,131 @@
+"""What is handed to spark-submit, and with which environment."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch import bundle, delta, spark_home, submission
+from purgatory_udf.launch.command_line import parse
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small tree: two packages and the settings for one machine."""
+    root = tmp_path / "a tree"
+    for package in bundle.PACKAGES:
+        (root / package).mkdir(parents=True)
+        (root / package / "__init__.py").write_text(f'"""{package}."""\nplace = __file__\n')
+    (root / "conf").mkdir()
+    (root / "conf" / "spark-local.conf").write_text("spark.driver.memory 2g\nspark.sql.shuffle.partitions 4\n")
+    return root
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A Spark 4.2.0 that brings Delta itself."""
+    home = tmp_path / "spark"
+    for file in ("bin/spark-submit", "jars/spark-core_2.13-4.2.0.jar", "jars/delta-spark_4.2_2.13-4.4.0.jar"):
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).touch()
+    return home
+
+
+def _prepare(root: Path, home: Path, *words: str, **environ: str) -> submission.Submission:
+    return submission.prepare(root, parse(words), root / "jobs" / "replay.py", {"SPARK_HOME": str(home), **environ})
+
+
+def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(root: Path, home: Path) -> None:
+    call = _prepare(root, home, "replay", "--out", "a b")
+    (shipped,) = (root / ".venv" / "bundles").iterdir()
+    assert call.command == (
+        *(f"{home}/bin/spark-submit", "--master", "local[*]"),
+        *("--conf", "spark.driver.memory=2g", "--conf", "spark.sql.shuffle.partitions=4"),
+        *("--py-files", str(shipped), f"{root}/jobs/replay.py", "--out", "a b"),
+    )
+    assert call.environ == {
+        "SPARK_HOME": str(home),
+        "PURGATORY_HOME": str(root),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_SUBMIT_OPTS": f"-Dlog4j2.configurationFile=file:{root}/conf/log4j2.properties".replace(" ", "%20"),
+    }
+
+
+def test_the_users_own_words_win(root: Path, home: Path) -> None:
+    words = ["--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7", "--py-files", "mine.zip", "replay"]
+    call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y")
+    (shipped,) = (root / ".venv" / "bundles").iterdir()
+    assert call.command[3:-1] == (
+        *("--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7"),
+        *("--py-files", f"mine.zip,{shipped}"),
+    )
+    assert call.environ["PYSPARK_PYTHON"] == "theirs"
+    assert call.environ["SPARK_SUBMIT_OPTS"].startswith("-Dx=y -Dlog4j2")
+
+
+def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path, home: Path) -> None:
+    client = _prepare(root, home, "--master", "yarn", "replay")
+    assert client.command[1:3] == ("--master", "yarn")
+    assert "--conf" not in client.command
+    assert client.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert "PYSPARK_PYTHON" not in client.environ
+    cluster = _prepare(root, home, "--master", "yarn", "--deploy-mode", "cluster", "replay")
+    assert "PYSPARK_DRIVER_PYTHON" not in cluster.environ
+
+
+def test_a_master_in_sparks_own_defaults_is_kept(root: Path, home: Path) -> None:
+    (home / "conf").mkdir()
+    (home / "conf" / "spark-defaults.conf").write_text("spark.master spark://there:7077\n")
+    assert _prepare(root, home, "replay").command[1:3] == ("--master", "spark://there:7077")
+
+
+def test_verbose_leaves_sparks_log_as_spark_has_it(root: Path, home: Path) -> None:
+    call = _prepare(root, home, "replay", "--verbose")
+    assert call.environ["PURGATORY_VERBOSE"] == "1"
+    assert "SPARK_SUBMIT_OPTS" not in call.environ
+
+
+def test_deltas_jars_come_from_the_cache_beside_the_users_own(root: Path, home: Path, tmp_path: Path) -> None:
+    (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
+    ivy = tmp_path / "ivy"
+    (ivy / "jars").mkdir(parents=True)
+    assert delta.cached("4.2.0", ivy) is None
+    names = [f"io.delta_delta-spark_4.2_2.13-{delta.VERSION}.jar", *delta.REST]
+    for name in names:
+        with zipfile.ZipFile(ivy / "jars" / name, "w") as jar:
+            jar.writestr("a", "b")
+    call = _prepare(root, home, "--conf", f"spark.jars.ivy={ivy}", "--jars", "mine.jar", "replay")
+    option = call.command.index("--jars")
+    assert call.command[option + 1] == ",".join(["mine.jar", *(str(ivy / "jars" / name) for name in names)])
+    (ivy / "jars" / names[0]).write_bytes(b"PK cut short")
+    assert delta.cached("4.2.0", ivy) is None
+
+
+def test_another_spark_is_warned_about_and_one_that_is_none_refused(
+    root: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "jars" / "spark-core_2.13-4.2.0.jar").rename(home / "jars" / "spark-core_2.13-4.1.1.jar")
+    _prepare(root, home, "replay")
+    assert capsys.readouterr().err == (
+        f"spark-submit.sh: warning: {home} is Spark 4.1.1; this was written for and tested with Spark 4.2\n"
+    )
+    with pytest.raises(UserError, match=r"SPARK_HOME=.*: no bin/spark-submit in it"):
+        spark_home.find({"SPARK_HOME": str(root)})
+
+
+def test_the_package_is_zipped_the_same_way_each_time_and_anew_when_it_changes(root: Path, tmp_path: Path) -> None:
+    first = bundle.build(root, tmp_path / "one")
+    again = bundle.build(root, tmp_path / "two")
+    assert first.name == again.name
+    assert first.read_bytes() == again.read_bytes()
+    assert zipfile.ZipFile(first).namelist() == [
+        *("purgatory_udf/__init__.py", "purgatory_udf/__init__.pyc"),
+        *("jobs/__init__.py", "jobs/__init__.pyc"),
+    ]
+    (root / "jobs" / "__init__.py").write_text("changed = True\n")
+    assert bundle.build(root, tmp_path / "one").name != first.name
