@@ -10,6 +10,7 @@ import typer
 from purgatory_udf import cli
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
+from purgatory_udf.ingest.inputs import JSON_LINES, find_files
 
 
 def _configuration(
@@ -29,8 +30,13 @@ def _checks(
     drain: bool | None,
     batch_events: int | None,
     follow: bool,
+    more: list[str] | None = None,
     **_: object,
 ) -> None:
+    if more and not trace:
+        raise UserError(f"{more[0]}: files to replay are given by --trace")
+    if trace:
+        find_files([*trace, *(more or [])], JSON_LINES)
     if (events is None) == (not trace):
         raise UserError("give either --events TABLE or --trace FILE…")
     if follow and trace:
@@ -41,6 +47,7 @@ def _checks(
 @cli.job(checks=_checks)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="", help="More files of --trace.", hidden=True)] = None,
     events: Annotated[str | None, typer.Option(help="Delta table of events, as ingest writes it.")] = None,
     trace: Annotated[
         list[str] | None, typer.Option(help="JSON Lines files, folders or globs to ingest first (repeatable).")
@@ -79,15 +86,17 @@ def main(
     from purgatory_udf.session import build_session
     from purgatory_udf.stream.replay import ReplayOptions, run_replay
     from purgatory_udf.stream.trace import ingest_trace
+    from purgatory_udf.summary import summary
 
-    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow)
+    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
     spark = build_session("purgatory-replay")
-    inputs: tuple[str, ...] = ()
+    ingested: str | None = None
     if trace:
-        events, inputs = ingest_trace(spark, trace, out, chosen, overwrite)
+        events, ingested = ingest_trace(spark, [*trace, *(more or [])], out, chosen, overwrite)
     assert events is not None
-    run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, inputs))
+    run = run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
+    print("\n".join(summary(spark, out, run)))
 
 
 if __name__ == "__main__":

@@ -80,6 +80,10 @@ def _key_names(broker: pa.Array | str, partition: pa.Array | int, topic: pa.Arra
     return pc.binary_join_element_wise(text(broker), text(partition), topic, "/")
 
 
+def _broker(events: pa.Table) -> pa.Array:
+    return pc.fill_null(events["broker"].combine_chunks(), 0)
+
+
 def _base(events: pa.Table, parents: Array | None = None) -> dict[str, Array]:
     columns = {"t": _numbers(events["time_us"]), "seq": _numbers(events["seq"])}
     columns["broker"] = _numbers(events["broker"], 0)
@@ -133,7 +137,7 @@ class _Requests:
         """Requests that name no partition still are operations: they are answered at once."""
         empty = self.sizes == 0
         events = self.events.filter(pa.array(empty))
-        names = _key_names(events["broker"].combine_chunks(), NO_PARTITION, pa.array([""] * len(events), pa.string()))
+        names = _key_names(_broker(events), NO_PARTITION, pa.array([""] * len(events), pa.string()))
         texts = {name: _texts(events[name]) for name in ("request_id", "client_id")}
         mine = {name: values[empty] for name, values in columns.items()}
         return _part(names, _base(events) | texts, self.code, n=0, **mine)
@@ -233,7 +237,7 @@ def _changes(events: pa.Table) -> list[tuple[pa.Array, Frame]]:
         texts[row] = "=" + ",".join(str(member) for member in isr[int(row)].as_py())
     topics, partitions = events["topic"].combine_chunks(), events["partition"].combine_chunks()
     rows = _part(
-        _key_names(events["broker"].combine_chunks(), partitions, topics),
+        _key_names(_broker(events), partitions, topics),
         base,
         codes,
         offset=_numbers(events["offset"]),

@@ -55,7 +55,7 @@ class ReplayOptions:
     run_id: str | None = None
     overwrite: bool = False
     follow: bool = False
-    inputs: tuple[str, ...] = ()  # the recorded files that the events came from, when one command did both
+    ingested: str | None = None  # the ingest that made the events, when one command did both
 
 
 def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
@@ -93,14 +93,9 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
     """The run to go on with: a new one, or the one that was interrupted here."""
     if delta.is_file(spark, options.out):
         raise UserError(f"{options.out}: is a file; --out names a folder")
-    trace: dict[str, Any] = {"events": options.events}
-    if options.inputs:
-        trace["inputs"] = list(options.inputs)
-    else:
-        trace |= {key: value for key, value in delta.identity(spark, options.events).items() if key != "files"}
-    if options.follow:
-        trace.pop("version", None)
-    asked = hashlib.sha256(json.dumps([trace, semantic_settings(options.config)], sort_keys=True).encode()).hexdigest()
+    identity = _identity(spark, options)
+    asked = _fingerprint([identity, semantic_settings(options.config)])
+    trace = {"events": options.events, **identity}
     run_id = options.run_id or f"run-{asked[:12]}"
     known = runs.load(spark, layout.table("runs"), "replay")
     if known and not options.overwrite:
@@ -117,6 +112,18 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
     run = Run(run_id, "replay", trace, settings)
     runs.save(spark, layout.table("runs"), run)
     return run
+
+
+def _identity(spark: SparkSession, options: ReplayOptions) -> dict[str, Any]:
+    """What makes a trace the same trace: the files it was ingested from, or the table and its version."""
+    if options.ingested:
+        return {"ingest": options.ingested}
+    known = delta.identity(spark, options.events)
+    return {"table": known["table"]} | ({} if options.follow else {"version": known["version"]})
+
+
+def _fingerprint(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
 
 
 def _same_run(known: Run, run_id: str, asked: str, options: ReplayOptions) -> None:
