@@ -113,7 +113,8 @@ def _leave(group: GroupState, state: State, later: Exploded | None, watermark: i
         wake = min(wake, int(later.rows.t.min()) // 1000)
     group.update((len(open_), oldest, deadline, len(state.keys), state.to_bytes(), held))
     if wake < FOREVER:
-        group.setTimeoutTimestamp(max(wake, watermark))
+        # A timer must lie after the epoch, too.
+        group.setTimeoutTimestamp(max(wake, watermark, 1))
 
 
 def _handed_on(found: Step, keys: list[str], limits: Limits) -> list[tuple[int, bytes]]:

@@ -1,0 +1,125 @@
+"""Spark's groups around the rules: whatever the batches, groups, chunks and disorder, the outcomes are the reference's."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import trace_strategies
+from columnar.test_core_against_reference import Event, reference
+from groups_by_hand import Groups
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from purgatory_udf.columnar.codec import unpack
+from purgatory_udf.columnar.engine import event_table
+from purgatory_udf.columnar.outcome_rows import outcomes_of
+from purgatory_udf.columnar.records import outcome_tables
+from purgatory_udf.columnar.settle import Settled
+from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.outcomes import Outcome
+from purgatory_udf.stream.adapter import WALKS, Limits, keyed, settling
+from purgatory_udf.stream.packing import CLOCK, packer
+
+_SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
+    """Both queries over these batches, then the row that lets the clock run out."""
+    limits = Limits(buckets=3, retain_bytes=INT32_MAX, disorder=config.max_disorder_ms > 0)
+    watches = Groups(keyed(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
+    operations = Groups(settling(), delay_ms=None, chunk=chunk)
+    end_us = max(event["time_us"] for batch in batches for event in batch) + (INT32_MAX + 2000) * 1000
+    tables: list[tuple[pa.Table, pa.Table]] = []
+    for batch in [*batches, None, []]:
+        rows = [(CLOCK, end_us, b"")] if batch is None else _packed(batch, config)
+        handed_on = watches.batch(rows)
+        settled = operations.batch([(bucket, 0, payload) for bucket, payload in handed_on if bucket != WALKS])
+        tables += [_tables(payload) for (payload,) in settled]
+        watches.advance()
+    assert watches.dropped == 0
+    assert not operations.values, "every operation is whole once the clock has run out"
+    assert all(value[0] == 0 for value in watches.values.values()), "no watch is open once the clock has run out"
+    assert not watches.timers, "nothing is left to fire"
+    completions, expirations = zip(*tables, strict=True) if tables else ((), ())
+    return (outcomes_of(pa.concat_tables(completions), pa.concat_tables(expirations)) if tables else []), watches
+
+
+def _packed(batch: list[Event], config: Config) -> list[tuple[Any, int, bytes]]:
+    if not batch:
+        return []
+    packed = pa.Table.from_batches(list(packer(config)(iter(event_table(batch).to_batches()))))
+    times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+
+
+def _tables(payload: bytes) -> tuple[pa.Table, pa.Table]:
+    frames = unpack(payload)
+    settled = Settled(frames["operations"], frames["watches"])
+    return outcome_tables(settled, list(frames["keys"].name), "run", None)
+
+
+def _sorted(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+
+
+def _cut(events: list[Event], chooser: Random, whole_ms: bool) -> list[list[Event]]:
+    batches: list[list[Event]] = [[]]
+    for event in events:
+        last = batches[-1][-1] if batches[-1] else None
+        apart = last is not None and (not whole_ms or last["time_us"] // 1000 != event["time_us"] // 1000)
+        if apart and chooser.random() < 0.25:
+            batches.append([])
+        batches[-1].append(event)
+    return batches
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_batches_and_grouping_change_no_outcome(events: list[Event], config: Config, chooser: Random) -> None:
+    grouping = {"grouping": chooser.choice(["partition", "shard"]), "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **grouping})
+    batches = _cut(_sorted(events), chooser, whole_ms=True)
+    outcomes, _ = streamed(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
+    assert outcomes == reference(events, config)
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_disorder_within_what_is_allowed_changes_no_outcome(
+    events: list[Event], config: Config, chooser: Random
+) -> None:
+    allowed_ms = chooser.choice([1, 5, 50, 1000])
+    chosen = Config.model_validate({**config.model_dump(), "max_disorder_ms": allowed_ms})
+    shaken = sorted(events, key=lambda event: event["time_us"] + chooser.random() * allowed_ms * 1000)
+    outcomes, _ = streamed(_cut(shaken, chooser, whole_ms=False), chosen)
+    assert outcomes == reference(events, config)
+
+
+def _fetch(seq: int, us: int, wait: int) -> Event:
+    partition = {"topic": "t", "partition": 0, "fetch_offset": 5, "max_bytes": 100}
+    return {
+        "time_us": us, "seq": seq, "broker": 1, "type": "fetch", "request_id": f"f{seq}", "client_id": "c",
+        "replica_id": -1, "max_wait_ms": wait, "min_bytes": 1, "max_bytes": 100, "isolation": "read_uncommitted",
+        "partitions": [partition],
+    }  # fmt: skip
+
+
+def _change(seq: int, us: int, change: str, offset: int) -> Event:
+    where = {"time_us": us, "seq": seq, "broker": 1, "type": "partition", "topic": "t", "partition": 0}
+    return where | {"change": change, "offset": offset}
+
+
+def test_an_overdue_key_that_gets_data_ends_what_is_due_before_the_data() -> None:
+    appended = _change(3, 9_000_000, "log_end", 6) | {"bytes": 10}
+    batches = [[_fetch(1, 1_000_000, 100)], [_fetch(2, 8_000_000, 5_000)]]
+    outcomes, _ = streamed([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], Config())
+    ends = [(outcome.request_id, outcome.expired, outcome.ended_us) for outcome in outcomes]
+    assert ends == [("f1", True, 1_100_000), ("f2", False, 9_000_000)]
+
+
+def test_a_key_whose_watches_have_all_ended_is_taken_up_again() -> None:
+    outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], Config())
+    assert [outcome.ended_us for outcome in outcomes] == [1_010_000, 2_010_000]
+    assert watches.calls < 20
