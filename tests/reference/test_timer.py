@@ -45,6 +45,17 @@ class Clock:
             self.now_ms += 1
 
 
+def wakes_of(task: Task) -> list[int]:
+    """When a timer that started at 1003 wakes for its only task."""
+    timer = SystemTimer(1003)
+    timer.add(task)
+    wakes = []
+    while (wake := timer.next_wake_ms()) is not None:
+        wakes.append(wake)
+        timer.advance_clock(wake)
+    return wakes
+
+
 @pytest.mark.parametrize("delay_ms", [1, 19, 20, 21, 399, 400, 401, 7999, 8000, 8001, 12_345])
 def test_a_task_of_any_wheel_level_runs_at_its_deadline_to_the_millisecond(delay_ms: int) -> None:
     clock = Clock(1003)
@@ -56,27 +67,29 @@ def test_a_task_of_any_wheel_level_runs_at_its_deadline_to_the_millisecond(delay
 
 
 def test_far_deadlines_wait_in_the_coarse_wheels_and_wake_the_timer_only_as_they_come_down() -> None:
-    timer = SystemTimer(1003)
     ran: list[tuple[str, int]] = []
-    timer.add(Task("far", 1003 + 160_001, ran))
-    wakes = []
-    while (wake := timer.next_wake_ms()) is not None:
-        wakes.append(wake)
-        timer.advance_clock(wake)
-    #            wheel of 160 s, of 8 s, of 400 ms, of 20 ms, of 1 ms
-    assert wakes == [160_000, 160_800, 161_000, 161_004]
+    #     buckets of         8 s    400 ms  20 ms   1 ms
+    assert wakes_of(Task("far", 161_004, ran)) == [160_000, 160_800, 161_000, 161_004]
     assert ran == [("far", 161_004)]
 
 
+@pytest.mark.parametrize(
+    ("deadline_ms", "expected"),
+    [
+        pytest.param(1022, [1022], id="19 ms ahead: the first wheel"),
+        pytest.param(1023, [1020, 1023], id="20 ms ahead: the second"),
+        pytest.param(1399, [1380, 1399], id="the last that the second wheel reaches from 1000"),
+        pytest.param(1400, [1200, 1400], id="the first of the third"),
+    ],
+)
+def test_each_wheel_reaches_just_short_of_its_interval(deadline_ms: int, expected: list[int]) -> None:
+    assert wakes_of(Task("task", deadline_ms, [])) == expected
+
+
 def test_the_worked_example_of_the_timing_wheel() -> None:
-    timer = SystemTimer(1003)
     ran: list[tuple[str, int]] = []
-    timer.add(Task("task", 1404, ran))
-    wakes = []
-    while (wake := timer.next_wake_ms()) is not None:
-        wakes.append(wake)
-        timer.advance_clock(wake)
-    assert (wakes, ran) == ([1200, 1400, 1404], [("task", 1404)])
+    assert wakes_of(Task("task", 1404, ran)) == [1200, 1400, 1404]
+    assert ran == [("task", 1404)]
 
 
 def test_tasks_run_in_order_of_deadline_and_of_insertion_within_a_millisecond() -> None:
