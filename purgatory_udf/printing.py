@@ -1,0 +1,56 @@
+"""Small tables for people: boxed on a terminal, aligned plain text elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table as Box
+from rich.text import Text
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads, and rows; numbers are aligned to the right and written with their thousands apart."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def lines(self, terminal: bool | None = None) -> list[str]:
+        """The table as text, for a terminal if stdout is one (or as told)."""
+        cells = [[_text(cell) for cell in row] for row in self.rows]
+        right = [all(isinstance(row[at], int | float | None) for row in self.rows) for at in range(len(self.columns))]
+        if sys.stdout.isatty() if terminal is None else terminal:
+            return self._boxed(cells, right)
+        widths = [max(len(line[at]) for line in [self.columns, *cells]) for at in range(len(self.columns))]
+        aligned = [
+            "  ".join(
+                cell.rjust(width) if to_right else cell.ljust(width)
+                for cell, width, to_right in zip(line, widths, right, strict=True)
+            ).rstrip()
+            for line in [self.columns, *cells]
+        ]
+        return [self.title, *(f"  {line}" for line in aligned)]
+
+    def _boxed(self, cells: list[list[str]], right: list[bool]) -> list[str]:
+        box = Box(title=self.title, title_justify="left", title_style="bold")
+        for column, to_right in zip(self.columns, right, strict=True):
+            box.add_column(column, justify="right" if to_right else "left", overflow="fold")
+        for row in cells:
+            box.add_row(*map(Text, row))
+        console = Console(file=StringIO(), force_terminal=True, width=Console().width)
+        console.print(box)
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue().rstrip("\n").split("\n")
+
+
+def _text(cell: Cell) -> str:
+    if cell is None:
+        return "-"
+    return cell if isinstance(cell, str) else f"{cell:,}"

@@ -1,0 +1,113 @@
+"""What came of a replay, in some lines to read: how operations ended, what ended them, which waited longest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.printing import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from purgatory_udf.stream.runs import Run
+
+SLOWEST = 5
+_COMMON = ("operation_id", "kind", "request_id", "key", "wait_ms", "watched", "completed_by", "trigger")
+
+
+def summary(spark: SparkSession, out: str, run: Run) -> list[str]:
+    """The lines that a replay ends with; `run` is its record, `out` the folder of its tables."""
+    ends = outcomes(spark, out)
+    groups = _groups(ends)
+    counts = run.counts
+    took = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
+    events, rejected = counts.get("events", 0), counts.get("rejected", 0)
+    left_out = f" ({rejected:,} lines rejected)" if rejected else ""
+    tables = ", ".join(f"{name}" for name in ("completions", "expirations", "watches", "runs"))
+    blocks = [
+        [f"Run {run.run_id}: {counts.get('operations', 0):,} operations in {events:,} events{left_out}{took}"],
+        _by_kind(groups, counts.get("open", 0)).lines(),
+        _by_rule(groups).lines(),
+        _slowest(ends).lines(),
+        [f"Tables: {tables} in {out}"],
+    ]
+    return [line for block in blocks for line in ["", *block]][1:]
+
+
+def outcomes(spark: SparkSession, out: str) -> DataFrame:
+    """Completions and expirations in one frame, told apart by `expired`."""
+    completed, expired = (spark.read.format("delta").load(f"{out.rstrip('/')}/{name}") for name in _TABLES)
+    return completed.select(*_COMMON, sf.col("completed_at").alias("ended_at"), sf.lit(False).alias("expired")).union(
+        expired.select(*_COMMON, sf.col("expired_at").alias("ended_at"), sf.lit(True).alias("expired"))
+    )
+
+
+_TABLES = ("completions", "expirations")
+
+
+def _groups(ends: DataFrame) -> list[Row]:
+    wait = sf.col("wait_ms")
+    return (
+        ends.groupBy("kind", "expired", "watched", "completed_by")
+        .agg(
+            sf.count("*").alias("operations"),
+            sf.percentile_approx(wait, 0.5).alias("median_ms"),
+            sf.max(wait).alias("longest_ms"),
+        )
+        .orderBy("kind", "expired", sf.desc("operations"), "completed_by", "watched")
+        .collect()
+    )
+
+
+def _by_kind(groups: list[Row], still_open: int) -> Table:
+    def total(kind: str, watched: bool | None, expired: bool) -> int:
+        return sum(
+            group.operations
+            for group in groups
+            if (group.kind, group.expired) == (kind, expired) and (expired or group.watched == watched)
+        )
+
+    kinds = list(dict.fromkeys(group.kind for group in groups))
+    rows = [
+        (
+            kind,
+            sum(group.operations for group in groups if group.kind == kind),
+            total(kind, False, False),
+            total(kind, True, False),
+            total(kind, None, True),
+        )
+        for kind in kinds
+    ]
+    title = "Operations" + (f" ({still_open:,} more were still open at the end)" if still_open else "")
+    return Table(title, ("kind", "ended", "completed on arrival", "completed after a wait", "expired"), rows)
+
+
+def _by_rule(groups: list[Row]) -> Table:
+    rows = [
+        (
+            group.kind,
+            "expired" if group.expired else "completed" if group.watched else "completed on arrival",
+            group.completed_by,
+            group.operations,
+            group.median_ms,
+            group.longest_ms,
+        )
+        for group in groups
+    ]
+    return Table("What ended them", ("kind", "end", "by", "operations", "median wait ms", "longest wait ms"), rows)
+
+
+def _slowest(ends: DataFrame) -> Table:
+    rows = [
+        (
+            row.request_id or f"operation {row.operation_id}",
+            row.kind,
+            row.key,
+            row.wait_ms,
+            "expired" if row.expired else f"{row.completed_by} at {row.trigger}" if row.trigger else row.completed_by,
+        )
+        for row in ends.orderBy(sf.desc("wait_ms"), "ended_at", "operation_id").limit(SLOWEST).collect()
+    ]
+    return Table("Slowest waits", ("request", "kind", "key", "wait ms", "ended by"), rows)
