@@ -46,7 +46,7 @@ class Joins:
             return waits or len(group.waiting_in_join()) < self._config.max_size
         return member is not None or len(group.members) < self._config.max_size
 
-    # -- a member without an id, or with one that it was just given ---------------------------------------------------
+    # A member without an id, or with one that it was just given.
 
     def _join_without_id(self, group: Group, request: JoinGroup) -> None:
         old_id = group.static_member_id(request.instance_id) if request.instance_id is not None else None
@@ -80,7 +80,7 @@ class Joins:
         self._rounds.sessions.begin(group, member, request, self._config.new_member_timeout_ms)
         self._rounds.maybe_prepare(group, f"member {member_id} joined", now_us, request)
 
-    # -- a static member that restarts: it has lost its id, and gets a new one ----------------------------------------
+    # A static member that restarts: it has lost its id, and gets a new one.
 
     def _restart_static(self, group: Group, old_id: str, request: JoinGroup) -> None:
         """Its place is kept. Only where its old id may be on its way to the leader already is there another round."""
@@ -109,7 +109,7 @@ class Joins:
         self._journal.removed(group, old_id, "replaced", now_us)
         return member
 
-    # -- a member that has its id -------------------------------------------------------------------------------------
+    # A member that has its id.
 
     def _join_again(self, group: Group, request: JoinGroup) -> None:
         error = group.refuses(request.member_id, request.instance_id)

@@ -34,7 +34,7 @@ class Rounds:
             broker, "Rebalance", config.purge_interval
         )
 
-    # -- a round begins -----------------------------------------------------------------------------------------------
+    # A round begins.
 
     def maybe_prepare(self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None) -> None:
         """Unless a round is under way already, which somebody who came or went just takes part in."""
@@ -65,7 +65,7 @@ class Rounds:
         """Somebody came or went: perhaps nobody is missing any more."""
         self._purgatory.check_and_complete(JoinKey(group.name), now_us)
 
-    # -- a round ends -------------------------------------------------------------------------------------------------
+    # A round ends.
 
     def complete_join(self, ended: DelayedJoin, now_us: int) -> None:
         """Whoever did not come is out, static members excepted; with those who did, the next generation begins."""
@@ -130,7 +130,7 @@ class Rounds:
         group.pending_syncs.discard(member_id)
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
-    # -- members go ---------------------------------------------------------------------------------------------------
+    # Members go.
 
     def remove_member(
         self, group: Group, member: Member, cause: str, reason: str, now_us: int, request: GroupRequest | None = None
@@ -174,7 +174,7 @@ class Rounds:
             self._drop(group, member_id, "sync", now_us)
         self.prepare(group, f"{', '.join(missing)} did not sync", now_us)
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # Operations.
 
     def _rebalance_timeout_ms(self, group: Group) -> int:
         """The greatest of all members'. The seeds' older rule: their session timeouts stand for it."""

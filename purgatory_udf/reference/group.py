@@ -30,7 +30,7 @@ class Group:
         self._leader_is_stopgap = False
         self._operations_begun = 0
 
-    # -- members ------------------------------------------------------------------------------------------------------
+    # Members.
 
     def add(self, member: Member) -> None:
         if member.instance_id is not None:
@@ -90,7 +90,7 @@ class Group:
     def has_all_members_joined(self) -> bool:
         return not self.not_yet_rejoined() and not self.pending_members
 
-    # -- leader -------------------------------------------------------------------------------------------------------
+    # Leader.
 
     def _lead_by(self, member_id: str | None, *, stopgap: bool = False) -> None:
         self.leader = member_id
@@ -109,7 +109,7 @@ class Group:
             self._lead_by(_recorded_leader(waiting) or next(iter(waiting)))
         return True
 
-    # -- protocols ----------------------------------------------------------------------------------------------------
+    # Protocols.
 
     def supports(self, protocols: tuple[str, ...]) -> bool:
         """Is one of the protocols known to every member?"""
@@ -124,7 +124,7 @@ class Group:
         )
         return votes.most_common(1)[0][0]
 
-    # -- state --------------------------------------------------------------------------------------------------------
+    # State.
 
     def can_rebalance(self) -> bool:
         return self.state in GroupState.PREPARING_REBALANCE.valid_previous_states
@@ -139,7 +139,7 @@ class Group:
         self.protocol = self.select_protocol() if self.members else None
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY)
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # Operations.
 
     def derived_operation_id(self) -> int:
         """An id for an operation that no request began for itself: negative, so never the `seq` of an event.

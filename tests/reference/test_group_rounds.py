@@ -16,7 +16,7 @@ def stable_pair(**settings: object) -> GroupTimeline:
     return group
 
 
-# the initial delay
+# The initial delay.
 
 
 def test_initial_delay_is_extended_while_members_come_3_and_3_and_3_and_1() -> None:
@@ -112,7 +112,7 @@ def test_initial_delay_does_not_wait_for_pending_members() -> None:
     assert group.log(since=2001)[0] == "4000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over"
 
 
-# who does not come
+# Who does not come.
 
 
 def test_a_member_that_never_rejoins_is_removed_at_the_rebalance_timeout() -> None:
@@ -268,7 +268,7 @@ def test_a_pending_member_that_leaves_frees_the_round() -> None:
     ]
 
 
-# syncs that never come
+# Syncs that never come.
 
 
 def test_the_leaders_sync_never_comes_so_it_is_removed_and_the_waiting_ones_join_again() -> None:
@@ -313,7 +313,7 @@ def test_a_static_member_that_restarts_before_it_synced_costs_a_round_all_the_sa
     assert group.log(since=4301) == ["7000 Stable → PreparingRebalance 1 [a s2]: s did not sync"]
 
 
-# members that go
+# Members that go.
 
 
 def test_the_last_member_leaves_and_the_group_is_empty_in_the_same_millisecond() -> None:
@@ -433,7 +433,7 @@ def test_a_second_join_replaces_the_first_which_is_never_answered() -> None:
     ]
 
 
-# who is let in
+# Who is let in.
 
 
 @pytest.mark.parametrize(("session_ms", "answer"), [(5999, "INVALID_SESSION_TIMEOUT"), (6000, None), (7000, None)])

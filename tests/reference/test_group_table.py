@@ -55,7 +55,7 @@ def test_join_without_an_id_is_given_one_and_changes_no_state(state: Callable[[]
     assert group.log(since=10_000) == ["10000 join_group c: MEMBER_ID_REQUIRED, id c"]
 
 
-# join of a new member
+# Join of a new member.
 
 
 def test_join_of_a_new_member_in_empty_opens_an_initial_round() -> None:
@@ -107,7 +107,7 @@ def test_join_with_the_id_just_given_is_a_new_members_join(state: Callable[[], G
     assert in_two_steps.log(since=10_000) == at_once.log(since=10_000)
 
 
-# join of a member
+# Join of a member.
 
 
 def test_join_of_a_known_id_in_empty_is_unknown() -> None:
@@ -152,7 +152,7 @@ def test_join_of_the_leader_in_stable_starts_a_round() -> None:
     assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b]: leader a joined again"]
 
 
-# join of a static member that restarts
+# Join of a static member that restarts.
 
 
 def with_static_leader(state: str) -> GroupTimeline:
@@ -210,7 +210,7 @@ def test_restart_of_a_static_member_in_stable_starts_a_round_if_the_groups_proto
     ]
 
 
-# sync
+# Sync.
 
 
 def test_sync_in_empty_is_from_an_unknown_member() -> None:
@@ -243,7 +243,7 @@ def test_sync_in_stable_gets_the_assignment() -> None:
     assert group.log(since=10_000) == ["10000 sync_group b: NONE"]
 
 
-# heartbeat, offset commit
+# Heartbeat, offset commit.
 
 
 def test_heartbeat_in_empty_is_from_an_unknown_member() -> None:
@@ -288,7 +288,7 @@ def test_offset_commit_of_nobody_in_a_group_with_members_is_refused() -> None:
     assert group.log(since=10_000) == ["10000 offset_commit : UNKNOWN_MEMBER_ID"]
 
 
-# leave
+# Leave.
 
 
 def test_leave_in_empty_is_from_an_unknown_member() -> None:
@@ -319,7 +319,7 @@ def test_leave_with_an_assignment_in_sight_starts_a_round(state: str) -> None:
     ]
 
 
-# the session ends
+# The session ends.
 
 
 def test_session_expiry_in_empty_cannot_be_for_it_has_no_member() -> None:
