@@ -1,0 +1,123 @@
+"""A group's events as rows: numbers and texts in columns, ordered by (time, seq)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.groups.words import API_OF, Api
+
+ROWS = Layout(
+    numbers=("t", "seq", "api", "generation", "static", "api_version", "session_ms", "rebalance_ms"),
+    texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols"),
+)
+
+# What is read of an event.
+COLUMNS = (
+    "time_us", "seq", "broker", "type", "request_id", "client_id", "group", "member_id", "assigned_member_id",
+    "leader_member_id", "group_instance_id", "api_version", "session_timeout_ms", "rebalance_timeout_ms", "protocols",
+    "generation",
+)  # fmt: skip
+
+_ABSENT = -1
+
+
+def key_of(broker: int, group: str) -> str:
+    """A group is known by its name only to its own broker."""
+    return f"{broker}/{group}"
+
+
+def parts_of(key: str) -> tuple[int, str]:
+    broker, _, group = key.partition("/")
+    return int(broker), group
+
+
+def _numbers(column: pa.ChunkedArray) -> Array:
+    return pc.fill_null(column.cast(pa.int64()), _ABSENT).to_numpy()
+
+
+def _texts(column: pa.ChunkedArray) -> Array:
+    return pc.fill_null(column.cast(pa.string()), "").to_numpy().astype(object)
+
+
+def rows_by_group(events: pa.Table) -> Iterator[tuple[str, Frame]]:
+    """The group events among these, by key; every other event is left out."""
+    events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
+    if not events.num_rows:
+        return
+    broker = pc.fill_null(events["broker"], 0).cast(pa.string())
+    keys = pc.binary_join_element_wise(broker, events["group"], "/").combine_chunks().dictionary_encode()
+    number = keys.indices.to_numpy()
+    frame = _frame(events)
+    order = np.lexsort((frame.seq, frame.t, number))
+    frame, borders = frame.take(order), np.searchsorted(number[order], np.arange(len(keys.dictionary) + 1))
+    for key, begin, end in zip(keys.dictionary.to_pylist(), borders, borders[1:], strict=False):
+        yield key, frame.take(slice(int(begin), int(end)))
+
+
+def _frame(events: pa.Table) -> Frame:
+    api = pc.index_in(events["type"], pa.array(API_OF)).to_numpy()
+    instance = events["group_instance_id"]
+    return Frame(
+        {
+            "t": _numbers(events["time_us"]),
+            "seq": _numbers(events["seq"]),
+            "api": np.array(list(API_OF.values()), dtype=np.int64)[api],
+            "generation": _numbers(events["generation"]),
+            "static": pc.is_valid(instance).to_numpy().astype(np.int64),
+            "api_version": _numbers(events["api_version"]),
+            "session_ms": _numbers(events["session_timeout_ms"]),
+            "rebalance_ms": _numbers(events["rebalance_timeout_ms"]),
+            "request_id": _texts(events["request_id"]),
+            "client_id": _texts(events["client_id"]),
+            "member_id": _texts(events["member_id"]),
+            "instance_id": _texts(instance),
+            "assigned": _texts(events["assigned_member_id"]),
+            "named_leader": _texts(events["leader_member_id"]),
+            "protocols": _protocols(events["protocols"]),
+        }
+    )
+
+
+def _protocols(column: pa.ChunkedArray) -> Array:
+    """Only joins have any, so that this is no loop over heartbeats."""
+    texts = np.full(len(column), "", dtype=object)
+    for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
+        texts[row] = json.dumps(column[row].as_py())
+    return texts
+
+
+def event_at(rows: Frame, row: int, key: str) -> Mapping[str, Any]:
+    """One row as the event that it was made of. An empty text stands for an absent one."""
+    broker, group = parts_of(key)
+    columns = rows.columns
+    text = {name: columns[name][row] or None for name in ROWS.texts}
+    event = {
+        "type": Api(int(columns["api"][row])).word,
+        "time_us": int(columns["t"][row]),
+        "seq": int(columns["seq"][row]),
+        "broker": broker,
+        "group": group,
+        "request_id": text["request_id"],
+        "client_id": text["client_id"],
+        "member_id": columns["member_id"][row],
+        "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
+        "generation": int(columns["generation"][row]),
+    }
+    if columns["api"][row] != Api.JOIN_GROUP:
+        return event
+    version, rebalance_ms = int(columns["api_version"][row]), int(columns["rebalance_ms"][row])
+    return event | {
+        "assigned_member_id": text["assigned"],
+        "leader_member_id": text["named_leader"],
+        "api_version": None if version == _ABSENT else version,
+        "session_timeout_ms": int(columns["session_ms"][row]),
+        "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
+        "protocols": json.loads(text["protocols"] or "[]"),
+    }

@@ -1,0 +1,150 @@
+"""One call for one group: its state and events in, what ended and what changed out, up to a horizon.
+
+    kept, events ──► machine ──► a run of signs ──► machine ──► … ──► timers up to the horizon ──► kept, found
+                     (joins, syncs, leaves,         (columns)
+                     rounds, and timers)
+
+The state machine is the reference's. It is taken up only when it is needed: signs of life in a stable group, the bulk
+of any trace, are decided on columns, and a call that brings nothing else never builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from purgatory_udf.columnar.frame import Frame
+from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.groups.ended import ENDED, ended_frame
+from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.machine import Machine
+from purgatory_udf.groups.rows import event_at, parts_of
+from purgatory_udf.groups.signs import ANSWERS, take_signs
+from purgatory_udf.groups.words import LAST_SIGN, Api
+from purgatory_udf.outcomes import Transition
+from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
+from purgatory_udf.reference.group_state import GroupState
+from purgatory_udf.reference.heartbeat import DelayedHeartbeat
+
+# From how many signs in a row on it pays to put the machine down, for which its sessions become columns.
+WORTH_COLUMNS = 32
+
+Entry = Answer | Removal | StateChange
+
+
+@dataclass
+class Found:
+    """What a call found: operations that ended, and the journal's entries; of the signs decided on columns the
+    answers are kept as columns too."""
+
+    ended: list[Frame] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    signs: list[Frame] = field(default_factory=list)
+
+    @property
+    def operations(self) -> Frame:
+        return Frame.concat(self.ended) if self.ended else ENDED.empty()
+
+    @property
+    def transitions(self) -> list[Transition]:
+        return [entry.transition for entry in self.entries if isinstance(entry, StateChange)]
+
+    def answers(self, key: str) -> Iterator[Answer]:
+        """All of them, one by one: those of runs of signs after the others."""
+        yield from (entry for entry in self.entries if isinstance(entry, Answer))
+        for signs in self.signs:
+            yield from _answers_of(signs, key)
+
+
+def step(
+    key: str, kept: Kept, rows: Frame, horizon_ms: int, config: GroupConfig, worth_columns: int = WORTH_COLUMNS
+) -> tuple[Kept, Found]:
+    """Apply the events, then let every timer run that is due by the horizon. `kept` is used up."""
+    return _Call(key, kept, rows, config, worth_columns).run(horizon_ms)
+
+
+class _Call:
+    """Either the machine holds the group, or the columns do."""
+
+    def __init__(self, key: str, kept: Kept, rows: Frame, config: GroupConfig, worth_columns: int) -> None:
+        self._key, self._rows, self._config, self._worth = key, rows, config, max(1, worth_columns)
+        self._kept = kept
+        self._machine: Machine | None = None
+        self._structural = np.flatnonzero(rows.api > LAST_SIGN) if len(rows) else np.zeros(0, dtype=np.int64)
+        self._found = Found()
+
+    def run(self, horizon_ms: int) -> tuple[Kept, Found]:
+        at = 0
+        while at < len(self._rows):
+            at += self._take_signs(at) or self._take_one(at)
+        if self._machine is not None or self._kept.next_deadline_ms() <= horizon_ms:
+            self._up().clock.advance_to(horizon_ms)
+        self._down()
+        return self._kept, self._found
+
+    def _take_signs(self, at: int) -> int:
+        """How many rows a run from here on has decided; 0 where the machine has to go on."""
+        end = self._next_structural(at)
+        if end == at or not self._is_stable() or (self._machine is not None and end - at < self._worth):
+            return 0
+        if self._machine is not None:
+            # What is due by now may change the group, and comes first.
+            self._machine.clock.advance_to(int(self._rows.t[at]) // 1000)
+            if not self._is_stable():
+                return 0
+        self._down()
+        signs = self._rows.take(slice(at, end))
+        run = take_signs(self._kept, signs)
+        if run.length:
+            self._found.ended.append(run.ended)
+            self._found.signs.append(signs.take(slice(0, run.length)).with_columns(answer=run.answers))
+        return run.length
+
+    def _take_one(self, at: int) -> int:
+        self._up().apply(event_at(self._rows, at, self._key))
+        return 1
+
+    def _next_structural(self, at: int) -> int:
+        place = int(np.searchsorted(self._structural, at))
+        return int(self._structural[place]) if place < len(self._structural) else len(self._rows)
+
+    def _is_stable(self) -> bool:
+        if self._machine is None:
+            return self._kept.is_stable
+        group = self._machine.group
+        return group is not None and group.state is GroupState.STABLE
+
+    def _up(self) -> Machine:
+        if self._machine is None:
+            self._machine = Machine(self._key, self._config, self._kept)
+        return self._machine
+
+    def _down(self) -> None:
+        if self._machine is None:
+            return
+        journal, self._kept, self._machine = self._machine.journal, self._machine.put_down(), None
+        self._found.entries += journal.entries
+        ended = [operation for operation in journal.operations if operation.completed]
+        self._found.ended.append(
+            ended_frame((one.outcome(), one.member_id if isinstance(one, DelayedHeartbeat) else "") for one in ended)
+        )
+
+
+def _answers_of(signs: Frame, key: str) -> Iterator[Answer]:
+    broker, group = parts_of(key)
+    for row in range(len(signs)):
+        yield Answer(
+            broker=broker,
+            group=group,
+            seq=int(signs.seq[row]),
+            request_id=signs.request_id[row] or None,
+            api=Api(int(signs.api[row])).word,
+            asked_us=int(signs.t[row]),
+            at_us=int(signs.t[row]),
+            error=ANSWERS[int(signs.answer[row])],
+            member_id=signs.member_id[row],
+            generation=None,
+            leader=None,
+        )

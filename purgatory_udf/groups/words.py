@@ -1,0 +1,46 @@
+"""The words of a group's rows as small numbers."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Api(IntEnum):
+    """The requests of a group's members; up to `LAST_SIGN` they do no more than prove their sender alive."""
+
+    HEARTBEAT = 0
+    OFFSET_COMMIT = 1
+    JOIN_GROUP = 2
+    SYNC_GROUP = 3
+    LEAVE_GROUP = 4
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+LAST_SIGN = Api.OFFSET_COMMIT
+API_OF = {api.word: int(api) for api in Api}
+
+KINDS = ("heartbeat", "sync", "join", "initial_join")
+KIND_OF = {kind: number for number, kind in enumerate(KINDS)}
+
+# What ends an operation; a number in a row is a place in this list.
+RULES = (
+    *(api.word for api in Api),
+    "timeout",
+    "all_joined",
+    "no_members",
+    "all_synced",
+    "rebalance",
+    "new_generation",
+    "assignment",
+    "awaiting_join",
+    "awaiting_sync",
+    "replaced",
+    "removed",
+)
+RULE_OF = {rule: number for number, rule in enumerate(RULES)}
+
+NONE = "NONE"
+FOREVER = 2**62

@@ -1,0 +1,128 @@
+"""A trace of groups cut into batches, each group's state kept as bytes in between; and what the reference says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.config import Config
+from purgatory_udf.groups.ended import outcomes_of
+from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.rows import key_of, parts_of, rows_by_group
+from purgatory_udf.groups.snapshot import from_bytes, to_bytes
+from purgatory_udf.groups.step import WORTH_COLUMNS, Found, step
+from purgatory_udf.groups.words import FOREVER
+from purgatory_udf.outcomes import Outcome
+from purgatory_udf.reference.group_journal import Answer, GroupJournal, Removal, StateChange
+from purgatory_udf.reference.replay import Replay, replay
+from purgatory_udf.tables import EVENTS
+
+Event = dict[str, Any]
+Entry = Answer | Removal | StateChange
+
+
+@dataclass
+class Told:
+    """Everything that a replay says of one group."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    journal: list[Removal | StateChange] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+
+    def in_order(self) -> Told:
+        """Operations and answers by their ids; what happened to the group, as it happened."""
+        return Told(
+            sorted(self.outcomes, key=lambda one: one.operation_id),
+            sorted(self.answers, key=lambda one: one.seq),
+            self.journal,
+            sorted(self.open),
+        )
+
+
+class Batches:
+    """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
+
+    def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
+        self.told: dict[str, Told] = {}
+        self._config, self._worth_columns = config.group, worth_columns
+        self._state: dict[str, bytes] = {}
+
+    def take(self, events: Sequence[Event]) -> None:
+        """One batch, decided up to the millisecond of its last event."""
+        table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
+        rows = dict(rows_by_group(table))
+        horizon_ms = max(event["time_us"] for event in events) // 1000
+        for key in {*rows, *self._state}:
+            self._call(key, rows.get(key), horizon_ms)
+
+    def drain(self) -> None:
+        for key in self._state:
+            self._call(key, None, FOREVER)
+
+    def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
+        kept = from_bytes(self._state[key], key) if key in self._state else Kept()
+        events = rows if rows is not None else next_to_nothing()
+        kept, found = step(key, kept, events, horizon_ms, self._config, self._worth_columns)
+        self._state[key] = to_bytes(kept)
+        self._note(key, found, kept)
+
+    def _note(self, key: str, found: Found, kept: Kept) -> None:
+        told = self.told.setdefault(key, Told())
+        told.outcomes += outcomes_of(found.operations, *parts_of(key))
+        told.answers += found.answers(key)
+        told.journal += [entry for entry in found.entries if not isinstance(entry, Answer)]
+        told.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
+
+
+def next_to_nothing() -> Any:
+    from purgatory_udf.groups.rows import ROWS
+
+    return ROWS.empty()
+
+
+def in_batches(
+    events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = WORTH_COLUMNS
+) -> Batches:
+    """Replay the events, in their order, cut before the events at these places; then drain."""
+    borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    batches = Batches(config, worth_columns)
+    for begin, end in zip(borders, borders[1:], strict=False):
+        batches.take(events[begin:end])
+    if config.drain:
+        batches.drain()
+    return batches
+
+
+def by_group(result: Replay) -> dict[str, Told]:
+    """What the reference says, group by group."""
+    told: dict[str, Told] = {}
+    for operation in result.groups.operations:
+        mine = told.setdefault(key_of(operation.group.broker, operation.group.name), Told())
+        if operation.completed:
+            mine.outcomes.append(operation.outcome())
+        else:
+            mine.open.append(operation.operation_id)
+    for entry in result.groups.entries:
+        whose = entry.transition if isinstance(entry, StateChange) else entry
+        mine = told.setdefault(key_of(whose.broker, whose.group), Told())
+        if isinstance(entry, Answer):
+            mine.answers.append(entry)
+        else:
+            mine.journal.append(entry)
+    return told
+
+
+def journal_of(batches: Batches) -> GroupJournal:
+    """All groups' entries as one journal, for the oracle's comparison."""
+    journal = GroupJournal()
+    for told in batches.told.values():
+        journal.entries += [*told.answers, *told.journal]
+    return journal
+
+
+def reference_of(events: Sequence[Event], config: Config) -> dict[str, Told]:
+    return by_group(replay(events, config))

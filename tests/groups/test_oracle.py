@@ -1,0 +1,35 @@
+"""Kafka 3.9's own answers, state changes, removals and silences, through batches and kept states."""
+
+from __future__ import annotations
+
+import oracle_groups
+import pytest
+from batches import in_batches, journal_of, reference_of
+from oracle_groups import GroupTrace
+
+CASES = oracle_groups.cases()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.title for case in CASES])
+def test_hand_made_case_event_by_event(case: GroupTrace) -> None:
+    assert _differences(case, every=1) == []
+
+
+@pytest.mark.parametrize("name", oracle_groups.names())
+def test_recorded_trace_in_batches(name: str) -> None:
+    assert _differences(oracle_groups.load(name), every=97) == []
+
+
+@pytest.mark.parametrize("name", ["small-1", "static-1"])
+def test_recorded_trace_has_the_operations_of_the_reference(name: str) -> None:
+    trace = oracle_groups.load(name)
+    batches = in_batches(trace.events, trace.config, range(0, len(trace.events), 1000))
+    assert {key: told.in_order() for key, told in batches.told.items()} == {
+        key: told.in_order() for key, told in reference_of(trace.events, trace.config).items()
+    }
+
+
+def _differences(trace: GroupTrace, every: int) -> list[str]:
+    batches = in_batches(trace.events, trace.config, range(0, len(trace.events), every))
+    assert [told.open for told in batches.told.values() if told.open] == [], "a drained trace leaves nothing open"
+    return oracle_groups.differences(trace.rows, oracle_groups.rows(trace.events, journal_of(batches)))
