@@ -68,6 +68,7 @@ def main(
     ] = None,
 ) -> None:
     """Recorded traces become a table of events; what is no event goes to rejected_events, with the reason."""
+    from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.ingest.report import IngestOptions
     from purgatory_udf.ingest.run import ingest
     from purgatory_udf.session import build_session
@@ -82,7 +83,9 @@ def main(
         events_per_file=events_per_file,
         run_id=run_id,
     )
-    report = ingest(build_session("purgatory-ingest"), options)
+    spark = build_session("purgatory-ingest")
+    with Phases(running_tasks(spark)) as phases:
+        report = ingest(spark, options, phases)
     print("\n".join(report.summary()))
     report.require_few_rejected(chosen.max_rejected)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ingest(spark: SparkSession, options: IngestOptions) -> IngestReport:
+def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], None] = log.info) -> IngestReport:
     """Read the recorded events and write `events` and `rejected_events` below `options.out`.
 
     The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
-    `events` is written last, so where there is one, the ingest that wrote it was finished.
+    `events` is written last, so where there is one, the ingest that wrote it was finished. `say` hears each phase.
     """
     out = options.out.rstrip("/")
     events_path, rejected_path = f"{out}/events", f"{out}/rejected_events"
@@ -43,24 +43,27 @@ def ingest(spark: SparkSession, options: IngestOptions) -> IngestReport:
     files = find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
     sources = [file.name for file in files]
     run_id = options.run(files)
-    log.info("reading %s files, %s MB", f"{len(files):,}", f"{sum(file.size for file in files) / 1e6:,.1f}")
+    say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
     rows = (_json_lines if options.source == "jsonl" else _parquet)(spark, files, options.piece_bytes)
     with _staged(spark, rows, f"{out}/_ingest") as staged:
         ends = ends_of(staged)
         lines = sum(end.rows for end in ends)
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: not one line")
-        log.info("putting %s lines in order", f"{lines:,}")
+        say(f"putting {lines:,} lines in order")
         decided = without_late(place(spark, staged, ends, sources), options.max_disorder_ms)
         if seq_may_repeat(ends):
             decided = without_repeated_seq(spark, decided, sources)
         report = IngestReport(run_id, len(files), lines, *_counts(decided), events_path, rejected_path)
         report.require_law()
-        log.info("writing %s events, %s rejected lines", f"{report.accepted:,}", f"{report.rejected:,}")
+        say(f"writing {report.accepted:,} events, {report.rejected:,} rejected lines")
         for path in (events_path, rejected_path):
             delta.remove(spark, path)
-        rejected = decided.where("rule IS NOT NULL")
-        _columns(rejected, run_id, REJECTED_EVENTS).write.format("delta").save(rejected_path)
+        if report.rejected:
+            rejected = decided.where("rule IS NOT NULL")
+            _columns(rejected, run_id, REJECTED_EVENTS).write.format("delta").save(rejected_path)
+        else:
+            delta.create(spark, rejected_path, REJECTED_EVENTS)
         events = decided.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
         write_in_time_order(_columns(events, run_id, EVENTS), events_path, report.accepted, options.events_per_file)
     return report
