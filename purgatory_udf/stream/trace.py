@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ingest_trace(spark: SparkSession, paths: Sequence[str], out: str, config: Config, overwrite: bool) -> tuple[str, str]:
+def ingest_trace(
+    spark: SparkSession, paths: Sequence[str], out: str, config: Config, overwrite: bool
+) -> tuple[str, str]:
     """The events table made from these files, and the name of the ingest, which is the trace's identity."""
     events = Layout(out).table("events")
     options = IngestOptions(

@@ -1,4 +1,4 @@
-"""Spark's rules for stateful groups, by hand: who is called when, with pyspark's own GroupState, which raises as Spark's.
+"""Spark's rules for stateful groups, by hand: who is called when, with pyspark's own GroupState, which raises.
 
 Rows at or before the watermark are dropped, a timer fires when it lies before the watermark, a key with new rows is
 never called as timed out, and the watermark moves between batches only.

@@ -1,4 +1,4 @@
-"""Spark's groups around the rules: whatever the batches, groups, chunks and disorder, the outcomes are the reference's."""
+"""Spark's groups around the rules: whatever batches, groups, chunks and disorder, the outcomes are the same."""
 
 from __future__ import annotations
 

@@ -1,0 +1,27 @@
+"""Look into a checkpoint: which keys hold open operations right now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+
+
+@cli.job
+def main(
+    checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its watches query's checkpoint.")],
+    limit: Annotated[
+        int, typer.Option(min=1, help="How many keys to list, those with the most open watches first.")
+    ] = 50,
+) -> None:
+    """The watcher lists held in a checkpoint's state: open operations, oldest, next deadline, bytes, by key."""
+    from purgatory_udf.session import build_session
+    from purgatory_udf.stream.inspection import inspect
+
+    print("\n".join(inspect(build_session("purgatory-inspect"), checkpoint, limit).lines()))
+
+
+if __name__ == "__main__":
+    main()

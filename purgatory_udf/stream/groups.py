@@ -1,0 +1,121 @@
+"""The groups of a replay from beginning to end: stream, let the clock run out, count.
+
+As with partitions, every step may be interrupted and run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.errors import LawBrokenError
+from purgatory_udf.groups.comparison import DISAGREEMENTS
+from purgatory_udf.groups.packet import OPEN, TALLIES, Tables
+from purgatory_udf.groups.words import API_OF, KINDS
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.group_adapter import GroupLimits
+from purgatory_udf.stream.group_queries import control_path, groups_query, tallies_path, write_groups
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.packing import CLOCK, PACKED
+from purgatory_udf.stream.queries import delta_stream
+from purgatory_udf.stream.runs import Run
+from purgatory_udf.stream.survey import Survey
+from purgatory_udf.stream.watch import follow_to_end
+from purgatory_udf.tables import GROUP_TRANSITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# `runs` names the groups that disagree most; all are in the tallies.
+_NAMED_IN_RUNS = 50
+
+
+def replay_groups(
+    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, events: str, files: int
+) -> dict[str, Any]:
+    """Replay the group events of the staged table; what to say of them in `runs`, nothing if there are none."""
+    if not _has_groups(spark, events):
+        return {}
+    delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
+    delta.create(spark, tallies_path(layout), TALLIES)
+    delta.create(spark, control_path(layout), PACKED)
+    _stream(spark, config, layout, run, found, events, files)
+    _run_out_the_clock(spark, layout, found)
+    _stream(spark, config, layout, run, found, events, files)
+    return _counts(spark, layout)
+
+
+def _has_groups(spark: SparkSession, events: str) -> bool:
+    return bool(spark.read.format("delta").load(events).where(sf.col("type").isin(*API_OF)).select("type").head(1))
+
+
+def _stream(
+    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, events: str, files: int
+) -> None:
+    """The query, over all events there are now."""
+    assert found.last_us is not None
+    limits = GroupLimits(config.group, config.max_disorder_ms > 0, found.last_us // 1000)
+    frame = groups_query(
+        delta_stream(spark, events, files, delta.began(spark, events)),
+        delta_stream(spark, control_path(layout)),
+        config,
+        limits,
+    )
+    tables = Tables(run.run_id, found.last_us, config.drain)
+    stream_id = f"{run.run_id}/{run.configuration['stream']}"
+    query = (
+        frame.writeStream.foreachBatch(write_groups(layout, tables, stream_id))
+        .queryName("groups")
+        .option("checkpointLocation", layout.checkpoint("groups"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    dropped = follow_to_end(query, "groups", found)
+    if dropped:
+        raise LawBrokenError(
+            f"{dropped} packed rows of groups came later than max_disorder_ms={config.max_disorder_ms} allows and were "
+            "not replayed; ingest rejects such events by name, or allow more disorder"
+        )
+
+
+def _run_out_the_clock(spark: SparkSession, layout: Layout, found: Survey) -> None:
+    """One row of no group, past the first deadline that any group can have, so that every timer fires. What follows
+    from that, however late, follows in the same call."""
+    path = control_path(layout)
+    if spark.read.format("delta").load(path).head(1):
+        return
+    assert found.last_us is not None
+    end_us = found.last_us + (INT32_MAX + 2000) * 1000
+    row = spark.range(1).select(
+        sf.lit(CLOCK).alias("group"),
+        sf.timestamp_micros(sf.lit(end_us)).alias("event_time"),
+        sf.lit(b"").alias("payload"),
+    )
+    row.write.format("delta").mode("append").save(path)
+
+
+def _counts(spark: SparkSession, layout: Layout) -> dict[str, Any]:
+    def rows(table: str) -> int:
+        frame = spark.read.format("delta").load(layout.table(table))
+        return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
+
+    totals: Counter[str] = Counter()
+    by_group: dict[str, dict[str, int]] = {}
+    tallies = spark.read.format("delta").load(tallies_path(layout)).groupBy("broker", "group", "what").agg(sf.sum("n"))
+    for broker, group, what, n in tallies.collect():
+        totals[what] += n
+        if what in DISAGREEMENTS:
+            by_group.setdefault(f"{broker}/{group}", {})[what] = n
+    worst = sorted(by_group, key=lambda key: (-sum(by_group[key].values()), key))[:_NAMED_IN_RUNS]
+    completions, expirations, still_open = rows("completions"), rows("expirations"), totals.pop(OPEN, 0)
+    return {
+        "operations": completions + expirations + still_open,
+        "completions": completions,
+        "expirations": expirations,
+        "open": still_open,
+        "transitions": rows("group_transitions"),
+        "disagreements": {"groups": len(by_group), **totals, "by_group": {key: by_group[key] for key in worst}},
+    }
