@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame, Layout
-from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, in_order, seen_from
+from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, distinct, in_order, seen_from
 from purgatory_udf.columnar.purges import purges
 from purgatory_udf.columnar.reaper_times import wake_ups
 from purgatory_udf.columnar.words import FOREVER
@@ -100,7 +100,7 @@ def _entries(waited: Frame, watches: Frame) -> Frame:
     owner = number[np.where(known, place, 0)]
     known &= waited.op[owner] == watches.op
     owner, key = owner[known], watches.key[known]
-    once = np.unique(key * len(waited) + owner)
+    once = distinct(key * len(waited) + owner)
     return Frame({"key": once // len(waited), "owner": once % len(waited)})
 
 
@@ -117,7 +117,7 @@ def _gone(ends: Frame, purge: Frame, walks: Frame) -> tuple[Array, Array]:
 
 def _readings(last_ms: int, watched: tuple[Array, Array], delayed: tuple[Array, Array], purged: Array) -> Frame:
     """Steps by number in (those at which something came, and at which it went), readings out."""
-    steps = np.unique(np.concatenate([np.unique(steps) for steps in (*watched, *delayed)]))
+    steps = distinct(np.concatenate([distinct(steps) for steps in (*watched, *delayed)]))
 
     def count(at: Array) -> Array:
         return np.bincount(np.searchsorted(steps, at), minlength=len(steps)).astype(np.int64)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.moments import BY_CLOCK, Timeline
+from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, distinct
 
 BUCKETS = 20
 _LONG_AGO = -(2**62)
@@ -84,6 +84,6 @@ def _begun(tasks: Frame, arrival: Array, wheel: Array) -> _Begun:
         begins = deadline // tick * tick
         late = queued & (begins <= arrival)
         on_arrival[late] = np.maximum(on_arrival[late], begins[late])
-        later.append(np.unique(begins[queued & ~late]))
+        later.append(distinct(begins[queued & ~late]))
         tick *= BUCKETS
-    return _Begun(np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *later])), on_arrival)
+    return _Begun(distinct(np.concatenate([np.zeros(0, dtype=np.int64), *later])), on_arrival)

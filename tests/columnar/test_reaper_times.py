@@ -1,0 +1,61 @@
+"""When the reaper wakes for a bucket: each task's way down through the wheels, and the lag of their clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from purgatory_udf.columnar.frame import Frame
+from purgatory_udf.columnar.reaper_times import wake_ups
+
+Moment = tuple[int, int]
+
+BY_CLOCK = -1
+ALIVE = 10**9
+
+
+def wakes(start_ms: int, *tasks: tuple[int, int, int]) -> list[Moment]:
+    """Tasks are (arrival, deadline, last ms alive); wake-ups (ms, number of the task that woke at once, or -1)."""
+    arrival, deadline, until = np.array(tasks, dtype=np.int64).reshape(-1, 3).T
+    columns = {"t": arrival * 1000, "seq": np.arange(len(tasks)), "deadline": deadline}
+    rows = wake_ups(Frame({**columns, "until": np.minimum(deadline, until)}), start_ms).rows
+    return [(t // 1000, seq) for t, seq in zip(rows.t.tolist(), rows.seq.tolist(), strict=True)]
+
+
+def test_a_task_comes_down_from_wheel_to_wheel_to_its_deadline() -> None:
+    assert wakes(1003, (1003, 1404, ALIVE)) == [(1200, BY_CLOCK), (1400, BY_CLOCK), (1404, BY_CLOCK)]
+
+
+def test_a_wheel_on_whose_border_the_deadline_lies_is_its_last() -> None:
+    assert wakes(1003, (1003, 1600, ALIVE)) == [(1600, BY_CLOCK)]
+
+
+def test_a_near_task_goes_into_the_first_wheel_though_a_coarser_bucket_would_begin_before() -> None:
+    assert wakes(15, (15, 30, ALIVE)) == [(30, BY_CLOCK)]
+
+
+def test_a_cancelled_task_leaves_its_bucket_queued_but_never_reaches_the_next() -> None:
+    assert wakes(1003, (1003, 1404, 1100)) == [(1200, BY_CLOCK)]
+    assert wakes(1003, (1003, 1404, 1200)) == [(1200, BY_CLOCK), (1400, BY_CLOCK)], "events come after the bucket"
+
+
+def test_a_bucket_that_begins_is_one_wake_up_for_all_its_tasks() -> None:
+    assert wakes(0, (0, 5, ALIVE), (1, 5, ALIVE), (5, 9, ALIVE)) == [(5, BY_CLOCK), (9, BY_CLOCK)]
+
+
+def test_where_the_clock_lags_a_bucket_has_begun_before_its_task_came_and_wakes_at_once() -> None:
+    # The clock stands at 0: 1010 is beyond the second wheel, and [800, 1200) of the third has begun. Then so has
+    # [1000, 1020) of the second: the same wake-up flushes both.
+    assert wakes(0, (1005, 1010, ALIVE)) == [(1005, 0), (1010, BY_CLOCK)]
+
+
+def test_a_task_that_has_woken_the_reaper_at_once_has_moved_the_clock_for_the_next_one() -> None:
+    assert wakes(0, (1005, 1010, ALIVE), (1005, 1010, ALIVE)) == [(1005, 0), (1010, BY_CLOCK)]
+
+
+def test_a_task_without_delay_wakes_nobody_unless_the_clock_lags() -> None:
+    assert wakes(7, (7, 7, ALIVE)) == []
+    assert wakes(7, (8, 8, ALIVE)) == [(8, 0)]
+
+
+def test_no_tasks_no_wake_ups() -> None:
+    assert wakes(0) == []
