@@ -1,1 +1,1 @@
-"""The group coordinator over batches of events: one group's state in and out as bytes, heartbeats decided on columns."""
+"""The group coordinator over batches of events: a group's state in and out as bytes, heartbeats on columns."""

@@ -11,11 +11,11 @@ import numpy as np
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
 from purgatory_udf.groups.clock import GroupClock
+from purgatory_udf.groups.comparison import ComparingJournal
 from purgatory_udf.groups.kept import PENDING, SESSIONS, Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.reference.coordinator import GroupCoordinator
 from purgatory_udf.reference.group import Group
-from purgatory_udf.reference.group_journal import GroupJournal
 from purgatory_udf.reference.group_operation import Beginning, GroupOperation
 from purgatory_udf.reference.group_request import group_request
 from purgatory_udf.reference.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat, SessionKeeper
@@ -30,7 +30,7 @@ class Machine(GroupCoordinator):
 
     def __init__(self, key: str, config: GroupConfig, kept: Kept) -> None:
         broker, self._name = parts_of(key)
-        self.clock, self.journal = GroupClock(), GroupJournal()
+        self.clock, self.journal = GroupClock(), ComparingJournal()
         super().__init__(broker, self.clock, config, self.journal)
         if kept.group is not None:
             self.groups[self._name] = kept.group

@@ -39,11 +39,13 @@ def parts_of(key: str) -> tuple[int, str]:
 
 
 def _numbers(column: pa.ChunkedArray) -> Array:
-    return pc.fill_null(column.cast(pa.int64()), _ABSENT).to_numpy()
+    numbers: Array = pc.fill_null(column.cast(pa.int64()), _ABSENT).to_numpy()
+    return numbers
 
 
 def _texts(column: pa.ChunkedArray) -> Array:
-    return pc.fill_null(column.cast(pa.string()), "").to_numpy().astype(object)
+    texts: Array = pc.fill_null(column.cast(pa.string()), "").to_numpy().astype(object)
+    return texts
 
 
 def rows_by_group(events: pa.Table) -> Iterator[tuple[str, Frame]]:
@@ -91,6 +93,12 @@ def _protocols(column: pa.ChunkedArray) -> Array:
     for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
         texts[row] = json.dumps(column[row].as_py())
     return texts
+
+
+def in_order(parts: list[Frame]) -> Frame:
+    """Several pieces of one group's rows as one."""
+    rows = Frame.concat(parts) if parts else ROWS.empty()
+    return rows.take(np.lexsort((rows.seq, rows.t))) if len(parts) > 1 else rows
 
 
 def event_at(rows: Frame, row: int, key: str) -> Mapping[str, Any]:

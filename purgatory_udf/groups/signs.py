@@ -4,8 +4,8 @@ While a group is stable, a heartbeat or an offset commit of a member changes not
 ends the open one and begins the next. So the sessions of a run of signs are the differences between consecutive times
 of one member, with a session timeout of 10 s:
 
-    member a    ●────4s────●─────6s─────●──────────12s──────────●        the second sign ends the first session, the third
-                                        └──────10s───────┤               the second; the last sign comes too late
+    member a    ●────4s────●─────6s─────●──────────12s──────────●       each sign ends the session before it, but
+                                        └──────10s───────┤              the last one comes too late
     member b    ●──────7s──────●───────9s───────●────────┊──10s──
                                                          limit: a's session expires
 

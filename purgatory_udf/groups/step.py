@@ -10,6 +10,7 @@ of any trace, are decided on columns, and a call that brings nothing else never 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.groups.comparison import REFUSALS
 from purgatory_udf.groups.ended import ENDED, ended_frame
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.machine import Machine
@@ -42,6 +44,7 @@ class Found:
     ended: list[Frame] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     signs: list[Frame] = field(default_factory=list)
+    disagreements: Counter[str] = field(default_factory=Counter)
 
     @property
     def operations(self) -> Frame:
@@ -100,6 +103,9 @@ class _Call:
         if run.length:
             self._found.ended.append(run.ended)
             self._found.signs.append(signs.take(slice(0, run.length)).with_columns(answer=run.answers))
+            self._found.disagreements.update(
+                {REFUSALS[ANSWERS[answer]]: int((run.answers == answer).sum()) for answer in set(run.answers) - {0}}
+            )
         return run.length
 
     def _take_one(self, at: int) -> int:
@@ -126,6 +132,7 @@ class _Call:
             return
         journal, self._kept, self._machine = self._machine.journal, self._machine.put_down(), None
         self._found.entries += journal.entries
+        self._found.disagreements.update(journal.disagreements)
         ended = [operation for operation in journal.operations if operation.completed]
         self._found.ended.append(
             ended_frame((one.outcome(), one.member_id if isinstance(one, DelayedHeartbeat) else "") for one in ended)

@@ -43,7 +43,7 @@ def control_path(layout: Layout) -> str:
 
 def groups_query(events: DataFrame, control: DataFrame, config: Config, limits: GroupLimits) -> DataFrame:
     """Query 3: what each group's coordinator does."""
-    packed = events.select(*COLUMNS).mapInArrow(_pack, from_arrow_schema(PACKED))
+    packed = events.select(*COLUMNS).mapInArrow(pack, from_arrow_schema(PACKED))
     return (
         packed.unionByName(control.select(*PACKED.names))
         .withWatermark("event_time", f"{config.max_disorder_ms + 1} milliseconds")
@@ -58,7 +58,7 @@ def groups_query(events: DataFrame, control: DataFrame, config: Config, limits: 
     )
 
 
-def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Events as one value per group and Arrow batch; one more row, of no group, tells the batch's latest time."""
     for batch in batches:
         if not batch.num_rows:

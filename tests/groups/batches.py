@@ -1,9 +1,10 @@
-"""A trace of groups cut into batches, each group's state kept as bytes in between; and what the reference says of it."""
+"""A trace of groups cut into batches, the state kept as bytes in between; and what the reference says of the trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
-from purgatory_udf.groups.rows import key_of, parts_of, rows_by_group
+from purgatory_udf.groups.rows import ROWS, key_of, parts_of, rows_by_group
 from purgatory_udf.groups.snapshot import from_bytes, to_bytes
 from purgatory_udf.groups.step import WORTH_COLUMNS, Found, step
 from purgatory_udf.groups.words import FOREVER
@@ -65,8 +66,9 @@ class Batches:
 
     def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
         kept = from_bytes(self._state[key], key) if key in self._state else Kept()
-        events = rows if rows is not None else next_to_nothing()
-        kept, found = step(key, kept, events, horizon_ms, self._config, self._worth_columns)
+        kept, found = step(
+            key, kept, rows if rows is not None else ROWS.empty(), horizon_ms, self._config, self._worth_columns
+        )
         self._state[key] = to_bytes(kept)
         self._note(key, found, kept)
 
@@ -78,19 +80,13 @@ class Batches:
         told.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
 
 
-def next_to_nothing() -> Any:
-    from purgatory_udf.groups.rows import ROWS
-
-    return ROWS.empty()
-
-
 def in_batches(
     events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = WORTH_COLUMNS
 ) -> Batches:
     """Replay the events, in their order, cut before the events at these places; then drain."""
     borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     batches = Batches(config, worth_columns)
-    for begin, end in zip(borders, borders[1:], strict=False):
+    for begin, end in pairwise(borders):
         batches.take(events[begin:end])
     if config.drain:
         batches.drain()

@@ -1,0 +1,175 @@
+"""Spark's groups around the coordinator: whatever batches, chunks and disorder, the tables say the same."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from batches import Event, reference_of
+from group_strategies import GroupTraffic, group_traffic
+from group_timeline import GroupTimeline, operation_line
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream.groups_by_hand import Groups
+
+from purgatory_udf.columnar.outcome_rows import outcomes_of
+from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.groups.packet import OPEN, TALLIES, Tables
+from purgatory_udf.outcomes import Outcome, Transition
+from purgatory_udf.reference.group_journal import StateChange
+from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
+from purgatory_udf.stream.group_queries import pack
+from purgatory_udf.stream.packing import CLOCK
+from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS
+
+_TABLES = {
+    "completions": COMPLETIONS,
+    "expirations": EXPIRATIONS,
+    "group_transitions": GROUP_TRANSITIONS,
+    "group_tallies": TALLIES,
+}
+_SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> dict[str, pa.Table]:
+    """The query over these batches, then the row that lets the clock run out."""
+    end_us = max(event["time_us"] for batch in batches for event in batch)
+    limits = GroupLimits(config.group, config.max_disorder_ms > 0, end_us // 1000)
+    tables = Tables("run", end_us, config.drain)
+    groups = Groups(coordinating(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
+    found: list[bytes] = []
+    for batch in [*batches, None, []]:
+        rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch)
+        found += [row[-1] for row in groups.batch(rows) if row[-1]]
+        groups.advance()
+    assert groups.dropped == 0
+    assert not groups.timers, "nothing is left to fire"
+    return {
+        table: pa.concat_tables([schema.empty_table(), *(tables.rows(table, value) for value in found)])
+        for table, schema in _TABLES.items()
+    }
+
+
+def _packed(batch: list[Event]) -> list[tuple[Any, int, bytes]]:
+    if not batch:
+        return []
+    events = pa.Table.from_pylist([{"broker": 0} | event for event in batch], schema=EVENTS)
+    packed = pa.Table.from_batches(list(pack(iter(events.to_batches()))))
+    times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+
+
+def transitions_of(rows: pa.Table) -> list[Transition]:
+    """Group by group, in order; within one group the rows have the order in which they were written."""
+    found = [
+        Transition(
+            group=row["group"],
+            broker=row["broker"],
+            at_us=at_us,
+            from_state=row["from_state"],
+            to_state=row["to_state"],
+            reason=row["reason"],
+            generation=row["generation"],
+            members=tuple(row["members"]),
+        )
+        for row, at_us in zip(rows.to_pylist(), rows["at"].cast(pa.int64()).to_pylist(), strict=True)
+    ]
+    return sorted(found, key=lambda one: (one.broker, one.group))
+
+
+def expected(events: list[Event], config: Config) -> tuple[list[Outcome], list[Transition]]:
+    told = reference_of(events, config)
+    outcomes = sorted((one for mine in told.values() for one in mine.outcomes), key=lambda one: one.operation_id)
+    changes = [entry.transition for mine in told.values() for entry in mine.journal if isinstance(entry, StateChange)]
+    return outcomes, sorted(changes, key=lambda one: (one.broker, one.group))
+
+
+def told(tables: dict[str, pa.Table]) -> tuple[list[Outcome], list[Transition]]:
+    outcomes = outcomes_of(tables["completions"], tables["expirations"])
+    return outcomes, transitions_of(tables["group_transitions"])
+
+
+def cut(events: list[Event], cuts: set[int]) -> list[list[Event]]:
+    """Cut between milliseconds only, as the staged files of a replay are."""
+    batches: list[list[Event]] = [[]]
+    for place, event in enumerate(events):
+        if place in cuts and batches[-1] and batches[-1][-1]["time_us"] // 1000 < event["time_us"] // 1000:
+            batches.append([])
+        batches[-1].append(event)
+    return batches
+
+
+@_SOME
+@given(group_traffic(), st.sets(st.integers(1, 80), max_size=8), st.sampled_from((1, 2, 10_000)))
+def test_batches_and_chunks_change_nothing(traffic: GroupTraffic, cuts: set[int], chunk: int) -> None:
+    tables = streamed(cut(traffic.events, cuts), traffic.config, chunk)
+    assert told(tables) == expected(traffic.events, traffic.config)
+
+
+@_SOME
+@given(group_traffic(), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_events_out_of_order_within_the_allowed_disorder_change_nothing(
+    traffic: GroupTraffic, disorder_ms: int, random: Random
+) -> None:
+    config = traffic.config.model_copy(update={"max_disorder_ms": disorder_ms})
+    late = sorted(traffic.events, key=lambda event: event["time_us"] + random.randint(0, disorder_ms * 1000))
+    batches = [late[at : at + 7] for at in range(0, len(late), 7)]
+    assert told(streamed(batches, config)) == expected(traffic.events, config)
+
+
+@_SOME
+@given(group_traffic())
+def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
+    config = traffic.config.model_copy(update={"drain": False})
+    tables = streamed([traffic.events], config)
+    assert told(tables) == expected(traffic.events, config)
+    counted = [row["n"] for row in tables["group_tallies"].to_pylist() if row["what"] == OPEN]
+    assert sum(counted) == sum(len(mine.open) for mine in reference_of(traffic.events, config).values())
+
+
+def vanishing() -> GroupTimeline:
+    """
+    a and b join at 1000, are stable from 4200 on, and show their last signs of life at 6000 and 7500:
+
+    6000       7500        16000                 17500
+    a          b           a's session expires:  b's session expires while the round waits for it:
+                           a round begins        nobody is left
+    """
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(4100, "b")
+    group.sync(4200, "a")
+    group.heartbeat(6000, "a")
+    group.heartbeat(7500, "b")
+    return group
+
+
+_VANISHED = [
+    "heartbeat g-a: 6000 to 16000 of 16000, expired",
+    "heartbeat g-b: 7500 to 17500 of 17500, expired",
+    "join g: 16000 to 17500 of 21000, completed by no_members",
+]
+_TO_EMPTY = [
+    (1000, "PreparingRebalance", ("a",)),
+    (4000, "CompletingRebalance", ("a", "b")),
+    (4200, "Stable", ("a", "b")),
+    (16000, "PreparingRebalance", ("b",)),
+    (17500, "Empty", ()),
+]
+
+
+@pytest.mark.parametrize("ticks", [[], [16_500, 40_000], list(range(8000, 40_000, 500))], ids=["none", "two", "many"])
+def test_a_group_whose_members_all_vanish_ends_empty_without_one_further_event(ticks: list[int]) -> None:
+    """With `clock` events, which are no group's, and with none, when the run drains."""
+    group = vanishing()
+    for ms in ticks:
+        group.until(ms)
+    config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
+    tables = streamed(cut(group.events, set(range(len(group.events)))), config)
+    outcomes, transitions = told(tables)
+    assert sorted(operation_line(one) for one in outcomes if one.ended_us > 7_500_000) == _VANISHED
+    assert [(one.at_us // 1000, one.to_state, one.members) for one in transitions] == _TO_EMPTY
+    assert set(tables["expirations"]["after_end"].to_pylist()) == ({False} if ticks else {False, True})
