@@ -30,7 +30,6 @@ class Window:
         return cls(delay_ms, max(rebalance_timeout_ms - delay_ms, 0))
 
     def next(self, configured_delay_ms: int) -> Window:
-        """Kafka takes this window's length off what remains, not the next one's."""
         return Window(min(configured_delay_ms, self.remaining_ms), max(self.remaining_ms - self.delay_ms, 0))
 
 

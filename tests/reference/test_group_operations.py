@@ -86,18 +86,21 @@ def test_an_operation_that_a_request_begins_for_itself_has_its_seq_and_every_oth
 
 
 def test_derived_ids_depend_on_nothing_but_the_groups_own_events() -> None:
-    def ids(name: str, *, company: bool) -> set[int]:
+    def derived_ids(name: str, broker: int, *, company: bool) -> set[int]:
         timeline = GroupTimeline()
-        timeline.join(1000, "a", group=name, seq=100)
-        timeline.leave(7000, "a", group=name, seq=101)
+        timeline.join(1000, "a", group=name, broker=broker)
+        timeline.leave(7000, "a", group=name, broker=broker)
         if company:
-            timeline.join(900, "x", group="another", seq=10)
-            timeline.join(6999, "x", group=name, broker=1, seq=11)
+            timeline.join(900, "x", group="another")
+            timeline.join(6999, "x", group=name, broker=broker + 1)
         outcomes = timeline.replay(drain=True).outcomes
-        return {o.operation_id for o in outcomes if o.broker == 0 and o.key in (name, f"{name}-a")}
+        mine = [one for one in outcomes if one.broker == broker and one.key in (name, f"{name}-a")]
+        return {one.operation_id for one in mine if one.operation_id < 0}
 
-    assert ids("g", company=True) == ids("g", company=False)
-    assert {one for one in ids("g", company=False) if one < 0}.isdisjoint(ids("h", company=False))
+    alone = derived_ids("g", 0, company=False)
+    assert derived_ids("g", 0, company=True) == alone
+    assert alone.isdisjoint(derived_ids("h", 0, company=False))
+    assert alone.isdisjoint(derived_ids("g", 1, company=False))
 
 
 def test_a_record_says_whose_operation_it_is() -> None:

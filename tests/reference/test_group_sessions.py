@@ -245,22 +245,20 @@ def test_a_session_ends_before_a_sync_of_the_same_millisecond() -> None:
 
 
 def test_members_that_fail_together_go_in_the_order_in_which_their_sessions_were_armed() -> None:
-    # b's session waits in coarse wheels, a's is armed 20 ms before its end: in the wheels a would come first
+    """b's session waits in a coarse wheel until 5020, when a's is in the bucket of 5025 already: there a comes first."""
     group = GroupTimeline()
-    group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=19)
-    group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=1019)
+    group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=10)
+    group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=1024)
     group.join(1000, "c", rebalance_timeout_ms=3000)
     for member in ("a", "b", "c"):
         group.sync(4001, member)
-    for ms in range(4010, 5001, 10):
-        group.heartbeat(ms, "c")
+    for ms in range(4005, 5020, 5):
         group.heartbeat(ms, "a")
-    group.heartbeat(5001, "a")
-    group.until(5020)
-    assert group.log(since=5002) == [
-        "5020 b out: session",
-        "5020 Stable → PreparingRebalance 1 [a c]: session of b expired",
-        "5020 a out: session",
+    group.until(5025)
+    assert group.log(since=5016) == [
+        "5025 b out: session",
+        "5025 Stable → PreparingRebalance 1 [a c]: session of b expired",
+        "5025 a out: session",
     ]
 
 
