@@ -1,0 +1,156 @@
+"""Every law on sound tables, and each one on tables that break it and no other."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.audit import Finding, audit, report, require_all
+from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.stream import runs
+from purgatory_udf.tables import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+END_ONCE = "each operation of the trace ended at most once"
+OPEN = "open are those that the run left open"
+NO_ID_TWICE = "no operation id twice"
+IN_TIME = "completed no later than the deadline"
+AT_DEADLINE = "expired at the deadline"
+WAIT = "waited from start to end"
+WATCHES = "a watch is an operation's, and ends by its deadline"
+LINES = "accepted and rejected lines are all lines"
+
+
+def _at(ms: float) -> datetime:
+    return START + timedelta(milliseconds=ms)
+
+
+def _event(seq: int, type: str = "produce") -> dict[str, Any]:
+    return {"seq": seq, "type": type, "event_time": _at(seq)}
+
+
+def _end(operation_id: int, table: str, **changed: Any) -> dict[str, Any]:
+    """An operation that began half a ms after its number, with 10 ms to wait: 4 of them if it completed."""
+    waited = 4 if table == "completions" else 10
+    ended = _at(operation_id + waited) if table == "expirations" else _at(operation_id + waited + 0.25)
+    times = {"started_at": _at(operation_id + 0.5), "deadline": _at(operation_id + 10)}
+    ended_at = "completed_at" if table == "completions" else "expired_at"
+    common = {"operation_id": operation_id, "kind": "produce", "wait_ms": waited, **times}
+    return {**common, ended_at: ended, **changed}
+
+
+def _watch(operation_id: int, **changed: Any) -> dict[str, Any]:
+    times = {"started_at": _at(operation_id), "deadline": _at(operation_id + 10), "ended_at": _at(operation_id + 4.75)}
+    return {"operation_id": operation_id, "kind": "produce", **times, **changed}
+
+
+def _add(spark: SparkSession, out: Path, table: str, *rows: dict[str, Any]) -> None:
+    schema = from_arrow_schema(TABLES[table])
+    values = [tuple(row.get(name) for name in schema.names) for row in rows]
+    spark.createDataFrame(values, schema).coalesce(1).write.format("delta").mode("append").save(str(out / table))
+
+
+def _record(spark: SparkSession, out: Path, *, drain: bool = False, finished: bool = True, **counts: int) -> None:
+    run = runs.Run("run-1", "replay", {"events": str(out / "events")}, {"drain": drain}, started_at=START)
+    runs.save(spark, str(out / "runs"), run.finished(counts) if finished else run)
+
+
+@pytest.fixture(scope="module")
+def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Operations 1 and 2 completed, 3 and 4 expired, 5 is open; 9 moves a high watermark; one line was rejected."""
+    out = tmp_path_factory.mktemp("sound")
+    _add(spark, out, "events", *map(_event, range(1, 6)), _event(9, "partition"))
+    _add(spark, out, "rejected_events", {"raw": "{", "reason": "not JSON", "source": "t.jsonl", "line": 7})
+    _add(spark, out, "completions", _end(1, "completions"), _end(2, "completions"))
+    _add(spark, out, "expirations", _end(3, "expirations"), _end(4, "expirations"))
+    _add(spark, out, "watches", *map(_watch, (1, 2, 2, 3, 4)))
+    _record(spark, out, open=1, lines=7)
+    return out
+
+
+@pytest.fixture
+def out(sound: Path, tmp_path: Path, spark: SparkSession) -> Path:
+    """A copy of the sound tables to break."""
+    copy = tmp_path / "out"
+    shutil.copytree(sound, copy)
+    _record(spark, copy, open=1, lines=7)
+    return copy
+
+
+def test_sound_tables_keep_every_law(spark: SparkSession, sound: Path) -> None:
+    assert audit(spark, str(sound)) == [
+        Finding(END_ONCE, 5, 0),
+        Finding(OPEN, 1, 0, note="1 open"),
+        Finding(NO_ID_TWICE, 4, 0),
+        Finding(IN_TIME, 2, 0),
+        Finding(AT_DEADLINE, 2, 0),
+        Finding(WAIT, 4, 0),
+        Finding(WATCHES, 5, 0),
+        Finding(LINES, 7, 0, note="6 accepted, 1 rejected"),
+    ]
+
+
+def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: Path) -> None:
+    # A completed and an expired end; an end that nobody asked for; a group's operation, written twice.
+    _add(spark, out, "expirations", _end(1, "expirations"))
+    _add(spark, out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
+    # Groups' operations that break one law each: late, late by a microsecond, a wait that is no difference; and one
+    # that ends in the last microsecond of its deadline's millisecond, which is in time.
+    _add(spark, out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
+    _add(spark, out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
+    _add(spark, out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))
+    _add(spark, out, "completions", _end(94, "completions", kind="sync", completed_at=_at(104.999), wait_ms=10))
+    # Watches of nobody, and after the deadline; an operation that ended nowhere; a line that went nowhere.
+    _add(spark, out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
+    _add(spark, out, "events", _event(6, "fetch"))
+    _record(spark, out, open=1, lines=9)
+    assert audit(spark, str(out)) == [
+        Finding(END_ONCE, 7, 2, (1, 77)),
+        Finding(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
+        Finding(NO_ID_TWICE, 10, 2, (1, 90)),
+        Finding(IN_TIME, 7, 1, (91,)),
+        Finding(AT_DEADLINE, 5, 1, (92,)),
+        Finding(WAIT, 12, 1, (93,)),
+        Finding(WATCHES, 7, 2, (4, 66)),
+        Finding(LINES, 9, 1, (), "7 accepted, 1 rejected"),
+    ]
+
+
+def test_a_drained_run_leaves_nothing_open(spark: SparkSession, out: Path) -> None:
+    _record(spark, out, drain=True, open=1, lines=7)
+    broken = [law for law in audit(spark, str(out)) if law.broken]
+    assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
+
+
+def test_an_unfinished_run_may_have_open_operations(spark: SparkSession, out: Path) -> None:
+    _record(spark, out, drain=True, finished=False)
+    laws = {law.law: law for law in audit(spark, str(out))}
+    assert laws[OPEN] == Finding(OPEN, 1, 0, note="1 open; the run has not finished")
+    assert LINES not in laws
+
+
+def test_a_folder_without_a_run_is_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no replay is recorded in .*/runs"):
+        audit(spark, str(tmp_path))
+
+
+def test_the_report_is_a_table_and_a_broken_law_an_error() -> None:
+    findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
+    assert report(findings) == [
+        "Laws",
+        "  law                                    checked  broken  for example",
+        "  open are those that the run left open        1       0  1 open",
+        "  no operation id twice                   12,345       2  operation 3, 4",
+    ]
+    with pytest.raises(LawBrokenError, match="1 of 2 laws are broken"):
+        require_all(findings)
+    require_all(findings[:1])
