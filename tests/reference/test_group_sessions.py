@@ -245,7 +245,7 @@ def test_a_session_ends_before_a_sync_of_the_same_millisecond() -> None:
 
 
 def test_members_that_fail_together_go_in_the_order_in_which_their_sessions_were_armed() -> None:
-    """b's session waits in a coarse wheel until 5020, when a's is in the bucket of 5025 already: there a comes first."""
+    """b's session waits in a coarse wheel until 5020, when a's is in the bucket of 5025 already: a is first there."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=10)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=1024)
