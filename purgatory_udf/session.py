@@ -32,7 +32,6 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
 }
 
 # Delta and Spark both plan for clusters; on one machine their defaults are hundreds of empty tasks.
@@ -69,7 +68,9 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
-    spark.sparkContext.setLogLevel(settings["spark.log.level"])
+    if not submitted:
+        # A JVM made from within Python is taken for a shell, and shells warn whatever the log's settings say.
+        spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
