@@ -101,7 +101,8 @@ def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, envi
 def _environment(
     root: Path, home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
+    # Without the safe path, jobs/inspect.py beside the job's file would stand in for Python's own `inspect`.
+    given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root), "PYTHONSAFEPATH": "1"}
     # A cluster's workers and its drivers have a Python of their own, which the user names; here it is ours.
     if runs_here(settings):
         if "spark.pyspark.driver.python" not in settings:

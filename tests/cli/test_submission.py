@@ -50,6 +50,7 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
     assert call.environ == {
         "SPARK_HOME": str(home),
         "PURGATORY_HOME": str(root),
+        "PYTHONSAFEPATH": "1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_SUBMIT_OPTS": f"-Dlog4j2.configurationFile=file:{root}/conf/log4j2.properties".replace(" ", "%20"),
