@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.columnar.explode import explode
+from purgatory_udf.columnar.explode import ROWS, explode
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.partition import State, Step, step
 from purgatory_udf.columnar.pending import Packet, Pending, packets
 from purgatory_udf.columnar.records import outcome_tables
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.tables import EVENTS
+from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS
 
 END_OF_TIME_MS = 2**52
 
@@ -57,8 +57,6 @@ class Engine:
 
     def drain(self) -> list[tuple[Settled, list[str]]]:
         """Let the clock run past every deadline."""
-        from purgatory_udf.columnar.explode import ROWS
-
         results: list[tuple[Settled, list[str]]] = []
         for group, state in list(self.states.items()):
             self._settle(self._step(group, state, [], ROWS.empty(), END_OF_TIME_MS), state.keys, results)
@@ -67,8 +65,8 @@ class Engine:
     def _group(self, key: str) -> int:
         return self._group_of.setdefault(key, len(self._group_of) % self.groups)
 
-    def _step(self, group: int, state: State, names: list[str], rows: object, horizon: int) -> Step:
-        found = step(state, names, rows, horizon, self.retain_bytes)  # type: ignore[arg-type]
+    def _step(self, group: int, state: State, names: list[str], rows: Frame, horizon: int) -> Step:
+        found = step(state, names, rows, horizon, self.retain_bytes)
         if self.keep_walks:
             self.walks.append((found.walks, state.keys))
         self.states[group] = State.from_bytes(state.to_bytes()) if self.through_bytes else state
@@ -90,8 +88,6 @@ def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None
     results = [result for batch in batches for result in engine.feed(batch)] + engine.drain()
     tables = [outcome_tables(settled, keys, engine.run_id, trace_end_us) for settled, keys in results]
     if not tables:
-        from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
-
         return COMPLETIONS.empty_table(), EXPIRATIONS.empty_table()
     return pa.concat_tables([table[0] for table in tables]), pa.concat_tables([table[1] for table in tables])
 

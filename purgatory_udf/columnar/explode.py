@@ -5,6 +5,7 @@ What-if settings take effect here, so that everything after it sees one delay an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,13 +263,14 @@ def explode(events: pa.Table, config: Config) -> Exploded:
     events = events.combine_chunks()
     types = events["type"]
     parts: list[tuple[pa.Array, Frame]] = []
-    for name, make in (
-        ("produce", lambda some: _produces(some, config)),
-        ("fetch", lambda some: _fetches(some, config)),
-        ("delete_records", lambda some: _deletes(some, config)),
-        ("create_topics", lambda some: _creates(some, config)),
-        ("partition", _changes),
-    ):
+    makers: dict[str, Callable[[pa.Table], list[tuple[pa.Array, Frame]]]] = {
+        "produce": lambda some: _produces(some, config),
+        "fetch": lambda some: _fetches(some, config),
+        "delete_records": lambda some: _deletes(some, config),
+        "create_topics": lambda some: _creates(some, config),
+        "partition": _changes,
+    }
+    for name, make in makers.items():
         some = events.filter(pc.equal(types, name))
         if len(some):
             parts += make(some.combine_chunks())

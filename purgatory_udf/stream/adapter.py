@@ -16,12 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from purgatory_udf.columnar.codec import pack
 from purgatory_udf.columnar.explode import Exploded
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.partition import State, Step, step
 from purgatory_udf.columnar.pending import Packet, Pending, packets
 from purgatory_udf.columnar.words import FOREVER
-from purgatory_udf.stream.packing import CLOCK, decode, encode, explode_nothing, together
+from purgatory_udf.stream.packing import CLOCK, decode, encode, together
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
@@ -143,10 +144,5 @@ def settling() -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[p
 
 
 def settled_bytes(operations: Frame, watches: Frame, keys: list[str]) -> bytes:
-    from purgatory_udf.columnar.codec import pack
-
     names = Frame({"name": np.array(keys, dtype=object)})
     return pack({"keys": names, "operations": operations, "watches": watches})
-
-
-__all__ = ["OUTPUT_SCHEMA", "PENDING_SCHEMA", "SETTLED_SCHEMA", "STATE_SCHEMA", "Limits", "explode_nothing", "keyed"]

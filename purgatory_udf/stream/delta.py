@@ -61,6 +61,3 @@ def identity(spark: SparkSession, path: str) -> dict[str, Any]:
     latest = table.history(1).select("version").first()
     assert detail is not None and latest is not None
     return {"table": detail.id, "version": latest.version, "files": detail.numFiles}
-
-
-__all__ = ["create", "exists", "identity", "is_file", "is_table", "remove"]

@@ -28,9 +28,7 @@ from purgatory_udf.stream.packing import CLOCK
 
 # The scalars say what `inspect` shows without opening the state.
 STATE_SCHEMA = "members BIGINT, next_deadline_ms BIGINT, state_name STRING, state BINARY, waiting BINARY"
-# The scalars say which tables a packet has rows for.
-OUTPUT_SCHEMA = "completed BIGINT, expired BIGINT, transitions BIGINT, tallied BIGINT, payload BINARY"
-_OUTPUT = ["completed", "expired", "transitions", "tallied", "payload"]
+OUTPUT_SCHEMA = "payload BINARY"
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,8 @@ def coordinating(limits: GroupLimits) -> Callable[[Any, Iterator[pd.DataFrame], 
             # It tells the time by having come; nothing is kept, so nothing fires.
             return
         found = _call(key[0], values, group, limits)
-        row = _row(key[0], found)
-        if any(row[:-1]):
-            yield pd.DataFrame([row], columns=_OUTPUT)
+        if found:
+            yield pd.DataFrame({"payload": [packet(key[0], found)]})
 
     return run
 
@@ -102,10 +99,3 @@ def _leave(group: GroupState, kept: Kept, later: Frame, watermark: int) -> None:
     group.update((members, deadline if deadline < FOREVER else None, kept.state, to_bytes(kept), held))
     if wake < FOREVER:
         group.setTimeoutTimestamp(max(wake, watermark))
-
-
-def _row(key: str, found: Found) -> tuple[int, int, int, int, bytes]:
-    operations = found.operations
-    expired = int(operations.expired.sum())
-    counts = (len(operations) - expired, expired, len(found.transitions), sum(found.disagreements.values()))
-    return (*counts, packet(key, found) if any(counts) else b"")

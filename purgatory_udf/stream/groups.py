@@ -1,6 +1,7 @@
-"""The groups of a replay from beginning to end: stream, let the clock run out, count.
+"""The groups of a replay from beginning to end: stream, let the clock run out, write the tables, count.
 
-As with partitions, every step may be interrupted and run again.
+As with partitions, every step may be interrupted and run again: the stream goes on from its checkpoint, and each table
+is written in one transaction that Delta takes once.
 """
 
 from __future__ import annotations
@@ -8,29 +9,41 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.groups.comparison import DISAGREEMENTS
-from purgatory_udf.groups.packet import OPEN, TALLIES, Tables
+from purgatory_udf.groups.packet import OPEN, Tables
 from purgatory_udf.groups.words import API_OF, KINDS
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.group_adapter import GroupLimits
-from purgatory_udf.stream.group_queries import control_path, groups_query, tallies_path, write_groups
+from purgatory_udf.stream.group_queries import groups_query, table_of
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import delta_stream
+from purgatory_udf.stream.queries import delta_stream, to_delta
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.stream.watch import follow_to_end
 from purgatory_udf.tables import GROUP_TRANSITIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-# `runs` names the groups that disagree most; all are in the tallies.
+PACKETS = pa.schema([("payload", pa.binary())])
+# `runs` names the groups that disagree most; the packets have them all.
 _NAMED_IN_RUNS = 50
+
+
+def packets_path(layout: Layout) -> str:
+    """What the coordinators found, packed by call."""
+    return f"{layout.machinery}/groups"
+
+
+def control_path(layout: Layout) -> str:
+    """The row that lets the groups' clock run past the end of a finished trace."""
+    return f"{layout.machinery}/group_control"
 
 
 def replay_groups(
@@ -40,40 +53,32 @@ def replay_groups(
     if not _has_groups(spark, events):
         return {}
     delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
-    delta.create(spark, tallies_path(layout), TALLIES)
+    delta.create(spark, packets_path(layout), PACKETS)
     delta.create(spark, control_path(layout), PACKED)
-    _stream(spark, config, layout, run, found, events, files)
+    _stream(spark, config, layout, found, events, files)
     _run_out_the_clock(spark, layout, found)
-    _stream(spark, config, layout, run, found, events, files)
-    return _counts(spark, layout)
+    _stream(spark, config, layout, found, events, files)
+    packets = spark.read.format("delta").load(packets_path(layout))
+    tables = Tables(run.run_id, found.last_us, config.drain)
+    _write(packets, tables, layout, f"{run.run_id}/{run.configuration['stream']}")
+    return _counts(spark, packets, tables, layout)
 
 
 def _has_groups(spark: SparkSession, events: str) -> bool:
     return bool(spark.read.format("delta").load(events).where(sf.col("type").isin(*API_OF)).select("type").head(1))
 
 
-def _stream(
-    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, events: str, files: int
-) -> None:
+def _stream(spark: SparkSession, config: Config, layout: Layout, found: Survey, events: str, files: int) -> None:
     """The query, over all events there are now."""
     assert found.last_us is not None
-    limits = GroupLimits(config.group, config.max_disorder_ms > 0, found.last_us // 1000)
     frame = groups_query(
         delta_stream(spark, events, files, delta.began(spark, events)),
         delta_stream(spark, control_path(layout)),
         config,
-        limits,
+        GroupLimits(config.group, config.max_disorder_ms > 0, found.last_us // 1000),
     )
-    tables = Tables(run.run_id, found.last_us, config.drain)
-    stream_id = f"{run.run_id}/{run.configuration['stream']}"
-    query = (
-        frame.writeStream.foreachBatch(write_groups(layout, tables, stream_id))
-        .queryName("groups")
-        .option("checkpointLocation", layout.checkpoint("groups"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    dropped = follow_to_end(query, "groups", found)
+    writer = to_delta(frame, packets_path(layout), layout.checkpoint("groups"), "groups")
+    dropped = follow_to_end(writer.trigger(availableNow=True).start(), "groups", found)
     if dropped:
         raise LawBrokenError(
             f"{dropped} packed rows of groups came later than max_disorder_ms={config.max_disorder_ms} allows and were "
@@ -97,14 +102,27 @@ def _run_out_the_clock(spark: SparkSession, layout: Layout, found: Survey) -> No
     row.write.format("delta").mode("append").save(path)
 
 
-def _counts(spark: SparkSession, layout: Layout) -> dict[str, Any]:
+def _write(packets: DataFrame, tables: Tables, layout: Layout, stream_id: str) -> None:
+    """Each table in one transaction: one that is repeated after a crash is skipped."""
+    for table in ("completions", "expirations", "group_transitions"):
+        (
+            table_of(packets, table, tables)
+            .write.format("delta")
+            .mode("append")
+            .option("txnAppId", f"{stream_id}/groups/{table}")
+            .option("txnVersion", 0)
+            .save(layout.table(table))
+        )
+
+
+def _counts(spark: SparkSession, packets: DataFrame, tables: Tables, layout: Layout) -> dict[str, Any]:
     def rows(table: str) -> int:
         frame = spark.read.format("delta").load(layout.table(table))
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
 
     totals: Counter[str] = Counter()
     by_group: dict[str, dict[str, int]] = {}
-    tallies = spark.read.format("delta").load(tallies_path(layout)).groupBy("broker", "group", "what").agg(sf.sum("n"))
+    tallies = table_of(packets, "tallies", tables).groupBy("broker", "group", "what").agg(sf.sum("n"))
     for broker, group, what, n in tallies.collect():
         totals[what] += n
         if what in DISAGREEMENTS:

@@ -59,7 +59,7 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     # Reading a store asks its coordinator, which a session has only once its streams have been looked at.
     assert spark.streams.active is not None
     states = spark.read.format("statestore").load(path)
-    value = "value.groupState" if "groupState" in states.schema["value"].dataType.fieldNames() else "value"
+    value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
     rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_by_key, _SCHEMA).cache()
     totals = rows.selectExpr("count(*) AS keys", "sum(open) AS open", "sum(bytes) AS bytes").first()
     assert totals is not None

@@ -22,6 +22,11 @@ class Layout:
         return f"{self.machinery}/settling"
 
     @property
+    def ended(self) -> str:
+        """Settled operations, packed: what the gauges are worked out from."""
+        return f"{self.machinery}/ended"
+
+    @property
     def control(self) -> str:
         """The row that lets the clock run past the end of a finished trace."""
         return f"{self.machinery}/control"

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.columnar.codec import pack, unpack
-from purgatory_udf.columnar.explode import Exploded, explode
+from purgatory_udf.columnar.explode import ROWS, Exploded, explode
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Config
 from purgatory_udf.tables import TIMESTAMP
@@ -60,15 +60,15 @@ def _times(us: list[int]) -> pa.Array:
 
 def _by_group(exploded: Exploded, config: Config) -> Iterator[tuple[str, Exploded]]:
     groups: dict[str, list[int]] = {}
-    for number, key in enumerate(exploded.keys):
-        groups.setdefault(group_of(key, config), []).append(number)
+    for place, name in enumerate(exploded.keys):
+        groups.setdefault(group_of(name, config), []).append(place)
     rows = exploded.rows
     begin = np.searchsorted(rows.key, np.arange(len(exploded.keys) + 1))
     for group, members in groups.items():
         if len(members) == 1:
-            (key,) = members
-            mine = rows.take(slice(int(begin[key]), int(begin[key + 1])))
-            yield group, Exploded([exploded.keys[key]], mine.with_columns(key=np.zeros(len(mine), dtype=np.int64)))
+            only = members[0]
+            mine = rows.take(slice(int(begin[only]), int(begin[only + 1])))
+            yield group, Exploded([exploded.keys[only]], mine.with_columns(key=np.zeros(len(mine), dtype=np.int64)))
             continue
         at = np.concatenate([np.arange(begin[key], begin[key + 1]) for key in members])
         number = np.repeat(np.arange(len(members)), [begin[key + 1] - begin[key] for key in members])
@@ -96,12 +96,6 @@ def together(parts: list[Exploded]) -> Exploded:
         number = np.array([names.setdefault(name, len(names)) for name in part.keys], dtype=np.int64)
         frames.append(part.rows.with_columns(key=number[part.rows.key]))
     if not frames:
-        return Exploded([], explode_nothing())
+        return Exploded([], ROWS.empty())
     rows = Frame.concat(frames)
     return Exploded(list(names), rows.take(np.lexsort((rows.sub, rows.seq, rows.t, rows.key))))
-
-
-def explode_nothing() -> Frame:
-    from purgatory_udf.columnar.explode import ROWS
-
-    return ROWS.empty()

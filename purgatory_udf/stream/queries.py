@@ -22,7 +22,7 @@ from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 # What the partition query reads of an event.
 COLUMNS = (
@@ -103,6 +103,13 @@ def write_outcomes(
         try:
             if not batch.count():
                 return
+            (
+                batch.write.format("delta")
+                .mode("append")
+                .option("txnAppId", f"{stream_id}/ended")
+                .option("txnVersion", number)
+                .save(layout.ended)
+            )
             for table in OUTCOMES:
                 rows = batch.mapInArrow(rows_of(table, run_id, trace_end_us), from_arrow_schema(TABLES[table]))
                 if table == "expirations" and not drain:

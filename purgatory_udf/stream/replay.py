@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.adapter import Limits
+from purgatory_udf.stream.gauges import write_gauges
+from purgatory_udf.stream.groups import replay_groups
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import (
@@ -78,7 +79,11 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     stream.run_out_the_clock()
     stream.watches(events, files)
     stream.operations()
-    counts = _counts(spark, options, layout, found)
+    groups = replay_groups(spark, options.config, layout, run, found, events, files)
+    log.info("working out the gauges")
+    assert found.first_us is not None and found.last_us is not None
+    write_gauges(spark, layout, options.config, run.run_id, found.first_us, found.last_us)
+    counts = {**_counts(spark, options, layout, found), **groups}
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
     return done
@@ -148,10 +153,11 @@ class _Stream:
         self.spark, self.config, self.layout, self.run, self.found = spark, config, layout, run, found
         retain = min(found.most_bytes, config.fetch.max_bytes)
         self.limits = Limits(config.settle_buckets, retain, config.max_disorder_ms > 0)
-        self.dropped = 0
         delta.create(spark, layout.control, PACKED)
         if not delta.is_table(spark, layout.settling):
             spark.createDataFrame([], "bucket INT, payload BINARY").write.format("delta").save(layout.settling)
+        if not delta.is_table(spark, layout.ended):
+            spark.createDataFrame([], "payload BINARY").write.format("delta").save(layout.ended)
 
     def watches(self, events: str, files: int) -> None:
         """Query 1, over all events there are now."""
@@ -238,6 +244,3 @@ def _counts(spark: SparkSession, options: ReplayOptions, layout: Layout, found: 
         "expirations": expirations,
         "open": found.operations - completions - expirations,
     }
-
-
-__all__ = ["ReplayOptions", "from_arrow_schema", "run_replay", "semantic_settings"]

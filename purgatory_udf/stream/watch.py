@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.progress import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from purgatory_udf.stream.survey import Survey
 
-_LOOK_EVERY_SECONDS = 0.5
+_LOOK_EVERY_SECONDS = 1
 
 
 def follow_to_end(query: StreamingQuery, title: str, found: Survey | None) -> int:

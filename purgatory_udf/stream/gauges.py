@@ -1,0 +1,161 @@
+"""`purgatory_gauges`: what each broker's gauges had read, worked out from settled operations once they have all ended.
+
+A purgatory is one broker's; its operations and the walks of its lists come from many packets, are sorted out by
+(broker, purgatory), and each such group is one call of the core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.columnar.codec import pack, unpack
+from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.columnar.gauges import gauges
+from purgatory_udf.columnar.partition import WALKS as WALK_COLUMNS
+from purgatory_udf.columnar.replicas import DELETE_CHECK, FETCH_CHECK, PRODUCE_CHECK
+from purgatory_udf.columnar.topics import TOPIC_CHECK
+from purgatory_udf.columnar.words import ANY_BROKER, PURGATORIES, Code, parts_of
+from purgatory_udf.config import Config
+from purgatory_udf.stream.adapter import WALKS
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.tables import PURGATORY_GAUGES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CHECKS = {
+    Code.PRODUCE: PRODUCE_CHECK,
+    Code.FETCH: FETCH_CHECK,
+    Code.DELETE_RECORDS: DELETE_CHECK,
+    Code.CREATE_TOPICS: TOPIC_CHECK,
+}
+_OPERATIONS = ("op", "t", "deadline", "expired", "watched", "end_t", "end_seq", "end_sub")
+_PARTS = "broker INT, code INT, payload BINARY"
+
+
+def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: str, first_us: int, last_us: int) -> None:
+    """Write the table anew from what the run has settled; without draining, up to the trace's last event."""
+    topics = [
+        row.broker
+        for name in ("completions", "expirations")
+        for row in spark.read.format("delta")
+        .load(layout.table(name))
+        .where("kind = 'create_topics'")
+        .select("broker")
+        .distinct()
+        .collect()
+    ]
+    ended = spark.read.format("delta").load(layout.ended).mapInPandas(_sorted_out(_of_ended), _PARTS)
+    settling = spark.read.format("delta").load(layout.settling).where(sf.col("bucket") == WALKS)
+    walks = settling.select("payload").mapInPandas(_sorted_out(_of_walks(sorted(set(topics)))), _PARTS)
+    until_ms = None if config.drain else last_us // 1000
+    rows = (
+        ended.unionAll(walks)
+        .groupBy("broker", "code")
+        .applyInPandas(
+            _one_purgatory(config, run_id, first_us // 1000, last_us // 1000, until_ms),
+            from_arrow_schema(PURGATORY_GAUGES),
+        )
+    )
+    rows.write.format("delta").mode("overwrite").save(layout.table("purgatory_gauges"))
+
+
+Part = tuple[int, int, bytes]
+
+
+def _sorted_out(
+    split: Callable[[dict[str, Frame]], Iterator[Part]],
+) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            for value in frame["payload"]:
+                parts = list(split(unpack(bytes(value))))
+                yield pd.DataFrame(parts, columns=["broker", "code", "payload"])
+
+    return run
+
+
+def _of_ended(frames: dict[str, Frame]) -> Iterator[Part]:
+    operations, watches = frames["operations"], frames["watches"]
+    for code in np.unique(operations.code):
+        for broker in np.unique(operations.broker[operations.code == code]):
+            mine = operations.take((operations.code == code) & (operations.broker == broker) & (operations.watched > 0))
+            if len(mine):
+                lists = watches.take(np.isin(watches.op, mine.op)).only(("op", "key"))
+                parts = {"keys": frames["keys"], "operations": mine.only(_OPERATIONS), "watches": lists}
+                yield int(broker), int(code), pack(parts)
+
+
+def _of_walks(topic_brokers: list[int]) -> Callable[[dict[str, Frame]], Iterator[Part]]:
+    def run(frames: dict[str, Frame]) -> Iterator[Part]:
+        walks = frames["entries"]
+        owners = [parts_of(name)[0] for name in frames["keys"].name]
+        for owner in sorted(set(owners)):
+            mine = walks.take(np.array([owner == other for other in owners])[walks.key])
+            brokers = topic_brokers if owner == ANY_BROKER else [int(owner)]
+            for code, check in _CHECKS.items():
+                checked = mine.take(mine.checks & check > 0)
+                for broker in brokers if len(checked) else []:
+                    yield broker, int(code), pack({"keys": frames["keys"], "walks": checked})
+
+    return run
+
+
+class _Names:
+    """One numbering of keys over packets that each have their own."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def renumbered(self, frame: Frame, keys: Frame) -> Frame:
+        number: Array = np.array([self._numbers.setdefault(name, len(self._numbers)) for name in keys.name])
+        return frame.with_columns(key=number[frame.key]) if len(frame) else frame
+
+
+def _one_purgatory(
+    config: Config, run_id: str, first_ms: int, last_ms: int, until_ms: int | None
+) -> Callable[[Any, pd.DataFrame], pd.DataFrame]:
+    intervals = {
+        Code.PRODUCE: config.produce.purge_interval,
+        Code.FETCH: config.fetch.purge_interval,
+        Code.DELETE_RECORDS: config.delete_records.purge_interval,
+        Code.CREATE_TOPICS: config.create_topics.purge_interval,
+    }
+
+    def run(key: Any, parts: pd.DataFrame) -> pd.DataFrame:
+        broker, code = int(key[0]), Code(int(key[1]))
+        names, found = _Names(), [unpack(bytes(value)) for value in parts["payload"]]
+        operations = [frames["operations"] for frames in found if "operations" in frames]
+        if not operations:
+            return _rows(run_id, broker, code, None)
+        watches = [names.renumbered(frames["watches"], frames["keys"]) for frames in found if "watches" in frames]
+        walks = [names.renumbered(frames["walks"], frames["keys"]) for frames in found if "walks" in frames]
+        waited = Frame.concat(operations)
+        end_ms = until_ms if until_ms is not None else max(last_ms, int(waited.end_t.max()) // 1000) + 200
+        read = gauges(
+            waited,
+            Frame.concat(watches),
+            Frame.concat([WALK_COLUMNS.empty(), *walks]),
+            intervals[code],
+            first_ms,
+            end_ms,
+        )
+        return _rows(run_id, broker, code, read)
+
+    return run
+
+
+def _rows(run_id: str, broker: int, code: Code, read: Frame | None) -> pd.DataFrame:
+    at = read.at_ms if read is not None else np.zeros(0, dtype=np.int64)
+    numbers = {name: read.columns[name] if read is not None else at for name in ("watched", "delayed", "purged")}
+    frame = pd.DataFrame({"at": pd.to_datetime(at, unit="ms", utc=True).as_unit("us"), **numbers})
+    frame.insert(0, "purgatory", PURGATORIES[code])
+    frame.insert(0, "broker", np.int32(broker))
+    frame.insert(0, "run_id", run_id)
+    return frame
