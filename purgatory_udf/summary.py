@@ -25,13 +25,13 @@ def summary(spark: SparkSession, out: str, run: Run) -> list[str]:
     took = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
     events, rejected = counts.get("events", 0), counts.get("rejected", 0)
     left_out = f" ({rejected:,} lines rejected)" if rejected else ""
-    tables = ", ".join(f"{name}" for name in ("completions", "expirations", "watches", "runs"))
+    tables = "completions, expirations, watches, runs"
     blocks = [
         [f"Run {run.run_id}: {counts.get('operations', 0):,} operations in {events:,} events{left_out}{took}"],
         _by_kind(groups, counts.get("open", 0)).lines(),
         _by_rule(groups).lines(),
         _slowest(ends).lines(),
-        [f"Tables: {tables} in {out}"],
+        [f"Tables: {tables} in {out.removeprefix('file://')}"],
     ]
     return [line for block in blocks for line in ["", *block]][1:]
 

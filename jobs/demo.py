@@ -1,0 +1,74 @@
+"""The bundled sample trace, from JSON Lines to a picture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.config import Config
+from purgatory_udf.errors import UserError
+
+STORY = """\
+Six seconds of a shop's brokers: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3 replicate
+them, billing, fraud-check and warehouse consume them. From 2.2 s to 4.4 s broker 3 stands still; at 5.2 s one partition
+moves to broker 2. Which requests had to wait, what ended them, and after how long?
+"""
+
+
+def _home() -> Path:
+    """The tree, whose samples are not part of the package."""
+    return Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
+
+
+def _checks(out: Path) -> None:
+    if out.is_file():
+        raise UserError(f"{out}: is a file; --out names a folder")
+    strange = [entry.name for entry in out.iterdir() if entry.name not in OURS] if out.is_dir() else []
+    if strange:
+        raise UserError(f"{out}: holds {strange[0]}, which no demo made; choose another --out")
+
+
+# What a demo's folder may hold, and lose when the next demo replaces it.
+OURS = {
+    *("events", "rejected_events", "watches", "completions", "expirations", "runs", "waits.svg"),
+    *("group_transitions", "purgatory_gauges", "_replay", "_ingest"),
+}
+
+
+@cli.job(checks=_checks)
+def main(
+    out: Annotated[
+        Path, typer.Option(help="Folder of the tables and the chart; an earlier demo's are replaced.")
+    ] = Path("demo"),
+) -> None:
+    """Replay a bundled sample trace, check its laws, sum it up and draw it (what runs without a JOB)."""
+    from purgatory_udf.audit import audit, report, require_all
+    from purgatory_udf.charts import save_waits
+    from purgatory_udf.session import build_session
+    from purgatory_udf.stream.replay import ReplayOptions, run_replay
+    from purgatory_udf.stream.trace import ingest_trace
+    from purgatory_udf.summary import summary
+
+    _checks(out)
+    shutil.rmtree(out, ignore_errors=True)
+    print(STORY)
+    spark = build_session("purgatory-demo")
+    # A cluster's default file system is not where this folder is.
+    place = f"file://{out.absolute()}"
+    trace = _home() / "conf" / "sample" / "trace.jsonl"
+    events, ingested = ingest_trace(spark, [str(trace)], place, Config(), overwrite=False)
+    run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
+    print("\n".join(summary(spark, place, run)))
+    findings = audit(spark, place)
+    print("\n".join(["", *report(findings)]))
+    require_all(findings)
+    print(f"\nChart: {save_waits(spark, place, out.absolute() / 'waits.svg')}")
+
+
+if __name__ == "__main__":
+    main()
