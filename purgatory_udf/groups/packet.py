@@ -1,9 +1,9 @@
-"""What one call found, as one value; and such values as rows of the tables."""
+"""What one call found, as one value; and many such values as rows of the tables."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,36 +12,39 @@ import pyarrow.compute as pc
 
 from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.groups.step import Found
 from purgatory_udf.groups.words import FOREVER, KIND_OF, KINDS, RULES
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
 
 # How often something was counted of a group: disagreements, and operations that have no end by the end of the trace.
-TALLIES = pa.schema(
-    [("run_id", pa.string()), ("broker", pa.int32()), ("group", pa.string()), ("what", pa.string()), ("n", pa.int64())]
-)
+TALLIES = pa.schema([("broker", pa.int32()), ("group", pa.string()), ("what", pa.string()), ("n", pa.int64())])
 OPEN = "open"
+
+SCHEMAS = {
+    "completions": COMPLETIONS,
+    "expirations": EXPIRATIONS,
+    "group_transitions": GROUP_TRANSITIONS,
+    "tallies": TALLIES,
+}
 
 _KINDS, _RULES = pa.array(KINDS), pa.array(RULES)
 _HEARTBEAT = KIND_OF["heartbeat"]
-_TRANSITION_TEXTS = ("from_state", "to_state", "reason")
+_CHANGE_TEXTS = ("from_state", "to_state", "reason")
 
 
 def packet(key: str, found: Found) -> bytes:
     """Everything that the tables say of a call."""
     changes, tally = found.transitions, found.disagreements
     transitions: dict[str, Array] = {
-        "t": np.array([change.at_us for change in changes], dtype=np.int64),
-        "generation": np.array([change.generation for change in changes], dtype=np.int64),
-        "members": np.array([json.dumps(change.members) for change in changes], dtype=object),
+        "t": _numbers(change.at_us for change in changes),
+        "generation": _numbers(change.generation for change in changes),
+        "members": _objects(json.dumps(change.members) for change in changes),
+        **{name: _objects(getattr(change, name) for change in changes) for name in _CHANGE_TEXTS},
     }
-    for name in _TRANSITION_TEXTS:
-        transitions[name] = np.array([getattr(change, name) for change in changes], dtype=object)
-    counted = {"n": np.array([*tally.values()], dtype=np.int64), "what": np.array([*tally], dtype=object)}
-    names = Frame({"key": np.array([key], dtype=object)})
-    return pack({"names": names, "ended": found.operations, "transitions": Frame(transitions), "tally": Frame(counted)})
+    counted = Frame({"n": _numbers(tally.values()), "what": _objects(tally)})
+    names = Frame({"key": _objects([key])})
+    return pack({"names": names, "ended": found.operations, "transitions": Frame(transitions), "tally": counted})
 
 
 @dataclass(frozen=True)
@@ -52,34 +55,33 @@ class Tables:
     trace_end_us: int | None
     drain: bool
 
-    def rows(self, table: str, value: bytes) -> pa.Table:
-        frames = unpack(value)
-        key = frames["names"].key[0]
+    def rows(self, table: str, packets: Sequence[bytes]) -> pa.Table:
+        """One of `SCHEMAS`, from packets in their order."""
+        unpacked = list(map(unpack, packets))
         if table == "group_transitions":
-            return self._transitions(key, frames["transitions"])
-        if table == "group_tallies":
-            return self._tallies(key, frames)
+            return self._transitions(_joined(unpacked, "transitions"))
+        ended = _joined(unpacked, "ended")
+        if table == "tallies":
+            return pa.concat_tables([_counted(_joined(unpacked, "tally")), self._open(ended)])
         expired = table == "expirations"
-        ended = frames["ended"].only(ENDED.names)
         chosen = (ended.expired > 0) == expired
         if not self.drain:
             chosen &= ended.end_t // 1000 <= self._end_ms
-        return self._outcomes(key, ended.take(chosen), EXPIRATIONS if expired else COMPLETIONS)
+        return self._outcomes(ended.take(chosen), EXPIRATIONS if expired else COMPLETIONS)
 
     @property
     def _end_ms(self) -> int:
         return FOREVER if self.trace_end_us is None else self.trace_end_us // 1000
 
-    def _outcomes(self, key: str, ended: Frame, schema: pa.Schema) -> pa.Table:
-        broker, group = parts_of(key)
-        count = len(ended)
-        session = pa.array(ended.kind == _HEARTBEAT)
-        keys = pc.if_else(session, pc.binary_join_element_wise(group, _texts(ended.member_id), "-"), group)
+    def _outcomes(self, ended: Frame, schema: pa.Schema) -> pa.Table:
+        count, group = len(ended), _texts(ended.group)
+        sessions = pc.binary_join_element_wise(group, _texts(ended.member_id), "-")
+        keys = pc.if_else(pa.array(ended.kind == _HEARTBEAT), sessions, group)
         columns = {
             "run_id": pa.repeat(self.run_id, count),
             "operation_id": pa.array(ended.op),
             "kind": _KINDS.take(pa.array(ended.kind)),
-            "broker": pa.repeat(pa.scalar(broker, pa.int32()), count),
+            "broker": pa.array(ended.broker.astype(np.int32)),
             "request_id": _named(ended.request_id),
             "client_id": _named(ended.client_id),
             "key": keys,
@@ -98,30 +100,52 @@ class Tables:
         }
         return pa.table([columns[name] for name in schema.names], schema=schema)
 
-    def _transitions(self, key: str, changes: Frame) -> pa.Table:
+    def _transitions(self, changes: Frame) -> pa.Table:
         if not self.drain:
             changes = changes.take(changes.t // 1000 <= self._end_ms)
-        broker, group = parts_of(key)
-        count = len(changes)
         columns = {
-            "run_id": pa.repeat(self.run_id, count),
-            "broker": pa.repeat(pa.scalar(broker, pa.int32()), count),
-            "group": pa.repeat(group, count),
+            "run_id": pa.repeat(self.run_id, len(changes)),
+            "broker": pa.array(changes.broker.astype(np.int32)),
+            "group": _texts(changes.group),
             "at": _time(changes.t),
-            **{name: _texts(changes.columns[name]) for name in _TRANSITION_TEXTS},
+            **{name: _texts(changes.columns[name]) for name in _CHANGE_TEXTS},
             "generation": pa.array(changes.generation.astype(np.int32)),
             "members": pa.array([json.loads(text) for text in changes.members], pa.list_(pa.string())),
         }
         return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
 
-    def _tallies(self, key: str, frames: dict[str, Frame]) -> pa.Table:
-        ended, counted = frames["ended"], frames["tally"]
-        tally = Counter(dict(zip(counted.what.tolist(), counted.n.tolist(), strict=True)))
-        if not self.drain:
-            tally[OPEN] = int(((ended.end_t // 1000 > self._end_ms) & (ended.t // 1000 <= self._end_ms)).sum())
-        broker, group = parts_of(key)
-        rows = [(self.run_id, broker, group, what, n) for what, n in tally.items() if n]
-        return pa.Table.from_pylist([dict(zip(TALLIES.names, row, strict=True)) for row in rows], schema=TALLIES)
+    def _open(self, ended: Frame) -> pa.Table:
+        """Of a run that does not drain: what was begun in the trace and ends after it, one row each."""
+        after = (ended.end_t // 1000 > self._end_ms) & (ended.t // 1000 <= self._end_ms) & (not self.drain)
+        left = ended.take(after)
+        one, what = np.ones(len(left), dtype=np.int64), np.full(len(left), OPEN, dtype=object)
+        return _counted(left.only(("broker", "group")).with_columns(n=one, what=what))
+
+
+def _joined(unpacked: list[dict[str, Frame]], name: str) -> Frame:
+    """One frame of every packet, end to end, with broker and group beside each row."""
+    frames = []
+    for frames_of_one in unpacked:
+        broker, group = parts_of(frames_of_one["names"].key[0])
+        frame = frames_of_one[name]
+        count = len(frame)
+        frames.append(
+            frame.with_columns(broker=np.full(count, broker, dtype=np.int64), group=np.full(count, group, dtype=object))
+        )
+    return Frame.concat(frames)
+
+
+def _counted(rows: Frame) -> pa.Table:
+    columns = [pa.array(rows.broker.astype(np.int32)), _texts(rows.group), _texts(rows.what), pa.array(rows.n)]
+    return pa.table(columns, schema=TALLIES)
+
+
+def _numbers(values: Iterable[int]) -> Array:
+    return np.array([*values], dtype=np.int64)
+
+
+def _objects(values: Iterable[str]) -> Array:
+    return np.array([*values], dtype=object)
 
 
 def _texts(column: Array) -> pa.Array:

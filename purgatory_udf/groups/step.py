@@ -46,6 +46,10 @@ class Found:
     signs: list[Frame] = field(default_factory=list)
     disagreements: Counter[str] = field(default_factory=Counter)
 
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.disagreements or self.transitions or any(map(len, self.ended)))
+
     @property
     def operations(self) -> Frame:
         return Frame.concat(self.ended) if self.ended else ENDED.empty()
