@@ -215,6 +215,27 @@ def test_the_purge_needs_strictly_more_dead_operations_than_its_interval() -> No
     assert watched == [(8, 0), (8, 0), (2, 6), (2, 6)]
 
 
+def test_a_purge_leaves_the_open_operations_in_the_estimate() -> None:
+    """
+    interval 1: first and second end -> 3 - 1 > 1, purged, the estimate is 1: third, which is open
+    third ends, fourth comes and ends -> 2 - 0 > 1, purged again
+    """
+    waiting = purgatory(purge_interval=1)
+    first, second, third, fourth = (Operation(name, 100_000) for name in ("first", "second", "third", "fourth"))
+    for operation in (first, second, third):
+        waiting.try_complete_else_watch(operation, ["a"], 0)
+    first.force_complete(1)
+    second.force_complete(1)
+    waiting.advance_clock(1)
+    assert (waiting.purged, waiting.watched()) == (2, 1)
+    third.force_complete(2)
+    waiting.advance_clock(2)
+    waiting.try_complete_else_watch(fourth, ["a"], 3)
+    fourth.force_complete(3)
+    waiting.advance_clock(3)
+    assert (waiting.purged, waiting.watched()) == (4, 0)
+
+
 def test_the_estimate_is_not_lowered_by_walks_so_a_purge_may_find_nothing() -> None:
     waiting = purgatory(purge_interval=0)
     operation = Operation("walked", 100_000)
