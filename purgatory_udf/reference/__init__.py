@@ -1,6 +1,11 @@
 """Kafka's purgatory written plainly, event by event: the specification that everything faster has to equal.
 
-Read in this order: `timing_wheel` and `timer` (deadlines), `delayed_operation` and `purgatory` (waiting), `reaper` (who
-moves the clock), `partition_log` and `partition` (what is waited on), then one file per operation: `produce`, `fetch`,
-`delete_records`, `create_topics`; `broker` puts them together, and `replay` feeds it a trace.
+Read it in this order:
+
+- deadlines: `timing_wheel`, `timer`
+- waiting: `delayed_operation`, `purgatory`; who moves the clock: `reaper`, `clock`; what an operator sees: `gauges`
+- what is waited on: `partition_log`, `partition`, and for simulated leaders `in_sync`, `quota`
+- who waits, one file each: `produce`, `fetch`, `delete_records`, `create_topics`; what they share: `request`, `settling`
+- the whole: `broker`, `cluster`; what happens to them: `requests`, `triggers`; a trace: `replay`
+- groups: `coordinator`, `join`, `initial_join`, `sync`, `heartbeat`
 """

@@ -152,6 +152,17 @@ def test_case_c_a_fetch_caught_up_before_a_roll_is_on_the_older_segment_after_it
     assert timeline.ends() == ["f completed 30 older_segment a-0 a-0:100"]
 
 
+def test_case_c_a_fetch_that_starts_at_its_end_takes_over_the_ends_segment_however_old() -> None:
+    """Both start at 5 after the roll; the high watermark was taken before it, the log end moved with it."""
+    timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(2, "a", 5).change(3, "a", "segment_roll", offset=5)
+    timeline.fetch(10, "consumer", 1000, 9999, {"a": 5}).follower(10, "follower", 100, 9999, {"a": 5})
+    timeline.log_end(30, "a", 6, 100).high_watermark(40, "a", 6)
+    assert timeline.ends() == [
+        "consumer completed 40 older_segment a-0 a-0:100",
+        "follower expired 110 timeout - a-0:100",
+    ]
+
+
 def test_case_c_a_watermark_keeps_the_segment_it_was_taken_on_until_it_is_taken_anew() -> None:
     timeline = Timeline().log_end(1, "a", 5, 500).high_watermark(2, "a", 5).change(3, "a", "segment_roll", offset=5)
     timeline.fetch(10, "f", 1000, 9999, {"a": 0}).high_watermark(20, "a", 5)

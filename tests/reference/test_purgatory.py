@@ -1,40 +1,10 @@
-"""Operations, watcher lists, the purge rule and the reaper, without any Kafka rule about what is waited for."""
+"""Operations, watcher lists and the purge rule, without any Kafka rule about what is waited for."""
 
 from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.reference.delayed_operation import DelayedOperation
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
-from purgatory_udf.reference.reaper import Reaper, Reapers
-from purgatory_udf.reference.timer import SystemTimer
-
-
-class Operation(DelayedOperation):
-    """Completes when the test says so, and logs everything that is called."""
-
-    def __init__(self, name: str, delay_ms: int, started_us: int = 0) -> None:
-        super().__init__(started_us, delay_ms)
-        self.name = name
-        self.completable = False
-        self.log: list[str] = []
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def try_complete(self, now_us: int) -> bool:
-        self.log.append("try")
-        return self.completable and self.force_complete(now_us)
-
-    def on_complete(self, now_us: int) -> None:
-        self.log.append(f"answered at {now_us}")
-
-    def on_expiration(self, now_us: int) -> None:
-        self.log.append(f"expired at {now_us}")
-
-
-def purgatory(purge_interval: int = 1000) -> DelayedOperationPurgatory[Operation]:
-    return DelayedOperationPurgatory("Test", SystemTimer(0), purge_interval)
+from reference.mock_operation import Operation, purgatory
 
 
 def test_request_satisfaction_follows_the_events_of_its_key() -> None:
@@ -247,62 +217,3 @@ def test_the_estimate_is_not_lowered_by_walks_so_a_purge_may_find_nothing() -> N
     waiting.advance_clock(1)
     waiting.advance_clock(2)
     assert rounds == [1], "one purge, which finds nothing, and none after it"
-
-
-def test_a_reaper_wakes_for_the_earliest_bucket_even_an_emptied_one_else_after_200_ms() -> None:
-    waiting = purgatory()
-    operation = Operation("cancelled", 50)
-    waiting.try_complete_else_watch(operation, ["a"], 0)
-    operation.force_complete(1)
-    reaper = Reaper(waiting, 0)
-    wakes = []
-    for _ in range(3):
-        wakes.append(reaper.next_wake_ms(0))
-        reaper.wake(wakes[-1])
-    assert wakes == [40, 240, 440]
-
-
-def test_reapers_wake_in_order_of_time_then_of_registration() -> None:
-    woken: list[tuple[str, int]] = []
-
-    class Logged(DelayedOperationPurgatory[Operation]):
-        def advance_clock(self, now_ms: int) -> None:
-            woken.append((self.name, now_ms))
-            super().advance_clock(now_ms)
-
-    reapers = Reapers(0)
-    heartbeats, joins = Logged("Heartbeat", SystemTimer(0)), Logged("Rebalance", SystemTimer(0))
-    reapers.add(heartbeats)
-    reapers.add(joins)
-    joins.try_complete_else_watch(Operation("join", 5), ["group"], 0)
-    heartbeats.try_complete_else_watch(Operation("heartbeat", 10), ["member"], 0)
-    joins.try_complete_else_watch(Operation("join", 10), ["group"], 0)
-    reapers.advance_to(250)
-    assert woken == [("Rebalance", 5), ("Heartbeat", 10), ("Rebalance", 10), ("Heartbeat", 210), ("Rebalance", 210)]
-
-
-def test_a_reaper_that_joins_late_keeps_the_rhythm_it_would_have_had_from_the_start() -> None:
-    reapers = Reapers(1000)
-    reapers.advance_to(1950)
-    late = purgatory()
-    reapers.add(late)
-    woken: list[int] = []
-    late.advance_clock = woken.append  # type: ignore[method-assign, assignment]
-    reapers.advance_to(2250)
-    assert woken == [2000, 2200]
-
-
-def test_what_an_expiration_adds_due_already_runs_in_the_same_millisecond_in_any_purgatory() -> None:
-    reapers = Reapers(0)
-    joins, heartbeats = purgatory(), purgatory()
-    reapers.add(joins)
-    reapers.add(heartbeats)
-    chained = Operation("chained", 0, 7000)
-
-    class Starts(Operation):
-        def on_expiration(self, now_us: int) -> None:
-            joins.try_complete_else_watch(chained, ["group"], now_us)
-
-    heartbeats.try_complete_else_watch(Starts("heartbeat", 7), ["member"], 0)
-    reapers.advance_to(7)
-    assert (chained.expired, chained.ended_us) == (True, 7000)
