@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import oracle_groups
 import pyarrow as pa
 import pytest
-from batches import Event, by_group
-from pyspark.errors import StreamingQueryException
+from batches import Event
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
+from purgatory_udf.groups.packet import Tables
 from purgatory_udf.outcomes import Outcome, Transition
-from purgatory_udf.reference.group_journal import StateChange
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.stream import delta, group_queries, groups
+from purgatory_udf.stream import delta, groups
+from purgatory_udf.stream.group_queries import table_of
 from purgatory_udf.stream.groups import replay_groups
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
-from purgatory_udf.stream.survey import survey
+from purgatory_udf.stream.survey import Survey, survey
 from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 Told = tuple[list[Outcome], list[Transition]]
 
@@ -51,6 +51,7 @@ class GroupRun:
         return replay_groups(self._spark, config, self._layout, self._run, self._found, events, 1)
 
     def told(self) -> Told:
+        """Operations by their ids, and state changes: of one millisecond in any order."""
         outcomes = outcomes_of(self._table("completions", COMPLETIONS), self._table("expirations", EXPIRATIONS))
         rows = self._table("group_transitions", GROUP_TRANSITIONS)
         times = rows["at"].cast(pa.int64()).to_pylist()
@@ -73,36 +74,32 @@ def _place(change: Transition) -> tuple[Any, ...]:
     return change.group, change.at_us, change.generation, change.to_state, change.members
 
 
-def crash_in_batch(number: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`write_groups`, dying in that batch when only its first table is written."""
-
-    def write_groups(*arguments: Any) -> Callable[[DataFrame, int], None]:
-        whole = original(*arguments)
-
-        def run(batch: DataFrame, at: int) -> None:
-            if at != number:
-                whole(batch, at)
-                return
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(group_queries, "_WRITES", dict([*group_queries._WRITES.items()][:1]))
-                whole(batch, at)
-            raise RuntimeError("killed between two tables")
-
-        return run
-
-    return write_groups
+class KilledError(Exception):
+    pass
 
 
-def test_batches_of_any_size_and_a_crash_between_two_tables_give_the_tables_of_the_reference(
+def die_after_the_first_batch(query: StreamingQuery, title: str, found: Survey | None) -> int:
+    """In place of `follow_to_end`."""
+    while not query.recentProgress and not query.awaitTermination(1):
+        pass
+    query.stop()
+    raise KilledError
+
+
+def die_between_two_tables(packets: DataFrame, table: str, tables: Tables) -> DataFrame:
+    """In place of `table_of`."""
+    if table == "expirations":
+        raise KilledError
+    return table_of(packets, table, tables)
+
+
+def test_batches_of_any_size_and_a_run_killed_twice_give_the_tables_of_the_reference(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = oracle_groups.load("tiny-3")
+    trace = oracle_groups.load("tiny-1")
     result = replay(trace.events, trace.config)
-    outcomes = sorted(
-        (one for mine in by_group(result).values() for one in mine.outcomes), key=lambda one: one.operation_id
-    )
-    transitions = [entry.transition for entry in result.groups.entries if isinstance(entry, StateChange)]
-    expected = outcomes, sorted(transitions, key=_place)
+    outcomes = sorted(result.outcomes, key=lambda one: one.operation_id)
+    expected = outcomes, sorted(result.transitions, key=_place)
 
     whole = GroupRun(spark, tmp_path / "whole", trace.events, per_batch=1000)
     counts = whole.go_on(trace.config)
@@ -112,21 +109,20 @@ def test_batches_of_any_size_and_a_crash_between_two_tables_give_the_tables_of_t
         "completions": sum(not one.expired for one in outcomes),
         "expirations": sum(one.expired for one in outcomes),
         "open": 0,
-        "transitions": len(transitions),
+        "transitions": len(result.transitions),
     }
 
-    killed = GroupRun(spark, tmp_path / "killed", trace.events, per_batch=120)
-    with monkeypatch.context() as patch, pytest.raises(StreamingQueryException, match="killed between two tables"):
-        patch.setattr(groups, "write_groups", crash_in_batch(1, group_queries.write_groups))
-        killed.go_on(trace.config)
-    assert killed.told() != expected
+    killed = GroupRun(spark, tmp_path / "killed", trace.events, per_batch=60)
+    for name, death in (("follow_to_end", die_after_the_first_batch), ("table_of", die_between_two_tables)):
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            patch.setattr(groups, name, death)
+            killed.go_on(trace.config)
+        assert killed.told() != expected
     assert killed.go_on(trace.config) == counts
     assert killed.told() == expected
 
 
 def test_a_trace_without_groups_starts_no_query(spark: SparkSession, tmp_path: Path) -> None:
-    out = tmp_path / "none"
-    run = GroupRun(spark, out, [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
+    run = GroupRun(spark, tmp_path / "none", [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
     assert run.go_on(Config()) == {}
-    assert not (out / "_replay").exists()
-    assert run.told() == ([], []) if (out / "group_transitions").exists() else True
+    assert not (tmp_path / "none" / "_replay").exists()
