@@ -126,6 +126,12 @@ def test_an_operation_without_delay_expires_after_the_checks_of_its_own_event() 
     assert readings(timeline) == [(200, 2, 0, 0)]
 
 
+def test_a_partition_named_twice_is_one_entry() -> None:
+    timeline = Timeline().produce(10, "p", 100, a=5)
+    timeline.events[0]["partitions"] *= 2
+    assert readings(timeline) == [(200, 1, 0, 0)]
+
+
 def test_operations_answered_on_arrival_are_on_no_list() -> None:
     timeline = Timeline().high_watermark(1, "a", 5).produce(10, "p", 500, a=5).produce(11, "q", 500, acks=1, b=5)
     assert readings(timeline) == []
@@ -151,6 +157,15 @@ def test_a_bucket_that_had_begun_wakes_the_reaper_between_two_events_of_one_mill
     timeline = Timeline().produce(1_005, "p", 0, a=5, b=5).high_watermark(1_005, "a", 5)
     #   the clock of the wheels lags: p is put into a bucket, which wakes the reaper at once, and it purges both entries
     assert readings(timeline, produce={"purge_interval": 0}) == [(1_200, 0, 0, 2)]
+
+
+def test_a_wake_up_of_the_clock_comes_before_the_events_of_its_microsecond() -> None:
+    timeline = Timeline(broker=1).change(0, "b", "leader", isr=[1]).produce(1, "p", 25, a=5)
+    timeline.produce(30, "q", 100_000, a=5, b=5).high_watermark(50, "a", 5).produce(226, "r", 0, b=9, c=5)
+    #   26: p expires and is purged   50: q completes, and stays on b
+    #   226: the reaper wakes, 200 ms after 26, and purges q before r's append walks b; then r, which went into a bucket
+    #        that had begun, wakes it again, and both its entries go
+    assert readings(timeline, produce={"purge_interval": 0}) == [(200, 1, 0, 1), (400, 0, 0, 3)]
 
 
 def test_each_purgatory_has_its_own_interval_and_each_broker_its_own_purgatories() -> None:
