@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,20 @@ from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.member import Member
 
 VERSION = 1
-# One way back to a simulated client, which no recorded request has.
-_NOT_KEPT = "respond"
+
+_MEMBER = tuple(one.name for one in fields(Member))
+_of_member = attrgetter(*_MEMBER)
+_WAITING: dict[str, type[JoinGroup] | type[SyncGroup]] = {"awaiting_join": JoinGroup, "awaiting_sync": SyncGroup}
+
+# What a member is most often, and is not said then.
+_USUAL: dict[str, Any] = {
+    "instance_id": None,
+    "client_id": None,
+    "awaiting_join": None,
+    "awaiting_sync": None,
+    "is_new": False,
+    "sign_of_life": None,
+}
 
 
 def to_bytes(kept: Kept) -> bytes:
@@ -43,7 +56,7 @@ def from_bytes(value: bytes, key: str) -> Kept:
     return Kept(
         group=_group(document["group"], key),
         sessions=sessions,
-        rounds=[KeptRound(*values) for values in document["rounds"]],
+        rounds=[KeptRound(**values) for values in document["rounds"]],
         former=[_member(values) for values in document["former"]],
     )
 
@@ -52,7 +65,7 @@ def _document(kept: Kept) -> dict[str, Any]:
     return {
         "version": VERSION,
         "group": _group_document(kept.group) if kept.group is not None else None,
-        "rounds": [_values(round_) for round_ in kept.rounds],
+        "rounds": [asdict(round_) for round_ in kept.rounds],
         "former": [_member_document(member) for member in kept.former],
     }
 
@@ -90,33 +103,29 @@ def _group(document: dict[str, Any], key: str) -> Group:
     return group
 
 
-def _member_document(member: Member) -> list[Any]:
-    waiting: list[GroupRequest | None] = [member.awaiting_join, member.awaiting_sync]
-    plain = [value for name, value in _named(member) if name not in ("awaiting_join", "awaiting_sync")]
-    return [*plain, *(None if request is None else _values(request) for request in waiting)]
+def _member_document(member: Member) -> dict[str, Any]:
+    values = {name: value for name, value in zip(_MEMBER, _of_member(member), strict=True) if value != _USUAL.get(name)}
+    for name in _WAITING:
+        if name in values:
+            values[name] = _request_document(values[name])
+    return values
 
 
-def _member(document: list[Any]) -> Member:
-    *plain, join, sync = document
-    names = [one.name for one in fields(Member) if one.name not in ("awaiting_join", "awaiting_sync")]
-    values = dict(zip(names, plain, strict=True)) | {"protocols": tuple(plain[names.index("protocols")])}
-    return Member(**values, awaiting_join=_request(JoinGroup, join), awaiting_sync=_request(SyncGroup, sync))
+def _member(document: dict[str, Any]) -> Member:
+    values = _USUAL | document
+    values["protocols"] = tuple(values["protocols"])
+    for name, api in _WAITING.items():
+        if values[name] is not None:
+            values[name] = _request(api, values[name])
+    return Member(**values)
 
 
-def _request(api: Any, values: list[Any] | None) -> Any:
+def _request_document(request: GroupRequest) -> dict[str, Any]:
     """A waiting request, without the way back to whoever sent it."""
-    if values is None:
-        return None
-    names = [one.name for one in fields(api) if one.name != _NOT_KEPT]
-    named = dict(zip(names, values, strict=True))
-    if "protocols" in named:
-        named["protocols"] = tuple(named["protocols"])
-    return api(**named)
+    return {one.name: getattr(request, one.name) for one in fields(request) if one.name != "respond"}
 
 
-def _named(value: Any) -> list[tuple[str, Any]]:
-    return [(one.name, getattr(value, one.name)) for one in fields(value) if one.name != _NOT_KEPT]
-
-
-def _values(value: Any) -> list[Any]:
-    return [kept for _, kept in _named(value)]
+def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:
+    if "protocols" in document:
+        document = document | {"protocols": tuple(document["protocols"])}
+    return api(**document)

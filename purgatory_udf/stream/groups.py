@@ -1,7 +1,7 @@
 """The groups of a replay from beginning to end: stream, let the clock run out, write the tables, count.
 
-As with partitions, every step may be interrupted and run again: the stream goes on from its checkpoint, and each table
-is written in one transaction that Delta takes once.
+As with partitions, every step may be interrupted and run again: two streams go on from their checkpoints, events to
+packets and packets to tables, and Delta takes each batch of a table once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from purgatory_udf.tables import GROUP_TRANSITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PACKETS = pa.schema([("payload", pa.binary())])
+_TABLES = ("completions", "expirations", "group_transitions")
 # `runs` names the groups that disagree most; the packets have them all.
 _NAMED_IN_RUNS = 50
 
@@ -52,33 +55,51 @@ def replay_groups(
     """Replay the group events of the staged table; what to say of them in `runs`, nothing if there are none."""
     if not _has_groups(spark, events):
         return {}
+    assert found.last_us is not None
+    _create_tables(spark, layout)
+    # Over the events, then over the row that lets the clock run out.
+    for _ in range(2):
+        stream = delta_stream(spark, events, files, delta.began(spark, events))
+        query = _coordinators(spark, config, layout, stream, found.last_us // 1000)
+        _require_none_dropped(follow_to_end(query.trigger(availableNow=True).start(), "groups", found), config)
+        _run_out_the_clock(spark, layout, found.last_us)
+    tables = Tables(run.run_id, found.last_us, config.drain)
+    follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
+    return _counts(spark, tables, layout)
+
+
+def follow_groups(
+    spark: SparkSession, config: Config, layout: Layout, run: Run, events: DataFrame
+) -> list[StreamingQuery]:
+    """Both queries over a table of events that still grows, running until they are stopped; nothing is drained."""
+    _create_tables(spark, layout)
+    tables = Tables(run.run_id, None, True)
+    return [
+        _coordinators(spark, config, layout, events, None).start(),
+        _writer(spark, layout, run, tables).start(),
+    ]
+
+
+def _create_tables(spark: SparkSession, layout: Layout) -> None:
     delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
     delta.create(spark, packets_path(layout), PACKETS)
     delta.create(spark, control_path(layout), PACKED)
-    _stream(spark, config, layout, found, events, files)
-    _run_out_the_clock(spark, layout, found)
-    _stream(spark, config, layout, found, events, files)
-    packets = spark.read.format("delta").load(packets_path(layout))
-    tables = Tables(run.run_id, found.last_us, config.drain)
-    _write(packets, tables, layout, f"{run.run_id}/{run.configuration['stream']}")
-    return _counts(spark, packets, tables, layout)
 
 
 def _has_groups(spark: SparkSession, events: str) -> bool:
     return bool(spark.read.format("delta").load(events).where(sf.col("type").isin(*API_OF)).select("type").head(1))
 
 
-def _stream(spark: SparkSession, config: Config, layout: Layout, found: Survey, events: str, files: int) -> None:
-    """The query, over all events there are now."""
-    assert found.last_us is not None
-    frame = groups_query(
-        delta_stream(spark, events, files, delta.began(spark, events)),
-        delta_stream(spark, control_path(layout)),
-        config,
-        GroupLimits(config.group, config.max_disorder_ms > 0, found.last_us // 1000),
-    )
-    writer = to_delta(frame, packets_path(layout), layout.checkpoint("groups"), "groups")
-    dropped = follow_to_end(writer.trigger(availableNow=True).start(), "groups", found)
+def _coordinators(
+    spark: SparkSession, config: Config, layout: Layout, events: DataFrame, trace_end_ms: int | None
+) -> DataStreamWriter:
+    """Events to packets."""
+    limits = GroupLimits(config.group, config.max_disorder_ms > 0, trace_end_ms)
+    frame = groups_query(events, delta_stream(spark, control_path(layout)), config, limits)
+    return to_delta(frame, packets_path(layout), layout.checkpoint("groups"), "groups")
+
+
+def _require_none_dropped(dropped: int, config: Config) -> None:
     if dropped:
         raise LawBrokenError(
             f"{dropped} packed rows of groups came later than max_disorder_ms={config.max_disorder_ms} allows and were "
@@ -86,14 +107,13 @@ def _stream(spark: SparkSession, config: Config, layout: Layout, found: Survey, 
         )
 
 
-def _run_out_the_clock(spark: SparkSession, layout: Layout, found: Survey) -> None:
+def _run_out_the_clock(spark: SparkSession, layout: Layout, last_us: int) -> None:
     """One row of no group, past the first deadline that any group can have, so that every timer fires. What follows
     from that, however late, follows in the same call."""
     path = control_path(layout)
     if spark.read.format("delta").load(path).head(1):
         return
-    assert found.last_us is not None
-    end_us = found.last_us + (INT32_MAX + 2000) * 1000
+    end_us = last_us + (INT32_MAX + 2000) * 1000
     row = spark.range(1).select(
         sf.lit(CLOCK).alias("group"),
         sf.timestamp_micros(sf.lit(end_us)).alias("event_time"),
@@ -102,24 +122,34 @@ def _run_out_the_clock(spark: SparkSession, layout: Layout, found: Survey) -> No
     row.write.format("delta").mode("append").save(path)
 
 
-def _write(packets: DataFrame, tables: Tables, layout: Layout, stream_id: str) -> None:
-    """Each table in one transaction: one that is repeated after a crash is skipped."""
-    for table in ("completions", "expirations", "group_transitions"):
-        (
-            table_of(packets, table, tables)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", f"{stream_id}/groups/{table}")
-            .option("txnVersion", 0)
-            .save(layout.table(table))
-        )
+def _writer(spark: SparkSession, layout: Layout, run: Run, tables: Tables) -> DataStreamWriter:
+    """Packets to tables. The query keeps no state, so a write that Delta skips as seen leaves nothing behind."""
+
+    def write(packets: DataFrame, number: int) -> None:
+        for table in _TABLES:
+            (
+                table_of(packets, table, tables)
+                .write.format("delta")
+                .mode("append")
+                .option("txnAppId", f"{run.run_id}/{run.configuration['stream']}/groups/{table}")
+                .option("txnVersion", number)
+                .save(layout.table(table))
+            )
+
+    return (
+        delta_stream(spark, packets_path(layout))
+        .writeStream.foreachBatch(write)
+        .queryName("group tables")
+        .option("checkpointLocation", layout.checkpoint("group_tables"))
+    )
 
 
-def _counts(spark: SparkSession, packets: DataFrame, tables: Tables, layout: Layout) -> dict[str, Any]:
+def _counts(spark: SparkSession, tables: Tables, layout: Layout) -> dict[str, Any]:
     def rows(table: str) -> int:
         frame = spark.read.format("delta").load(layout.table(table))
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
 
+    packets = spark.read.format("delta").load(packets_path(layout))
     totals: Counter[str] = Counter()
     by_group: dict[str, dict[str, int]] = {}
     tallies = table_of(packets, "tallies", tables).groupBy("broker", "group", "what").agg(sf.sum("n"))
