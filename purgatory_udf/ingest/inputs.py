@@ -23,12 +23,13 @@ _ALIASES = {"s3a": "s3", "s3n": "s3"}
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file: where it is, its size, and the name by which the user knows it (which `events.source` keeps)."""
+    """One file: where it is, the name by which the user knows it (which `events.source` keeps), and its state."""
 
     filesystem: fs.FileSystem
     path: str
     name: str
     size: int
+    modified: int | None = None
 
 
 def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
@@ -70,12 +71,16 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
 def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str]) -> Iterator[InputFile]:
     """The file itself, or the files below the folder."""
     if info.type != fs.FileType.Directory:
-        yield InputFile(filesystem, info.path, name, info.size or 0)
+        yield _file(filesystem, info, name)
         return
     for file in sorted(_below(filesystem, info.path, name), key=lambda one: one.path):
         inner = _relative(file.path, info.path)
         if file.type != fs.FileType.Directory and inner.endswith(tuple(endings)) and not _hidden(inner):
-            yield InputFile(filesystem, file.path, _joined(name, inner), file.size or 0)
+            yield _file(filesystem, file, _joined(name, inner))
+
+
+def _file(filesystem: fs.FileSystem, info: Any, name: str) -> InputFile:
+    return InputFile(filesystem, info.path, name, info.size or 0, info.mtime_ns)
 
 
 def _located(name: str) -> tuple[fs.FileSystem, str]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.ingest.inputs import InputFile
@@ -35,8 +35,12 @@ class IngestOptions:
         """The run's name: the given one, or one that the same input and options have again."""
         if self.run_id:
             return self.run_id
-        asked = [self.source, self.max_disorder_ms, [(file.name, file.size) for file in files]]
+        asked = [self.source, self.max_disorder_ms, [(file.name, file.size, file.modified) for file in files]]
         return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the tables, given the input."""
+        return {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class IngestReport:
     @property
     def late(self) -> int:
         return self.by_rule.get("late", 0)
+
+    def counts(self) -> dict[str, Any]:
+        """The counts that the `runs` table keeps."""
+        counts = {"files": self.files, "lines": self.lines, "events": self.accepted, "rejected": self.rejected}
+        return {**counts, "rejected_by_rule": self.by_rule, "first_us": self.first_us, "last_us": self.last_us}
 
     def summary(self) -> list[str]:
         """Some lines to read: what went in, what came out, why not all, and where it is."""

@@ -21,14 +21,19 @@ from purgatory_udf.ingest.placing import ends_of, place, seq_may_repeat
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.ingest.tasks import spread
 from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
-from purgatory_udf.stream import delta
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
-from purgatory_udf.tables import EVENTS, REJECTED_EVENTS
+from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
+
+EVENTS, REJECTED = "events", "rejected_events"
+STAGING = "_ingest"
 
 
 def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], None] = log.info) -> IngestReport:
@@ -37,15 +42,14 @@ def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], Non
     The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
     `events` is written last, so where there is one, the ingest that wrote it was finished. `say` hears each phase.
     """
-    out = options.out.rstrip("/")
-    events_path, rejected_path = f"{out}/events", f"{out}/rejected_events"
-    _require_room(spark, out, events_path, rejected_path, options.overwrite)
+    layout = Layout(options.out)
+    _require_room(spark, layout, options.overwrite)
     files = find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
     sources = [file.name for file in files]
-    run_id = options.run(files)
+    run = Run(options.run(files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
     rows = (_json_lines if options.source == "jsonl" else _parquet)(spark, files, options.piece_bytes)
-    with _staged(spark, rows, f"{out}/_ingest") as staged:
+    with _staged(spark, rows, layout.table(STAGING)) as staged:
         ends = ends_of(staged)
         lines = sum(end.rows for end in ends)
         if not lines:
@@ -54,19 +58,30 @@ def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], Non
         decided = without_late(place(spark, staged, ends, sources), options.max_disorder_ms)
         if seq_may_repeat(ends):
             decided = without_repeated_seq(spark, decided, sources)
-        report = IngestReport(run_id, len(files), lines, *_counts(decided), events_path, rejected_path)
+        report = IngestReport(
+            run.run_id, len(files), lines, *_counts(decided), layout.table(EVENTS), layout.table(REJECTED)
+        )
         report.require_law()
         say(f"writing {report.accepted:,} events, {report.rejected:,} rejected lines")
-        for path in (events_path, rejected_path):
-            delta.remove(spark, path)
-        if report.rejected:
-            rejected = decided.where("rule IS NOT NULL")
-            _columns(rejected, run_id, REJECTED_EVENTS).write.format("delta").save(rejected_path)
-        else:
-            delta.create(spark, rejected_path, REJECTED_EVENTS)
-        events = decided.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
-        write_in_time_order(_columns(events, run_id, EVENTS), events_path, report.accepted, options.events_per_file)
+        _write(spark, decided, report, options.events_per_file)
+        runs.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report
+
+
+def _write(spark: SparkSession, decided: DataFrame, report: IngestReport, events_per_file: int) -> None:
+    for path in (report.events, report.rejected_events):
+        delta.remove(spark, path)
+    if report.rejected:
+        rejected = decided.where("rule IS NOT NULL")
+        _columns(rejected, report.run_id, REJECTED).write.format("delta").save(report.rejected_events)
+    else:
+        delta.create(spark, report.rejected_events, TABLES[REJECTED])
+    events = decided.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
+    write_in_time_order(_columns(events, report.run_id, EVENTS), report.events, report.accepted, events_per_file)
+
+
+def _columns(rows: DataFrame, run_id: str, table: str) -> DataFrame:
+    return rows.withColumn("run_id", sf.lit(run_id)).select(*TABLES[table].names)
 
 
 def _counts(decided: DataFrame) -> tuple[int, dict[str, int], int | None, int | None]:
@@ -78,14 +93,17 @@ def _counts(decided: DataFrame) -> tuple[int, dict[str, int], int | None, int | 
     return (events.n, by_rule, events.first, events.last) if events else (0, by_rule, None, None)
 
 
-def _require_room(spark: SparkSession, out: str, events: str, rejected: str, overwrite: bool) -> None:
-    if delta.is_file(spark, out):
-        raise UserError(f"{out}: is a file; --out names a folder")
-    for path in (events, rejected):
-        if delta.exists(spark, path) and not delta.is_table(spark, path):
+def _require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
+    if delta.is_file(spark, layout.out):
+        raise UserError(f"{layout.out}: is a file; --out names a folder")
+    # Rows that are still staged are those of an ingest that was interrupted: what is no table yet was to be one.
+    interrupted = delta.exists(spark, layout.table(STAGING))
+    for name in (EVENTS, REJECTED):
+        path = layout.table(name)
+        if not interrupted and delta.exists(spark, path) and not delta.is_table(spark, path):
             raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
-    if delta.exists(spark, events) and not overwrite:
-        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
+    if not overwrite and delta.is_table(spark, layout.table(EVENTS)):
+        raise UserError(f"{layout.table(EVENTS)}: exists; choose another --out, or --overwrite to replace it")
 
 
 def _json_lines(spark: SparkSession, files: Sequence[InputFile], piece_bytes: int) -> DataFrame:
@@ -120,7 +138,3 @@ def _staged(spark: SparkSession, rows: DataFrame, path: str) -> Iterator[DataFra
         yield spark.read.schema(rows.schema).parquet(path)
     finally:
         delta.remove(spark, path)
-
-
-def _columns(rows: DataFrame, run_id: str, schema: pa.Schema) -> DataFrame:
-    return rows.withColumn("run_id", sf.lit(run_id)).select(*schema.names)

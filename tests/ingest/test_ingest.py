@@ -285,7 +285,30 @@ def test_an_output_that_exists_is_refused_or_replaced(take_in: Ingest, tmp_path:
     commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
     take_in(path, overwrite=True)
     assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
-    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events"]
+    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
+
+
+def test_what_an_interrupted_ingest_left_is_replaced_and_a_finished_one_is_on_record(
+    take_in: Ingest, tmp_path: Path, out: Path
+) -> None:
+    for remains in ("_ingest/part-0.parquet", "events/part-0.parquet", "rejected_events/part-0.parquet"):
+        write(out / remains, b"cut off")
+    take_in(write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)]), run_id="tuesday", max_disorder_ms=0)
+    assert [[row["time_us"] - START for row in events(out)], len(rejected(out))] == [[0, 7], 1]
+    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
+    (run,) = DeltaTable(out / "runs").to_pyarrow_table().to_pylist()
+    assert (run["run_id"], run["job"], run["status"]) == ("tuesday", "ingest", "finished")
+    assert json.loads(run["trace"]) == {"paths": [f"{tmp_path}/a.jsonl"]}
+    assert json.loads(run["configuration"]) == {"source": "jsonl", "max_disorder_ms": 0, "events_per_file": 50_000}
+    assert json.loads(run["counts"]) == {
+        "files": 1,
+        "lines": 3,
+        "events": 2,
+        "rejected": 1,
+        "rejected_by_rule": {"late": 1},
+        "first_us": START,
+        "last_us": START + 7,
+    }
 
 
 def test_an_output_that_is_no_folder_of_tables_is_left_alone(take_in: Ingest, tmp_path: Path) -> None:
