@@ -1,0 +1,198 @@
+"""What requests asked and were answered, in one shape whichever protocol version wrote it (Kafka 2.8 to 4.x).
+
+A topic is what the body calls it: its id where it has one (fetch 13+, produce 13+), else its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+METADATA_TOPIC = "__cluster_metadata"
+
+Key = tuple[str, int]
+
+
+class FetchedPartition(NamedTuple):
+    """What a fetch asks of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+    log_start: int
+
+
+class ReadPartition(NamedTuple):
+    """What a fetch was answered for one partition."""
+
+    topic: str
+    partition: int
+    error: int
+    high_watermark: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Fetch:
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: int
+    session_id: int
+    session_epoch: int
+    partitions: list[FetchedPartition]
+    forgotten: list[Key]
+
+
+@dataclass(slots=True)
+class FetchAnswer:
+    error: int
+    session_id: int
+    partitions: list[ReadPartition]
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.partitions)
+
+
+class ProducedPartition(NamedTuple):
+    """What a produce wrote to one partition. `base` is -1 and `error` 0 where no answer was owed (acks 0)."""
+
+    topic: str
+    partition: int
+    bytes: int
+    error: int
+    base: int
+
+
+@dataclass(slots=True)
+class Produce:
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None
+    answered: bool
+    partitions: list[ProducedPartition]
+
+
+def topic_of(one: dict[str, Any]) -> str:
+    """The id, unless it is the null id; else the name under any of the names it has had."""
+    topic_id = one.get("topicId")
+    if topic_id and topic_id != NO_TOPIC_ID:
+        return str(topic_id)
+    for field in ("topic", "name", "topicName"):
+        if one.get(field) is not None:
+            return str(one[field])
+    raise KeyError("topic")
+
+
+def _first(one: dict[str, Any], *fields: str) -> Any:
+    for field in fields:
+        if field in one:
+            return one[field]
+    raise KeyError(fields[0])
+
+
+def record_bytes(one: dict[str, Any]) -> int:
+    """The log replaces records by their size: `recordsSizeInBytes`, in 2.8 `recordSetSizeInBytes`."""
+    for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
+        if field in one:
+            return max(0, int(one[field] or 0))
+    return 0
+
+
+def fetch_of(body: dict[str, Any]) -> Fetch:
+    state = body.get("replicaState")
+    replica = state.get("replicaId", -1) if isinstance(state, dict) else body.get("replicaId", -1)
+    listed = []
+    for topic in body.get("topics") or []:
+        name = topic_of(topic)
+        for one in topic["partitions"]:
+            listed.append(
+                FetchedPartition(
+                    name,
+                    int(_first(one, "partition", "partitionIndex")),
+                    int(one["fetchOffset"]),
+                    int(one["partitionMaxBytes"]),
+                    int(one.get("currentLeaderEpoch", -1)),
+                    int(one.get("logStartOffset", -1)),
+                )
+            )
+    forgotten = [
+        (topic_of(topic), int(partition))
+        for topic in body.get("forgottenTopicsData") or []
+        for partition in topic["partitions"]
+    ]
+    return Fetch(
+        replica_id=int(replica),
+        max_wait_ms=int(body["maxWaitMs"]),
+        min_bytes=int(body["minBytes"]),
+        max_bytes=int(body.get("maxBytes", 2**31 - 1)),
+        isolation=int(body.get("isolationLevel", 0)),
+        session_id=int(body.get("sessionId", 0)),
+        session_epoch=int(body.get("sessionEpoch", -1)),
+        partitions=listed,
+        forgotten=forgotten,
+    )
+
+
+def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
+    answer = answer or {}
+    read = []
+    for topic in answer.get("responses") or []:
+        name = topic_of(topic)
+        for one in _first(topic, "partitions", "partitionResponses"):
+            head = one.get("partitionHeader", one)
+            read.append(
+                ReadPartition(
+                    name,
+                    int(_first(head, "partitionIndex", "partition")),
+                    int(head.get("errorCode", 0)),
+                    int(head.get("highWatermark", -1)),
+                    record_bytes(one),
+                )
+            )
+    return FetchAnswer(int(answer.get("errorCode", 0)), int(answer.get("sessionId", 0)), read)
+
+
+def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> Produce:
+    answers: dict[Key, tuple[int, int]] = {}
+    for topic in (answer or {}).get("responses") or []:
+        name = topic_of(topic)
+        for one in _first(topic, "partitionResponses", "partitions"):
+            place = int(_first(one, "index", "partition", "partitionIndex"))
+            answers[name, place] = (int(one.get("errorCode", 0)), int(one.get("baseOffset", -1)))
+    written = []
+    for topic in _first(body, "topicData", "topics"):
+        name = topic_of(topic)
+        for one in _first(topic, "partitionData", "partitions", "data"):
+            place = int(_first(one, "index", "partition", "partitionIndex"))
+            error, base = answers.get((name, place), (0, -1))
+            written.append(ProducedPartition(name, place, record_bytes(one), error, base))
+    return Produce(
+        acks=int(body["acks"]),
+        timeout_ms=int(_first(body, "timeoutMs", "timeout")),
+        transactional_id=body.get("transactionalId"),
+        answered=bool(answers),
+        partitions=written,
+    )
+
+
+def is_metadata_fetch(body: dict[str, Any]) -> bool:
+    """The controllers' own log is fetched through the raft client, which has a purgatory of its own."""
+    return any(
+        one.get("topicId") == METADATA_TOPIC_ID or one.get("topic") == METADATA_TOPIC
+        for one in body.get("topics") or []
+    )
+
+
+def topics_partitions(topics: Any, *partitions: str) -> Iterator[Key]:
+    """(topic, partition) of a list of topics whose partitions are plain numbers, under any of the given names."""
+    for topic in topics or []:
+        for partition in _first(topic, *partitions):
+            yield topic_of(topic), int(partition)

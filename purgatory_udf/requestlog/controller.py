@@ -1,0 +1,38 @@
+"""Which requests are the controller's business: they wait for the metadata quorum, in no purgatory of a broker."""
+
+from __future__ import annotations
+
+from purgatory_udf.requestlog.bodies import is_metadata_fetch
+from purgatory_udf.requestlog.request import Request
+
+LISTENER = "CONTROLLER"
+# Raft clients call themselves so, whatever the listener's name.
+RAFT_CLIENT = "raft-client-"
+# Requests that only controllers answer, or that brokers pass on to them.
+APIS = frozenset(
+    {
+        "VOTE",
+        "BEGIN_QUORUM_EPOCH",
+        "END_QUORUM_EPOCH",
+        "DESCRIBE_QUORUM",
+        "FETCH_SNAPSHOT",
+        "BROKER_REGISTRATION",
+        "BROKER_HEARTBEAT",
+        "CONTROLLER_REGISTRATION",
+        "ALTER_PARTITION",
+        "ALLOCATE_PRODUCER_IDS",
+        "UPDATE_RAFT_VOTER",
+        "ENVELOPE",
+        "ASSIGN_REPLICAS_TO_DIRS",
+    }
+)
+
+
+def is_controllers(request: Request) -> bool:
+    return (
+        request.forwarded
+        or request.listener == LISTENER
+        or request.api in APIS
+        or (request.client_id or "").startswith(RAFT_CLIENT)
+        or (request.api == "FETCH" and is_metadata_fetch(request.body))
+    )

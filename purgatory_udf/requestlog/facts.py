@@ -1,0 +1,147 @@
+"""What one request shows of one partition at one broker: the small pieces that a partition's timeline is made of.
+
+Times are microseconds. S is the moment at which a request's handling began, L at which it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Append:
+    """Records written to the log, [base, end): known where an answer names them, else -1 until they are found.
+
+    `operation` (file, line) and `slot` say which partition of which produce this is. Without an operation it is a
+    request that may have caused an append of some `records` (0: unknown), such as a commit or the end of a transaction.
+
+    `at_us` is when the records are in the log, `check_us` when the fetches that wait for them are looked at,
+    `until_us` the latest that either can be, `event_us` the time of the produce's own event, which is an append as
+    well.
+    """
+
+    start_us: int
+    at_us: int
+    check_us: int
+    until_us: int
+    event_us: int = -1
+    base: int = -1
+    end: int = -1
+    bytes: int = 0
+    records: int = 0
+    file: int = -1
+    line: int = -1
+    slot: int = -1
+    transaction: str | None = None
+    ends_transaction: str | None = None
+
+    @property
+    def is_operation(self) -> bool:
+        return self.line >= 0
+
+
+@dataclass(slots=True)
+class Position:
+    """A reader asked for `offset`: a follower (`replica` >= 0) has all before it, a consumer was allowed to see it.
+
+    `at_us` is when the broker took note of it, `wake_us` when those who waited for that were answered, `until_us`
+    when the request's handling ended, `proven_us` the moment before which all below the offset must have been there.
+    """
+
+    at_us: int
+    wake_us: int
+    until_us: int
+    proven_us: int
+    replica: int
+    offset: int
+    log_start: int = -1
+
+
+@dataclass(slots=True)
+class Try:
+    """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
+
+    at_us: int
+    replica: int
+    offset: int
+    barren: bool = False
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A follower's fetch was answered with `bytes` of records."""
+
+    at_us: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Trouble:
+    """An answer said that the partition could not be served here."""
+
+    at_us: int
+    error: int
+
+
+@dataclass(slots=True)
+class Trim:
+    """DELETE_RECORDS asked to move the log start to `offset` (-1: to the high watermark)."""
+
+    at_us: int
+    offset: int
+
+
+Fact = Append | Position | Try | Delivery | Trouble | Trim
+
+
+@dataclass(slots=True)
+class PartitionFacts:
+    """All facts of one partition at one broker, each kind in time order."""
+
+    broker: int
+    topic: str
+    partition: int
+    appends: list[Append] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    follower_tries: list[Try] = field(default_factory=list)
+    consumer_tries: list[Try] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    trims: list[Trim] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
+        made = cls(broker, *key)
+        for fact in facts:
+            made.add(fact)
+        made.appends.sort(key=lambda one: (one.start_us, one.file, one.line))
+        for kind in (made.positions, made.follower_tries, made.consumer_tries):
+            kind.sort(key=lambda one: (one.at_us, one.replica, one.offset))
+        for other in (made.deliveries, made.troubles, made.trims):
+            other.sort(key=lambda one: one.at_us)
+        return made
+
+    def add(self, fact: Fact) -> None:
+        match fact:
+            case Append():
+                self.appends.append(fact)
+            case Position():
+                self.positions.append(fact)
+            case Try():
+                (self.follower_tries if fact.replica >= 0 else self.consumer_tries).append(fact)
+            case Delivery():
+                self.deliveries.append(fact)
+            case Trouble():
+                self.troubles.append(fact)
+            case Trim():
+                self.trims.append(fact)
+
+    @property
+    def first_us(self) -> int:
+        """The first moment of which anything is known."""
+        kinds = (self.positions, self.follower_tries, self.consumer_tries, self.troubles, self.trims)
+        firsts = [kind[0].at_us for kind in kinds if kind] + [one.start_us for one in self.appends[:1]]
+        return min(firsts, default=1)

@@ -1,0 +1,134 @@
+"""A session's fetches taken apart: each is an operation, and each says where its reader is in every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from purgatory_udf.requestlog import error_codes as errors
+from purgatory_udf.requestlog.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.context import Context
+from purgatory_udf.requestlog.facts import Delivery, Fact, Key, Position, Trouble, Try
+from purgatory_udf.requestlog.handling import TURNAROUND_US, read_and_wake
+from purgatory_udf.requestlog.operation import Operation, operation
+from purgatory_udf.requestlog.recorded import recorded_fetch
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.request import Request
+from purgatory_udf.requestlog.sessions import FetchInForce, Session
+
+READ_COMMITTED = 1
+
+
+class SessionReader:
+    """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
+
+    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain.
+    """
+
+    def __init__(self, context: Context, report: Report) -> None:
+        self._context = context
+        self._report = report
+        self._session = Session()
+        self._tries: dict[Key, Try] = {}
+
+    def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
+        asked, answered = fetch_of(request.body), fetch_answer_of(request.answer)
+        in_force = self._session.fetch(asked, answered)
+        if not in_force.complete and not in_force.partitions and not answered.error:
+            self._report.count("session_unknown")
+            return None, []
+        self._report.count("session_partial", int(not in_force.complete))
+        self._report.count("session_error", int(answered.error != 0))
+        troubled = {(one.topic, one.partition): one.error for one in answered.partitions if one.error}
+        left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
+        self._report.count("left_out_partition", len(left_out))
+        read = [one for one in in_force.partitions if (one.topic, one.partition) not in left_out]
+        facts = [
+            *self._tries_of(request, asked, read),
+            *self._troubles(request, troubled, left_out),
+            *self._positions(request, asked, read, in_force, troubled),
+            *self._deliveries(request, asked, answered),
+        ]
+        recorded = recorded_fetch(request, asked, answered)
+        recorded.complete = in_force.complete
+        event = {
+            "time_us": request.local_us,
+            "type": "fetch",
+            "replica_id": asked.replica_id,
+            "max_wait_ms": asked.max_wait_ms,
+            "min_bytes": max(0, asked.min_bytes),
+            "max_bytes": max(0, asked.max_bytes),
+            "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
+            "partitions": [self._fetched(one) for one in read],
+        }
+        return operation(request, event, recorded), facts
+
+    def finish(self) -> list[tuple[Key, Fact]]:
+        last, self._tries = self._tries, {}
+        return list(last.items())
+
+    def _key(self, one: FetchedPartition) -> Key:
+        return self._context.name(one.topic), one.partition
+
+    def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
+        if error in errors.LEFT_OUT_OF_A_FETCH:
+            return True
+        if error != errors.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        # Unknown to the broker's metadata when the fetch came: left out as well. Deleted while it waited: not.
+        changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
+        return any(one.deleted and one.at_us < request.start_us for one in changes)
+
+    def _fetched(self, one: FetchedPartition) -> dict[str, object]:
+        return {
+            "topic": self._context.name(one.topic),
+            "partition": one.partition,
+            "fetch_offset": max(0, one.offset),
+            "max_bytes": max(0, one.max_bytes),
+            "current_leader_epoch": max(-1, one.leader_epoch),
+        }
+
+    def _tries_of(self, request: Request, asked: Fetch, read: list[FetchedPartition]) -> Iterator[tuple[Key, Fact]]:
+        for one in read:
+            key = self._key(one)
+            before = self._tries.get(key)
+            if before is not None:
+                # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
+                before.barren = before.offset == one.offset and asked.isolation != READ_COMMITTED
+                yield key, before
+            self._tries[key] = Try(request.local_us, asked.replica_id, one.offset)
+
+    def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
+        at = request.answered_us if request.remote_us else request.local_us
+        for (topic, partition), error in troubled.items():
+            if (topic, partition) not in left_out:
+                yield (self._context.name(topic), partition), Trouble(at, error)
+
+    def _positions(
+        self,
+        request: Request,
+        asked: Fetch,
+        read: list[FetchedPartition],
+        in_force: FetchInForce,
+        troubled: dict[Key, int],
+    ) -> Iterator[tuple[Key, Fact]]:
+        """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
+        moved = [one for one in read if (one.topic, one.partition) in in_force.listed]
+        for number, one in enumerate(moved):
+            if (one.topic, one.partition) in troubled and not request.remote_us:
+                continue
+            if asked.replica_id >= 0:
+                at, wake = read_and_wake(request.start_us, request.local_us, number, len(moved))
+                proven = request.arrival_us - TURNAROUND_US
+                yield (
+                    self._key(one),
+                    Position(at, wake, request.local_us, proven, asked.replica_id, one.offset, one.log_start),
+                )
+            else:
+                at = request.arrival_us
+                yield self._key(one), Position(at, at, at, at, -1, one.offset)
+
+    def _deliveries(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+        if asked.replica_id >= 0:
+            for one in answered.partitions:
+                if one.bytes:
+                    yield (self._context.name(one.topic), one.partition), Delivery(request.answered_us, one.bytes)

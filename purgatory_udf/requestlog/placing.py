@@ -1,0 +1,83 @@
+"""Corrects what `handling` supposes by what readers' offsets prove.
+
+No reader asks for an offset before what lies below it was appended; none asks for the same offset twice if there was
+something to get the first time; and where a fetch is tried between an append and its check, the contract's append,
+which is both at once, is put just before that fetch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+
+from purgatory_udf.requestlog.facts import Append, Position, Try
+
+NEVER = 2**62
+
+
+def place_appends(appends: Sequence[Append], positions: Iterable[Position], tries: Sequence[Try]) -> None:
+    """Sets `at_us` and `check_us` of appends that are in offset order; neither falls from one to the next.
+
+    `tries` are those of followers: consumers see no append before the high watermark has passed it.
+    """
+    latest = _latest(appends, positions)
+    earliest = _Earliest(tries)
+    moments_of_tries = sorted(one.at_us for one in tries)
+    before = 0
+    for append, bound in zip(appends, latest, strict=True):
+        at = max(append.at_us, min(earliest.after(append.end), append.until_us))
+        append.at_us = before = min(max(at, before), bound)
+    after = NEVER
+    for append, bound in zip(reversed(appends), reversed(latest), strict=True):
+        check = _before_a_try(append.at_us, max(append.at_us, min(append.check_us, bound)), moments_of_tries)
+        # A later append's check finds the earlier one's records too.
+        append.check_us = after = min(check, after)
+
+
+def place_positions(positions: Iterable[Position], tries: Sequence[Try]) -> None:
+    """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
+    wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
+    earliest = _Earliest(tries)
+    moments_of_tries = sorted(one.at_us for one in tries)
+    for position in positions:
+        if position.replica >= 0:
+            bound = min(earliest.after(position.offset), position.until_us)
+            position.at_us = max(position.at_us, bound)
+            wake = max(position.at_us, position.wake_us)
+            position.wake_us = _before_a_try(position.at_us, wake, moments_of_tries)
+
+
+def _before_a_try(at: int, check: int, tries: Sequence[int]) -> int:
+    """The check, or the moment just before the first try between `at` and it."""
+    following = bisect_right(tries, at)
+    return max(at, tries[following] - 1) if following < len(tries) and tries[following] <= check else check
+
+
+class _Earliest:
+    """The last moment at which a reader was turned away below some offset."""
+
+    def __init__(self, tries: Sequence[Try]) -> None:
+        self._offsets: list[int] = []
+        self._moments: list[int] = []
+        for one in sorted((one for one in tries if one.barren), key=lambda one: one.offset):
+            self._offsets.append(one.offset)
+            self._moments.append(max(one.at_us, self._moments[-1] if self._moments else 0))
+
+    def after(self, end: int) -> int:
+        """What ends at `end` was not there yet at this moment (0: nothing is known)."""
+        place_of = bisect_left(self._offsets, end) - 1
+        return self._moments[place_of] + 1 if place_of >= 0 else 0
+
+
+def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:
+    """For each append, the moment just before the first reader that asks for something beyond it."""
+    ends = [one.end for one in appends]
+    latest = [NEVER] * len(appends)
+    for position in positions:
+        # The last append that lies wholly below the offset; the ones before it inherit its bound.
+        place_of = bisect_right(ends, position.offset) - 1
+        if place_of >= 0:
+            latest[place_of] = min(latest[place_of], position.proven_us - 1)
+    for number in range(len(latest) - 2, -1, -1):
+        latest[number] = min(latest[number], latest[number + 1])
+    return latest

@@ -1,0 +1,65 @@
+"""One partition at one broker, from facts to events: what its log, high watermark and leadership did, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from purgatory_udf.requestlog.context import Context
+from purgatory_udf.requestlog.facts import Append, PartitionFacts
+from purgatory_udf.requestlog.leadership import State, states
+from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_offsets
+from purgatory_udf.requestlog.placing import place_appends, place_positions
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.sweep import Sweep, Timed
+
+
+class ProducedAt(NamedTuple):
+    """The offsets [base, end) that one partition of one produce was given."""
+
+    file: int
+    line: int
+    slot: int
+    base: int
+    end: int
+
+
+@dataclass(slots=True)
+class Timeline:
+    events: list[Timed] = field(default_factory=list)
+    produced: list[ProducedAt] = field(default_factory=list)
+
+
+def build_timeline(facts: PartitionFacts, context: Context, report: Report) -> Timeline:
+    key = (facts.topic, facts.partition)
+    first_us = facts.first_us
+    leadership = states(
+        facts, context.changes.get(key, ()), context.cluster.min_isr_of(facts.topic), first_us - 2, report
+    )
+    appends = _appends(facts, context, leadership, report)
+    place_appends(appends, facts.positions, facts.follower_tries)
+    place_positions(facts.positions, facts.consumer_tries)
+    start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
+    events = Sweep(facts, report).run(leadership, appends, start_us)
+    return Timeline(list(events), list(_produced(facts, appends)))
+
+
+def _appends(facts: PartitionFacts, context: Context, leadership: Sequence[State], report: Report) -> list[Append]:
+    """None at a broker that never leads: its requests are turned away, whatever its log holds."""
+    leads = any(state.fields["change"] == "leader" for state in leadership)
+    if not leads and not any(one.base >= 0 for one in facts.appends):
+        return []
+    classic = facts.broker in context.classic_brokers
+    batches = context.batches.get((facts.topic, facts.partition))
+    if batches is None and not context.batches:
+        return appends_from_offsets(facts, classic, report)
+    return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)
+
+
+def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedAt]:
+    """A retry has the offsets of the append that it repeats."""
+    ends: dict[int, Any] = {one.base: one.end for one in appends}
+    for one in facts.appends:
+        if one.is_operation and one.base in ends:
+            yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base])

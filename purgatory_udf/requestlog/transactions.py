@@ -1,0 +1,64 @@
+"""Transactions as the request log shows them: when a partition joined one, and whose producer id is whose.
+
+A produce of a transaction is appended only after the coordinator has answered that its partition belongs to the
+transaction (ADD_PARTITIONS_TO_TXN, sent by the broker while the produce waits): not between its S and L.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from purgatory_udf.requestlog.bodies import topic_of
+from purgatory_udf.requestlog.request import Request
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class TransactionFacts:
+    """`added`: (transactional id, topic, partition) → the moments at which the coordinator had answered."""
+
+    producers: dict[int, str] = field(default_factory=dict)
+    added: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+
+    def read(self, request: Request) -> None:
+        if request.api == "INIT_PRODUCER_ID" and request.answer:
+            transaction = request.body.get("transactionalId")
+            if transaction and request.answer.get("producerId", -1) >= 0:
+                self.producers[int(request.answer["producerId"])] = str(transaction)
+        elif request.api == "ADD_PARTITIONS_TO_TXN":
+            for transaction, producer, topics in _added(request.body):
+                self.producers.setdefault(producer, transaction)
+                for topic in topics:
+                    for partition in topic.get("partitions") or []:
+                        moments = self.added.setdefault((transaction, topic_of(topic), int(partition)), [])
+                        moments.append(request.answered_us)
+                        moments.sort()
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Topic names for ids."""
+        self.added = {(who, names.get(topic, topic), place): at for (who, topic, place), at in self.added.items()}
+
+    def name(self, producer: int) -> str:
+        """The producer's transaction, or a name that stands for the unknown one."""
+        return self.producers.get(producer, f"#{producer}")
+
+    def joined(self, transaction: str, key: Key, start_us: int, until_us: int) -> int | None:
+        """When the coordinator answered for this partition while a produce of it waited; None if it did not have to."""
+        moments = self.added.get((transaction, *key), [])
+        place = bisect_left(moments, start_us)
+        return moments[place] if place < len(moments) and moments[place] <= until_us else None
+
+
+def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    """(transactional id, producer id, topics) in every version's shape: one transaction up to 3, many from 4 on."""
+    for one in body.get("transactions") or []:
+        yield str(one["transactionalId"]), int(one["producerId"]), one.get("topics") or []
+    for prefix in ("v3AndBelow", ""):
+        transaction = body.get(f"{prefix}TransactionalId" if prefix else "transactionalId")
+        if transaction:
+            producer = body.get(f"{prefix}ProducerId" if prefix else "producerId", -1)
+            yield str(transaction), int(producer), body.get(f"{prefix}Topics" if prefix else "topics") or []
