@@ -46,9 +46,12 @@ class Clock:
     def advance_to(self, now_ms: int) -> None:
         """Expire everything with deadline <= `now_ms`. A step's gauges are read after the expirations of its time."""
         while now_ms - self._reapers.now_ms > _SETTLED_MS:
-            self._step_to(min(self._reapers.now_ms + _SETTLED_MS, self._quiet_until(now_ms)))
-            self._skip_to(self._quiet_until(now_ms))
-            self._step_to(min(self._reapers.now_ms + 1, now_ms))
+            # A wheel that lags after a quiet time may have taken a task into a bucket whose time has begun.
+            settled_ms, quiet_ms = self._reapers.now_ms + _SETTLED_MS, self._quiet_until(now_ms)
+            if quiet_ms > settled_ms:
+                self._step_to(settled_ms)
+                self._skip_to(quiet_ms)
+            self._step_to(min(max(quiet_ms, self._reapers.now_ms) + 1, now_ms))
         self._step_to(now_ms)
 
     def _step_to(self, now_ms: int) -> None:

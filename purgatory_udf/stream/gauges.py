@@ -16,10 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.gauges import gauges
+from purgatory_udf.columnar.gauge_table import CHECKS, purge_intervals
+from purgatory_udf.columnar.gauges import STEP_MS, gauges
 from purgatory_udf.columnar.partition import WALKS as WALK_COLUMNS
-from purgatory_udf.columnar.replicas import DELETE_CHECK, FETCH_CHECK, PRODUCE_CHECK
-from purgatory_udf.columnar.topics import TOPIC_CHECK
 from purgatory_udf.columnar.words import ANY_BROKER, PURGATORIES, Code, parts_of
 from purgatory_udf.config import Config
 from purgatory_udf.stream.adapter import WALKS
@@ -29,12 +28,6 @@ from purgatory_udf.tables import PURGATORY_GAUGES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_CHECKS = {
-    Code.PRODUCE: PRODUCE_CHECK,
-    Code.FETCH: FETCH_CHECK,
-    Code.DELETE_RECORDS: DELETE_CHECK,
-    Code.CREATE_TOPICS: TOPIC_CHECK,
-}
 _OPERATIONS = ("op", "t", "deadline", "expired", "watched", "end_t", "end_seq", "end_sub")
 _PARTS = "broker INT, code INT, payload BINARY"
 
@@ -54,16 +47,25 @@ def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: st
     ended = spark.read.format("delta").load(layout.ended).mapInPandas(_sorted_out(_of_ended), _PARTS)
     settling = spark.read.format("delta").load(layout.settling).where(sf.col("bucket") == WALKS)
     walks = settling.select("payload").mapInPandas(_sorted_out(_of_walks(sorted(set(topics)))), _PARTS)
-    until_ms = None if config.drain else last_us // 1000
+    until_ms = last_us // 1000 if not config.drain else _first_step_after_all(spark, layout, last_us)
     rows = (
         ended.unionAll(walks)
         .groupBy("broker", "code")
         .applyInPandas(
-            _one_purgatory(config, run_id, first_us // 1000, last_us // 1000, until_ms),
+            _one_purgatory(config, run_id, first_us // 1000, until_ms),
             from_arrow_schema(PURGATORY_GAUGES),
         )
     )
     rows.write.format("delta").mode("overwrite").save(layout.table("purgatory_gauges"))
+
+
+def _first_step_after_all(spark: SparkSession, layout: Layout, last_us: int) -> int:
+    """The first reading by which the trace is over and every operation has ended."""
+    expirations = spark.read.format("delta").load(layout.table("expirations"))
+    latest = expirations.select(sf.max(sf.unix_millis("expired_at"))).first()
+    assert latest is not None
+    over_ms = max(last_us // 1000 + 1, latest[0] or 0)
+    return -(-over_ms // STEP_MS) * STEP_MS
 
 
 Part = tuple[int, int, bytes]
@@ -99,7 +101,7 @@ def _of_walks(topic_brokers: list[int]) -> Callable[[dict[str, Frame]], Iterator
         for owner in sorted(set(owners)):
             mine = walks.take(np.array([owner == other for other in owners])[walks.key])
             brokers = topic_brokers if owner == ANY_BROKER else [int(owner)]
-            for code, check in _CHECKS.items():
+            for code, check in CHECKS.items():
                 checked = mine.take(mine.checks & check > 0)
                 for broker in brokers if len(checked) else []:
                     yield broker, int(code), pack({"keys": frames["keys"], "walks": checked})
@@ -119,14 +121,9 @@ class _Names:
 
 
 def _one_purgatory(
-    config: Config, run_id: str, first_ms: int, last_ms: int, until_ms: int | None
+    config: Config, run_id: str, first_ms: int, until_ms: int
 ) -> Callable[[Any, pd.DataFrame], pd.DataFrame]:
-    intervals = {
-        Code.PRODUCE: config.produce.purge_interval,
-        Code.FETCH: config.fetch.purge_interval,
-        Code.DELETE_RECORDS: config.delete_records.purge_interval,
-        Code.CREATE_TOPICS: config.create_topics.purge_interval,
-    }
+    intervals = purge_intervals(config)
 
     def run(key: Any, parts: pd.DataFrame) -> pd.DataFrame:
         broker, code = int(key[0]), Code(int(key[1]))
@@ -137,14 +134,13 @@ def _one_purgatory(
         watches = [names.renumbered(frames["watches"], frames["keys"]) for frames in found if "watches" in frames]
         walks = [names.renumbered(frames["walks"], frames["keys"]) for frames in found if "walks" in frames]
         waited = Frame.concat(operations)
-        end_ms = until_ms if until_ms is not None else max(last_ms, int(waited.end_t.max()) // 1000) + 200
         read = gauges(
             waited,
             Frame.concat(watches),
             Frame.concat([WALK_COLUMNS.empty(), *walks]),
             intervals[code],
             first_ms,
-            end_ms,
+            until_ms,
         )
         return _rows(run_id, broker, code, read)
 
