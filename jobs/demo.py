@@ -20,6 +20,13 @@ moves to broker 2. Which requests had to wait, what ended them, and after how lo
 """
 
 
+# What a demo's folder may hold, and lose when the next demo replaces it.
+OURS = {
+    *("events", "rejected_events", "watches", "completions", "expirations", "runs", "waits.svg"),
+    *("group_transitions", "purgatory_gauges", "_replay", "_ingest"),
+}
+
+
 def _home() -> Path:
     """The tree, whose samples are not part of the package."""
     return Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
@@ -33,14 +40,7 @@ def _checks(out: Path) -> None:
         raise UserError(f"{out}: holds {strange[0]}, which no demo made; choose another --out")
 
 
-# What a demo's folder may hold, and lose when the next demo replaces it.
-OURS = {
-    *("events", "rejected_events", "watches", "completions", "expirations", "runs", "waits.svg"),
-    *("group_transitions", "purgatory_gauges", "_replay", "_ingest"),
-}
-
-
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, brief=True)
 def main(
     out: Annotated[
         Path, typer.Option(help="Folder of the tables and the chart; an earlier demo's are replaced.")

@@ -42,18 +42,18 @@ def points(ends: DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
 
 
 def waits(frame: pd.DataFrame, total: int) -> alt.Chart:
-    """A row a kind of operation; waits from 0 to whole minutes share one axis by its root scale."""
+    """A row a kind of operation, the most frequent first; the root scale shows short waits beside long ones."""
     shown = f"{len(frame):,} of {total:,}" if len(frame) < total else f"{total:,}"
     return (
         alt.Chart(frame, title=f"How long {shown} operations waited, and how they ended", width=900, height=150)
         .mark_circle(size=14, opacity=0.6)
         .encode(
-            x=alt.X("began:T", title="began (UTC)", scale=alt.Scale(type="utc")),
+            x=alt.X("began:T", title="began (UTC)", scale=alt.Scale(type="utc")).axis(format="%H:%M:%S", tickCount=8),
             y=alt.Y("wait_ms:Q", title="waited, ms", scale=alt.Scale(type="sqrt")),
             color=alt.Color(
                 "end:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
             ).legend(orient="top"),
-            row=alt.Row("kind:N", title=None),
+            row=alt.Row("kind:N", title=None, sort=list(frame["kind"].value_counts().index)),
         )
         .resolve_scale(y="independent")
     )

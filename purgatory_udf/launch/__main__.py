@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
 from purgatory_udf.errors import UserError
@@ -15,6 +15,9 @@ from purgatory_udf.launch import catalog, command_line, java, spark_home, submis
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import Environment, say
 from purgatory_udf.launch.submission import Submission
+
+if TYPE_CHECKING:
+    from purgatory_udf.cli import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_JOB = "demo"
@@ -74,13 +77,13 @@ def _enter_environment() -> None:
 
 
 def _run(line: CommandLine, entry: catalog.Entry) -> int:
-    job = importlib.import_module(f"jobs.{entry.file.stem}").main
+    job: Job = importlib.import_module(f"jobs.{entry.file.stem}").main
     settings = line.settings(spark_home.defaults(spark_home.find(os.environ), os.environ))
     ended: int | None = job.check(line.arguments, submission.runs_here(settings))
     if ended is not None:
         return ended
     _take_java(os.environ)
-    return _become(submission.prepare(ROOT, line, entry.file, os.environ))
+    return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.brief))
 
 
 def _become(call: Submission) -> NoReturn:

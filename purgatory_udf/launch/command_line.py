@@ -27,6 +27,7 @@ KEYS = {
     "--master": "spark.master",
     "--deploy-mode": "spark.submit.deployMode",
     "--driver-memory": "spark.driver.memory",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
     "--jars": "spark.jars",
     "--packages": "spark.jars.packages",
     "--py-files": "spark.submit.pyFiles",

@@ -31,8 +31,8 @@ def is_local(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.master", "local[*]").startswith("local")
 
 
-def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str]) -> Submission:
-    """Everything between the words of the command line and spark-submit's own."""
+def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str], brief: bool = False) -> Submission:
+    """Everything between the words of the command line and spark-submit's own, for a `brief` job or any other."""
     home = spark_home.find(environ)
     settings = line.settings(spark_home.defaults(home, environ))
     if "spark.master" not in settings:
@@ -42,7 +42,7 @@ def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
-        *_local_defaults(root, settings),
+        *_local_defaults(root, settings, brief),
         *_options(line),
         *_joined("--py-files", settings.get("spark.submit.pyFiles"), [shipped]),
         *_joined("--jars", settings.get("spark.jars"), jars),
@@ -63,11 +63,13 @@ def _joined(option: str, given: str | None, ours: list[Path]) -> list[str]:
     return [option, ",".join(values)] if values else []
 
 
-def _local_defaults(root: Path, settings: Mapping[str, str]) -> list[str]:
+def _local_defaults(root: Path, settings: Mapping[str, str], brief: bool) -> list[str]:
     """What suits one machine, where nobody has said otherwise."""
     if not is_local(settings):
         return []
     ours = read_properties(root / "conf" / "spark-local.conf")
+    if brief:
+        ours |= read_properties(root / "conf" / "spark-local-brief.conf")
     return [word for key, value in ours.items() if key not in settings for word in ("--conf", f"{key}={value}")]
 
 

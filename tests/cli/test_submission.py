@@ -22,6 +22,7 @@ def root(tmp_path: Path) -> Path:
         (root / package / "__init__.py").write_text(f'"""{package}."""\nplace = __file__\n')
     (root / "conf").mkdir()
     (root / "conf" / "spark-local.conf").write_text("spark.driver.memory 2g\nspark.sql.shuffle.partitions 4\n")
+    (root / "conf" / "spark-local-brief.conf").write_text("spark.sql.shuffle.partitions 2\nspark.x a b\n")
     return root
 
 
@@ -67,6 +68,15 @@ def test_the_users_own_words_win(root: Path, home: Path) -> None:
     )
     assert call.environ["PYSPARK_PYTHON"] == "theirs"
     assert call.environ["SPARK_SUBMIT_OPTS"].startswith("-Dx=y -Dlog4j2")
+
+
+def test_a_brief_job_gets_settings_of_its_own(root: Path, home: Path) -> None:
+    environ = {"SPARK_HOME": str(home)}
+    call = submission.prepare(root, parse(["--driver-memory", "1g"]), root / "jobs" / "demo.py", environ, brief=True)
+    assert call.command[3:9] == (
+        *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.x=a b"),
+        *("--driver-memory", "1g"),
+    )
 
 
 def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path, home: Path) -> None:
