@@ -20,7 +20,7 @@ from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.adapter import Limits
 from purgatory_udf.stream.gauges import write_gauges
-from purgatory_udf.stream.groups import replay_groups
+from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import (
@@ -83,7 +83,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     log.info("working out the gauges")
     assert found.first_us is not None and found.last_us is not None
     write_gauges(spark, layout, options.config, run.run_id, found.first_us, found.last_us)
-    counts = {**_counts(spark, options, layout, found), **groups}
+    counts = _counts(spark, layout, found, groups)
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
     return done
@@ -220,27 +220,31 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
         .option("checkpointLocation", layout.checkpoint("operations"))
         .start()
     )
+    others = follow_groups(spark, stream.config, layout, run, events)
     try:
         follow_to_end(first, "replay", nothing)
     finally:
-        for query in (first, second):
+        for query in (first, second, *others):
             query.stop()
     return run
 
 
-def _counts(spark: SparkSession, options: ReplayOptions, layout: Layout, found: Survey) -> dict[str, Any]:
+def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str, Any]) -> dict[str, Any]:
     def rows(name: str) -> int:
         path = layout.table(name)
         return spark.read.format("delta").load(path).count() if delta.is_table(spark, path) else 0
 
     completions, expirations = rows("completions"), rows("expirations")
     rejected = rows("rejected_events")
+    # A session or a rebalance is an operation that no event names: the groups' own count says how many there were.
+    operations = found.operations + groups.get("operations", 0)
     return {
         "events": found.events,
         "rejected": rejected,
         "lines": found.events + rejected,
-        "operations": found.operations,
+        "operations": operations,
         "completions": completions,
         "expirations": expirations,
-        "open": found.operations - completions - expirations,
+        "open": operations - completions - expirations,
+        **({"groups": groups} if groups else {}),
     }
