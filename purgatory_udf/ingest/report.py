@@ -77,7 +77,7 @@ class IngestReport:
             f"{count:,} {rule}" for rule, count in sorted(self.by_rule.items(), key=lambda one: -one[1])
         )
         lines = [
-            f"input     {self.lines:,} {_plural('line', self.lines)} of {self.files:,} {_plural('file', self.files)}",
+            f"input     {counted(self.lines, 'line')} of {counted(self.files, 'file')}",
             f"events    {self.accepted:,}  {self.events}",
             f"rejected  {self.rejected:,}{share}  {self.rejected_events}",
         ]
@@ -106,8 +106,8 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2g}"
 
 
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+def counted(count: int, word: str) -> str:
+    return f"{count:,} {word if count == 1 else f'{word}s'}"
 
 
 def _moment(us: int) -> str:

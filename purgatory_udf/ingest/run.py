@@ -18,7 +18,7 @@ from purgatory_udf.ingest.judge import JUDGED, judged
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece, byte_pieces, in_tasks
 from purgatory_udf.ingest.placing import ends_of, place, seq_may_repeat
-from purgatory_udf.ingest.report import IngestOptions, IngestReport
+from purgatory_udf.ingest.report import IngestOptions, IngestReport, counted
 from purgatory_udf.ingest.tasks import spread
 from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
 from purgatory_udf.stream import delta, runs
@@ -47,14 +47,15 @@ def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], Non
     files = find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
     sources = [file.name for file in files]
     run = Run(options.run(files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
-    say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
+    size = sum(file.size for file in files)
+    say(f"reading {counted(len(files), 'file')}, {f'{size / 1e6:,.0f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}")
     rows = (_json_lines if options.source == "jsonl" else _parquet)(spark, files, options.piece_bytes)
     with _staged(spark, rows, layout.table(STAGING)) as staged:
         ends = ends_of(staged)
         lines = sum(end.rows for end in ends)
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: not one line")
-        say(f"putting {lines:,} lines in order")
+        say(f"putting {counted(lines, 'line')} in order")
         decided = without_late(place(spark, staged, ends, sources), options.max_disorder_ms)
         if seq_may_repeat(ends):
             decided = without_repeated_seq(spark, decided, sources)
@@ -62,7 +63,7 @@ def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], Non
             run.run_id, len(files), lines, *_counts(decided), layout.table(EVENTS), layout.table(REJECTED)
         )
         report.require_law()
-        say(f"writing {report.accepted:,} events, {report.rejected:,} rejected lines")
+        say(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         _write(spark, decided, report, options.events_per_file)
         runs.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report
