@@ -168,6 +168,48 @@ RUNS = pa.schema(
     ]
 )
 
+# What a recorded broker did with each request, beside the event that the request became (`operation_id` is its `seq`).
+RECORDED = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("operation_id", pa.int64()),
+        ("broker", pa.int32()),
+        ("kind", pa.string()),
+        ("api", pa.string()),
+        ("request_id", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("recorded_outcome", pa.string()),
+        ("recorded_remote_ms", pa.float64()),
+        ("recorded_local_ms", pa.float64()),
+        ("recorded_error", pa.string()),
+        ("recorded_bytes", pa.int64()),
+        ("recorded_timed_out", pa.int32()),
+        ("recorded_generation", pa.int32()),
+        ("recorded_complete", pa.bool_()),
+        ("source", pa.string()),
+        ("line", pa.int64()),
+    ]
+)
+
+# A recorded request beside its replay: `agrees` says whether both ended alike, `cause` why they did not.
+FIDELITY = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("operation_id", pa.int64()),
+        ("broker", pa.int32()),
+        ("kind", pa.string()),
+        ("request_id", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("recorded_outcome", pa.string()),
+        ("replayed_outcome", pa.string()),
+        ("recorded_ms", pa.float64()),
+        ("replayed_ms", pa.float64()),
+        ("difference_ms", pa.float64()),
+        ("agrees", pa.bool_()),
+        ("cause", pa.string()),
+    ]
+)
+
 TABLES = {
     "events": EVENTS,
     "rejected_events": REJECTED_EVENTS,
@@ -177,4 +219,6 @@ TABLES = {
     "group_transitions": GROUP_TRANSITIONS,
     "purgatory_gauges": PURGATORY_GAUGES,
     "runs": RUNS,
+    "recorded": RECORDED,
+    "fidelity": FIDELITY,
 }
