@@ -107,8 +107,10 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
         _same_run(known, run_id, asked, options)
         return known
     if options.overwrite:
-        for name in (*OUTCOMES, "purgatory_gauges", "group_transitions", "runs", "_replay"):
+        for name in (*OUTCOMES, "purgatory_gauges", "group_transitions", "_replay"):
             delta.remove(spark, layout.table(name))
+        if known:
+            runs.forget(spark, layout.table("runs"), known)
     elif any(delta.exists(spark, layout.table(name)) for name in OUTCOMES):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     for name in OUTCOMES:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf import __version__
@@ -90,3 +91,9 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
         run_id = run.run_id.replace("'", "''")
         writer = writer.option("replaceWhere", f"run_id = '{run_id}' AND job = '{run.job}'")
     writer.save(path)
+
+
+def forget(spark: SparkSession, path: str, run: Run) -> None:
+    """Take the run's row away: what it recorded is about to be replaced."""
+    run_id = run.run_id.replace("'", "''")
+    DeltaTable.forPath(spark, path).delete(f"run_id = '{run_id}' AND job = '{run.job}'")
