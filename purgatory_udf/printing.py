@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Box
 from rich.text import Text
@@ -39,7 +40,7 @@ class Table:
         return [self.title, *(f"  {line}" for line in aligned)]
 
     def _boxed(self, cells: list[list[str]], right: list[bool]) -> list[str]:
-        box = Box(title=self.title, title_justify="left", title_style="bold")
+        box = Box(box=SIMPLE_HEAD, title=self.title, title_justify="left", title_style="bold")
         for column, to_right in zip(self.columns, right, strict=True):
             box.add_column(column, justify="right" if to_right else "left", overflow="fold")
         for row in cells:

@@ -40,6 +40,13 @@ def test_off_a_terminal_lines_are_logged_now_and_then_and_the_last_one_always(
     ]
 
 
+def test_a_clock_that_runs_on_past_the_end_is_said_to_do_so() -> None:
+    late = datetime(2026, 3, 27, tzinfo=UTC)
+    assert describe(3, 10, 0.0, 0, late, END) == (
+        "batch 3 · 10 events · 0 events/s · 0 open · watermark past the end at 2026-03-01 12:00:10.000"
+    )
+
+
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
