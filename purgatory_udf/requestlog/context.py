@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from purgatory_udf.requestlog import cluster as clusters
 from purgatory_udf.requestlog.batches import Batch
 from purgatory_udf.requestlog.cluster import Change, Cluster
+from purgatory_udf.requestlog.line import MALFORMED
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.topics import names_in
 from purgatory_udf.requestlog.transactions import TransactionFacts
@@ -26,6 +29,10 @@ TELLING = frozenset(
         "INIT_PRODUCER_ID",
     }
 )
+
+
+# A UUID in URL-safe base64.
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 @dataclass(slots=True)
@@ -65,12 +72,14 @@ def build_context(
     changes: list[Change] = list(given.cluster.changes)
     deletions: list[tuple[int, str]] = []
     for request in telling:
-        found.update(names_in(request))
-        changes.extend(clusters.changes_in(request))
-        deletions.extend(clusters.deletions_in(request))
-        for topic, size in clusters.min_isr_in(request):
-            context.cluster.topic_min_isr.setdefault(topic, size)
-        context.transactions.read(request)
+        # What cannot be read is rejected where it becomes an event; here it only tells nothing.
+        with suppress(*MALFORMED):
+            found.update(names_in(request))
+            changes.extend(clusters.changes_in(request))
+            deletions.extend(clusters.deletions_in(request))
+            for topic, size in clusters.min_isr_in(request):
+                context.cluster.topic_min_isr.setdefault(topic, size)
+            context.transactions.read(request)
     context.names = {**found, **given.cluster.names, **given.names}
     context.transactions.rename(context.names)
     for change in sorted(clusters.named(changes, context.names), key=lambda one: one.at_us):
@@ -88,3 +97,9 @@ def _delete(context: Context, topic: str, at_us: int) -> None:
         if key[0] == topic and not any(one.deleted for one in changes):
             changes.append(Change(at_us, *key, clusters.REPORTED, deleted=True))
             changes.sort(key=lambda one: one.at_us)
+
+
+def unnamed(topics: Iterable[str], context: Context) -> int:
+    """How many of the topics go by their id, because nothing told their name."""
+    known = set(context.names.values())
+    return sum(bool(_TOPIC_ID.fullmatch(topic)) and topic not in known for topic in set(topics))

@@ -13,7 +13,7 @@ from typing import Any
 from purgatory_udf.requestlog import error_codes as errors
 from purgatory_udf.requestlog.bodies import topic_of
 from purgatory_udf.requestlog.operation import Operation, operation
-from purgatory_udf.requestlog.recorded import recorded_plain
+from purgatory_udf.requestlog.recorded import recorded_group
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Request
 
@@ -23,15 +23,15 @@ GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", 
 def group_operations(request: Request, name: Callable[[str], str], report: Report) -> Iterator[Operation]:
     """One event a request, but for LEAVE_GROUP (3+), which may name several members."""
     body, answer = request.body, request.answer or {}
-    codes = [int(answer.get("errorCode", 0))]
+    code = int(answer.get("errorCode", 0))
     for sub, event in enumerate(_events(request, body, answer, name)):
         event["group"] = str(body["groupId"])
-        if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not codes[0]:
+        if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
             event["time_us"] = request.answered_us
             report.count("leader_sync_at_answer")
         else:
             event["time_us"] = request.start_us
-        yield operation(request, event, recorded_plain(request, codes), sub)
+        yield operation(request, event, recorded_group(request, code), sub)
 
 
 def _events(

@@ -56,6 +56,16 @@ class BadLine:
     raw: str
 
 
+# What reading a body raises that has not the shape its api and version have.
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+
+
+def malformed(request: Request, error: Exception) -> BadLine:
+    """A request whose body cannot be read: of a version unknown here, or cut short."""
+    reason = f"malformed: {request.api} {request.version}: {type(error).__name__}: {error}"
+    return BadLine(request.place, "malformed", reason, json.dumps(request.body))
+
+
 def _message(text: str) -> tuple[str, str] | None:
     """(what stands around the message, the message from its JSON on), or None for a line of another kind."""
     place = text.find(MARK)

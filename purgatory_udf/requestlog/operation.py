@@ -16,16 +16,20 @@ AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 class Recorded:
     """What the broker did: how the request ended, how long it waited in the purgatory, what it answered.
 
-    `timed_out` counts the partitions answered REQUEST_TIMED_OUT. `complete` is false where the log does not hold all
-    that the request was about.
+    `kind` tells apart what one api serves: consumers' and followers' fetches, produces by acks. `timed_out` counts
+    the partitions answered REQUEST_TIMED_OUT, `generation` is what a join was given. `complete` is false where the log
+    does not hold all that the request was about.
     """
 
     api: str
+    kind: str
     outcome: str
     remote_ms: float
+    local_ms: float
     error: str
     bytes: int | None = None
     timed_out: int = 0
+    generation: int | None = None
     complete: bool = True
 
 

@@ -3,67 +3,78 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from purgatory_udf.requestlog.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
-from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context
+from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, unnamed
 from purgatory_udf.requestlog.controller import is_controllers
 from purgatory_udf.requestlog.facts import Fact, Key, PartitionFacts
-from purgatory_udf.requestlog.fetches import SessionReader
+from purgatory_udf.requestlog.line import MALFORMED, BadLine, malformed
 from purgatory_udf.requestlog.operation import Operation, Recorded
+from purgatory_udf.requestlog.order import Order, order_of_change, order_of_operation
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.sessions import session_key
-from purgatory_udf.requestlog.sweep import REQUEST
-from purgatory_udf.requestlog.take_apart import take_apart
 from purgatory_udf.requestlog.timeline import ProducedAt, build_timeline
 
 Event = dict[str, Any]
-# Time, rank among simultaneous events, broker, and then: which line, or which partition; the order within that.
-Order = tuple[int, int, int, int, int, int]
+
+NO_SOURCES: Mapping[int, str] = {}
 
 
 @dataclass(slots=True)
 class Translation:
-    """`events` have their `seq`; `recorded` and `places` are keyed by it."""
+    """`events` have their `seq`, by which `recorded` is keyed."""
 
     events: list[Event] = field(default_factory=list)
     recorded: dict[int, Recorded] = field(default_factory=dict)
-    places: dict[int, Place] = field(default_factory=dict)
+    bad: list[BadLine] = field(default_factory=list)
     report: Report = field(default_factory=Report)
 
 
-def translate(requests: Iterable[Request], given: Given | None = None) -> Translation:
-    """The whole log at once, in memory: `spark_import` does the same in parts."""
+def translate(
+    requests: Iterable[Request], given: Given | None = None, sources: Mapping[int, str] = NO_SOURCES
+) -> Translation:
+    """The whole log at once, in memory: `spark_import` does the same in parts. `sources` are the names of the files."""
     log = sorted(requests, key=lambda one: (one.start_us, one.place))
     context = context_of(log, given or Given())
     translation = Translation()
     operations: list[Operation] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
-    for broker, found, shown in _take_apart(log, context, translation.report):
-        operations.extend(found)
-        for key, fact in shown:
-            facts.setdefault((broker, key), []).append(fact)
+    for parts in _parts(log, context, translation):
+        operations.extend(parts.operations)
+        for key, fact in parts.facts:
+            facts.setdefault((parts.broker, key), []).append(fact)
+        if parts.bad:
+            translation.bad.append(parts.bad)
     ordered: list[tuple[Order, Event, Operation | None]] = []
     produced: list[ProducedAt] = []
-    for number, ((broker, key), own) in enumerate(sorted(facts.items(), key=lambda one: one[0])):
+    for (broker, key), own in facts.items():
         timeline = build_timeline(PartitionFacts.of(broker, key, own), context, translation.report)
         produced.extend(timeline.produced)
-        for sub, (at, rank, event) in enumerate(timeline.events):
-            ordered.append(((at, rank, broker, number, sub, 0), event, None))
+        for number, timed in enumerate(timeline.events):
+            ordered.append((order_of_change(broker, *key, number, timed), timed.event, None))
     fill_offsets(operations, produced)
-    for one in operations:
-        ordered.append(((one.event["time_us"], REQUEST, one.broker, *one.place, one.sub), one.event, one))
+    ordered.extend((order_of_operation(one), one.event, one) for one in operations)
+    translation.report.count("requests", len(log))
+    translation.report.count("bad_lines", len(translation.bad))
     translation.report.count("operations", len(operations))
+    translation.report.count("unnamed_topic", unnamed((key[0] for _, key in facts), context))
     for seq, (_, event, operation) in enumerate(sorted(ordered, key=lambda one: one[0])):
         event["seq"] = seq
         translation.events.append(event)
         if operation is not None:
+            event["request_id"] = request_id(sources, operation.place)
             translation.recorded[seq] = operation.recorded
-            translation.places[seq] = operation.place
     return translation
+
+
+def request_id(sources: Mapping[int, str], place: Place) -> str:
+    """For people: what finds the line again."""
+    return f"{sources.get(place.file, place.file)}:{place.line}"
 
 
 def context_of(log: Sequence[Request], given: Given) -> Context:
@@ -81,20 +92,22 @@ def classic_brokers(log: Iterable[Request]) -> set[int]:
     return {broker for broker, vote in votes.items() if vote > 0}
 
 
-def _take_apart(
-    log: Sequence[Request], context: Context, report: Report
-) -> Iterable[tuple[int, Sequence[Operation], Iterable[tuple[Key, Fact]]]]:
-    readers: dict[tuple[int, str], SessionReader] = {}
+def _parts(log: Sequence[Request], context: Context, translation: Translation) -> Iterator[Parts]:
+    fetches: list[tuple[str, Request]] = []
+    others: list[Request] = []
     for request in log:
         if request.api != "FETCH" or is_controllers(request):
-            yield request.broker, *take_apart(request, context, report)
+            others.append(request)
             continue
-        key = session_key(fetch_of(request.body), fetch_answer_of(request.answer), request.connection)
-        reader = readers.setdefault((request.broker, key), SessionReader(context, report))
-        operation, facts = reader.read(request)
-        yield request.broker, [operation] if operation else [], facts
-    for (broker, _), reader in readers.items():
-        yield broker, [], reader.finish()
+        try:
+            key = session_key(fetch_of(request.body), fetch_answer_of(request.answer), request.connection)
+        except MALFORMED as error:
+            translation.bad.append(malformed(request, error))
+        else:
+            fetches.append((key, request))
+    yield from parts_of(others, context, translation.report)
+    fetches.sort(key=lambda one: (one[1].broker, one[0]))
+    yield from parts_of_sessions(fetches, context, translation.report)
 
 
 def fill_offsets(operations: Iterable[Operation], produced: Iterable[ProducedAt]) -> None:

@@ -1,0 +1,100 @@
+"""What an import of request logs was asked for, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.ingest.inputs import InputFile
+from purgatory_udf.ingest.pieces import PIECE_BYTES
+from purgatory_udf.ingest.report import EVENTS_PER_FILE
+from purgatory_udf.requestlog.anonymise import DEFAULT_KEY
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.stamp import zone_of
+
+
+@dataclass(frozen=True)
+class RequestLogOptions:
+    """`topics`, `batches` and `isr` are files beside the log; `zone` is that of times without one.
+
+    `piece_bytes` is how much a task reads at once; nothing in the tables depends on it.
+    """
+
+    paths: Sequence[str]
+    out: str
+    topics: str | None = None
+    batches: str | None = None
+    isr: str | None = None
+    zone: str = "UTC"
+    anonymise: bool = False
+    anonymise_key: str = DEFAULT_KEY
+    overwrite: bool = False
+    events_per_file: int = EVENTS_PER_FILE
+    run_id: str | None = None
+    piece_bytes: int = PIECE_BYTES
+
+    def __post_init__(self) -> None:
+        try:
+            zone_of(self.zone)
+        except ValueError as error:
+            raise UserError(f"--zone {self.zone}: {error}") from None
+
+    def run(self, files: Sequence[InputFile]) -> str:
+        """The run's name: the given one, or one that the same input and options have again."""
+        if self.run_id:
+            return self.run_id
+        asked = [self.settings(), [(file.name, file.size, file.modified) for file in files]]
+        return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the tables, given the input. The key of pseudonyms stays with who gave it."""
+        names = ("topics", "batches", "isr", "zone", "anonymise", "events_per_file")
+        return {"source": "request-log", **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """`report` counts by cause what was read, and what could not be derived or had to be supposed."""
+
+    run_id: str
+    files: int
+    report: Report
+    accepted: int
+    rejected: int
+    events: str
+    rejected_events: str
+    recorded: str
+
+    def counts(self) -> dict[str, Any]:
+        """The counts that the `runs` table keeps."""
+        return {
+            "files": self.files,
+            "events": self.accepted,
+            "rejected": self.rejected,
+            "causes": dict(sorted(self.report.counts.items())),
+        }
+
+    def summary(self) -> list[str]:
+        """What went in, what came out and where it is, then every cause that occurred."""
+        counts = self.report.counts
+        return [
+            f"input     {counts['lines']:,} lines of {self.files:,} files",
+            f"events    {self.accepted:,}  {self.events}",
+            f"recorded  {counts['operations']:,}  {self.recorded}",
+            f"rejected  {self.rejected:,}  {self.rejected_events}",
+            "",
+            *self.report.sentences(),
+        ]
+
+    def require_few_rejected(self, max_rejected: float) -> None:
+        """`max_rejected` is in percent of the requests in the log."""
+        meant = self.report.counts["requests"] + self.report.counts["bad_lines"]
+        if self.rejected * 100 > max_rejected * meant:
+            raise LawBrokenError(
+                f"{self.rejected:,} of {meant:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
+                f"{self.rejected_events} says why"
+            )

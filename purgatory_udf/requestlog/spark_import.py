@@ -1,0 +1,217 @@
+"""`ingest --from request-log`: request logs of any number of brokers, read and taken apart by Spark in parallel.
+
+    stretches of lines ─► requests ─┬─ fetches, by session ─┬─► operations ─────────────────┬─► in order ─► events
+                                    └─ others, one by one ──┤          ▲ offsets            │               recorded
+                                                            └─► facts ─┴─► timelines ─► changes
+                                                                by broker and partition
+
+Nothing is gathered in one place but what `context` needs (topics, leadership, transactions). A task holds one session's
+state, or the facts of one partition at one broker, at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.ingest.inputs import InputFile
+from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
+from purgatory_udf.ingest.tasks import spread
+from purgatory_udf.requestlog import reading, rows, tasks
+from purgatory_udf.requestlog.anonymise import pseudonyms
+from purgatory_udf.requestlog.batches import batches_in_file
+from purgatory_udf.requestlog.cluster import Cluster, cluster_in_file
+from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, unnamed
+from purgatory_udf.requestlog.log_files import find_logs
+from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.spark_tables import NAMES, Finished, require_room, source_of, write
+from purgatory_udf.requestlog.stamp import zone_of
+from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.runs import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+STAGING = "_ingest"
+ORDER = [name for name, _ in rows.ORDER]
+
+
+def ingest_request_log(
+    spark: SparkSession, options: RequestLogOptions, say: Callable[[str], None] = log.info
+) -> ImportReport:
+    """Read the logs and write `events`, `rejected_events` and `recorded` below `options.out`.
+
+    The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
+    `events` is written last, so where there is one, the import that wrote it was finished. `say` hears each phase.
+    """
+    layout = Layout(options.out)
+    require_room(spark, layout, options.overwrite)
+    files = find_logs(options.paths)
+    given = given_by(options)
+    # A path may tell whose a file is: with pseudonyms only its number is left.
+    sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
+    named = sources if options.anonymise else list(map(str, options.paths))
+    run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
+    with _staging(spark, layout.table(STAGING)) as keep:
+        say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
+        read = keep("read", _read(spark, files, options))
+        placed, counts = _placed(spark, read)
+        context = _context(placed, given)
+        parts = keep("parts", _parts(spark, placed, context))
+        say("rebuilding the logs of the partitions")
+        changes = keep("changes", _changes(spark, parts, context))
+        say("putting the events in order")
+        events = keep("events", _events(parts, changes, sources, options))
+        report = _report(counts, parts, changes, context)
+        # What the contract refuses keeps its number, so that nothing else's depends on it.
+        finished = Finished(events.where("rule IS NULL"), _rejected(placed, parts, events, options), sources)
+        written = write(spark, layout, run.run_id, finished, options.events_per_file)
+        done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
+        runs.save(spark, layout.table("runs"), run.finished(done.counts()))
+    return done
+
+
+def given_by(options: RequestLogOptions) -> Given:
+    """The files beside the log."""
+    return Given(
+        names=names_in_file(options.topics) if options.topics else {},
+        cluster=cluster_in_file(options.isr) if options.isr else Cluster(),
+        batches=batches_in_file(options.batches) if options.batches else {},
+    )
+
+
+def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOptions) -> DataFrame:
+    zone = zone_of(options.zone)
+    pieces = in_tasks(byte_pieces(files, options.piece_bytes), options.piece_bytes)
+    return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
+
+
+def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report]:
+    """All rows but the stretches' ends, with their line in the whole file; and what the ends have counted."""
+    ends = read.where(sf.col("row") == reading.END).select("file", "piece", "line", "counts").collect()
+    counts = Report.total(json.loads(end.counts) for end in ends)
+    if not counts.counts["lines"]:
+        raise UserError("the logs hold not one line")
+    begins: list[tuple[int, int, int]] = []
+    file, lines = -1, 0
+    for end in sorted(ends):
+        lines = lines if end.file == file else 0
+        begins.append((end.file, end.piece, lines))
+        file, lines = end.file, lines + end.line
+    before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
+    placed = read.where(sf.col("row") != reading.END).join(sf.broadcast(before), ["file", "piece"])
+    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"), counts
+
+
+def _requests(placed: DataFrame) -> DataFrame:
+    return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
+
+
+def _context(placed: DataFrame, given: Given) -> Context:
+    requests = _requests(placed)
+    span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
+    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
+    own_thread = sf.avg(sf.when(sf.col("remote_us") == 0, 1.0).otherwise(0.0))
+    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(own_thread.alias("share")).where("share > 0.5")
+    classic = [row.broker for row in votes.collect()]
+    first, last = (span[0] or 0, span[1] or 0) if span else (0, 0)
+    return build_context((rows.request_of(row.asDict()) for row in telling), given, (first, last), classic)
+
+
+def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:
+    requests = _requests(placed)
+    held = _held(spark, context)
+    fetches = requests.where("session IS NOT NULL")
+    by_session = fetches.repartition("broker", "session").sortWithinPartitions(
+        "broker", "session", "start_us", "file", "line"
+    )
+    others = requests.where("session IS NULL")
+    return _map(by_session, tasks.take_sessions_apart(held), rows.PARTS).unionByName(
+        _map(others, tasks.take_requests_apart(held), rows.PARTS)
+    )
+
+
+def _changes(spark: SparkSession, parts: DataFrame, context: Context) -> DataFrame:
+    key = ("broker", "topic", "partition")
+    facts = parts.where(sf.col("part") == rows.FACT).select(*key, "kind", "numbers", "words")
+    together = facts.repartition(*key).sortWithinPartitions(*key)
+    return _map(together, tasks.build_timelines(_held(spark, context)), rows.CHANGES)
+
+
+def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
+    """All events in their total order: `task` and `number` in it say where each stands."""
+    offsets = (
+        changes.where(sf.col("part") == rows.PRODUCED)
+        .groupBy("file", "line")
+        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"))
+    )
+    operations = parts.where(sf.col("part") == rows.OPERATION).select(*ORDER, "event", "recorded")
+    requests = operations.join(offsets, ["file", "line"], "left").withColumn(
+        "request_id", sf.concat(source_of(sources), sf.lit(":"), sf.col("line"))
+    )
+    others = changes.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
+    together = requests.unionByName(others, allowMissingColumns=True).withColumn("at_line", sf.col("line"))
+    ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
+    rename = pseudonyms(options.anonymise_key) if options.anonymise else None
+    return _map(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
+
+
+def _report(counts: Report, parts: DataFrame, changes: DataFrame, context: Context) -> Report:
+    for part in (parts, changes):
+        counted = part.where(sf.col("part") == rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
+        for row in counted.groupBy("kind").agg(sf.sum("number").alias("number")).collect():
+            counts.count(row.kind, row.number)
+    counts.count("operations", parts.where(sf.col("part") == rows.OPERATION).count())
+    topics = parts.where(sf.col("part") == rows.FACT).select("topic").distinct().collect()
+    counts.count("unnamed_topic", unnamed((row.topic for row in topics), context))
+    return counts
+
+
+def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:
+    lines = placed.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
+    bodies = parts.where(sf.col("part") == rows.BAD).select(
+        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
+    )
+    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
+    rejected = lines.unionByName(bodies).unionByName(refused)
+    # What was refused still has the names in it.
+    return rejected.withColumn("raw", sf.lit("")) if options.anonymise else rejected
+
+
+def _held(spark: SparkSession, context: Context) -> Callable[[], Context]:
+    broadcast = spark.sparkContext.broadcast(context)
+    return lambda: broadcast.value
+
+
+def _map(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema
+) -> DataFrame:
+    return frame.mapInArrow(work, from_arrow_schema(schema))
+
+
+@contextmanager
+def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFrame], DataFrame]]:
+    """Rows in files for a while: each phase runs once, and later ones read only the columns they need."""
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        place = f"{path}/{name}"
+        frame.write.mode("overwrite").parquet(place)
+        return spark.read.schema(frame.schema).parquet(place)
+
+    try:
+        yield keep
+    finally:
+        delta.remove(spark, path)

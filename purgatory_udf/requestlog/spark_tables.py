@@ -1,0 +1,99 @@
+"""The tables of an import, written from what its tasks have finished."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.tables import RECORDED, TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE = "events", "rejected_events", "recorded"
+NAMES = (EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE)
+
+_TOLD = (
+    "api STRING, kind STRING, outcome STRING, remote_ms DOUBLE, local_ms DOUBLE, error STRING, bytes BIGINT, "
+    "timed_out INT, generation INT, complete BOOLEAN"
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """`events` in their total order (`task` and `number` in it say where each stands), `rejected` (file, line, reason,
+    raw); `sources` are the names of the files."""
+
+    events: DataFrame
+    rejected: DataFrame
+    sources: Sequence[str]
+
+    def source(self) -> Column:
+        return source_of(self.sources)
+
+
+def source_of(sources: Sequence[str]) -> Column:
+    """The name of a row's `file`."""
+    return sf.element_at(sf.array(*map(sf.lit, sources)), sf.col("file") + 1)
+
+
+def require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
+    if delta.is_file(spark, layout.out):
+        raise UserError(f"{layout.out}: is a file; --out names a folder")
+    for path in map(layout.table, NAMES):
+        if delta.exists(spark, path) and not delta.is_table(spark, path):
+            raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
+    events = layout.table(EVENTS_TABLE)
+    if not overwrite and delta.is_table(spark, events):
+        raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
+
+
+def write(spark: SparkSession, layout: Layout, run_id: str, finished: Finished, per_file: int) -> tuple[int, int]:
+    """The tables, `events` last. How many events there are, and how many lines were rejected."""
+    for name in NAMES:
+        delta.remove(spark, layout.table(name))
+    events = _numbered(spark, finished.events).withColumns(
+        {
+            "run_id": sf.lit(run_id),
+            "event_time": sf.timestamp_micros("time_us"),
+            "source": sf.when(sf.col("at_line") > 0, finished.source()),
+            "line": sf.when(sf.col("at_line") > 0, sf.col("at_line")),
+        }
+    )
+    rejected = finished.rejected.withColumns({"run_id": sf.lit(run_id), "source": finished.source()})
+    rejected.select(*TABLES[REJECTED_TABLE].names).write.format("delta").save(layout.table(REJECTED_TABLE))
+    _recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
+    accepted = events.count()
+    own = events.select(*TABLES[EVENTS_TABLE].names)
+    write_in_time_order(own, layout.table(EVENTS_TABLE), accepted, per_file)
+    return accepted, rejected.count()
+
+
+def _numbered(spark: SparkSession, events: DataFrame) -> DataFrame:
+    """With `seq`: tasks hold ranges of the order, one after the other, and count within themselves."""
+    sizes = events.groupBy("task").agg((sf.max("number") + 1).alias("size")).orderBy("task").collect()
+    begins: list[tuple[int, int]] = []
+    total = 0
+    for row in sizes:
+        begins.append((row.task, total))
+        total += row.size
+    before = spark.createDataFrame(begins, "task INT, before BIGINT")
+    return events.join(sf.broadcast(before), "task").withColumn("seq", sf.col("before") + sf.col("number"))
+
+
+def _recorded(events: DataFrame) -> DataFrame:
+    told = events.where("recorded IS NOT NULL").withColumn("told", sf.from_json("recorded", _TOLD))
+    fields = {
+        name: sf.col(f"told.{name.removeprefix('recorded_')}")
+        for name in RECORDED.names
+        if name.startswith("recorded_") or name in ("api", "kind")
+    }
+    placed = {"operation_id": sf.col("seq"), "started_at": sf.col("event_time")}
+    return told.withColumns({**placed, **fields}).select(*RECORDED.names)
