@@ -1,12 +1,7 @@
-"""The whole replay on real Spark and Delta: the same tables whatever the batches, the grouping, or a kill."""
+"""The whole replay on real Spark and Delta: the same tables whatever the batches and the grouping."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +18,6 @@ from purgatory_udf.stream.staging import write_in_time_order
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLES = ("completions", "expirations", "watches", "purgatory_gauges")
 
 
@@ -69,29 +63,3 @@ def test_a_trace_ends_as_in_kafka_in_many_batches_by_partition_and_in_one_by_sha
     again = run_replay(spark, ReplayOptions(events, str(one), shards))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
     assert _rows(spark, one) == found
-
-
-def test_a_replay_that_was_killed_goes_on_and_writes_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
-    trace = oracle_traces.load("tiny-3")
-    file = tmp_path / "trace.jsonl"
-    file.write_text("".join(json.dumps(event) + "\n" for event in trace.events), encoding="utf-8")
-    out = tmp_path / "killed"
-    command = [
-        sys.executable, "-m", "jobs.replay", "--trace", str(file), "--out", str(out), "--batch-events", "100",
-    ]  # fmt: skip
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(
-        command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert first.stderr is not None
-    for line in first.stderr:
-        if "replay: batch" in line:
-            break
-    os.killpg(first.pid, signal.SIGKILL)
-    first.stderr.close()
-    first.wait()
-    assert not (out / "completions" / "_delta_log" / "00000000000000000001.json").exists(), "it was killed early"
-    second = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-    assert second.returncode == 0, second.stderr
-    assert trace.rows(_outcomes(_rows(spark, out))) == trace.outcomes
