@@ -73,6 +73,9 @@ def version(java: Path) -> int | None:
 
 def home(java: Path, at: Path | None = None) -> Path:
     """A JAVA_HOME for Spark around `java`: its `bin/java` drops the module that Spark asks for in vain."""
+    if _is_wrapper(java):
+        # A process that we started, or one beside it: wrapped again, it would call itself for ever.
+        return java.parent.parent
     at = at or Path(sys.prefix) / "java"
     script = at / "bin" / "java"
     text = WRAPPER.replace("{java}", _quoted(java))
@@ -84,6 +87,15 @@ def home(java: Path, at: Path | None = None) -> Path:
         draft.chmod(0o755)
         draft.replace(script)
     return at
+
+
+def _is_wrapper(java: Path) -> bool:
+    head = WRAPPER.partition("{java}")[0].encode()
+    try:
+        with java.open("rb") as file:
+            return file.read(len(head)) == head
+    except OSError:
+        return False
 
 
 def _quoted(path: Path) -> str:

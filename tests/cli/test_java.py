@@ -79,3 +79,10 @@ def test_a_trust_store_is_a_java_key_store_of_the_certificates() -> None:
         " 00000002 0004 63612d31 0000000000000000 0005 582e353039 00000003 3002ff"
     ).replace(" ", "")
     assert len(stored[-20:]) == 20
+
+
+def test_a_wrapped_java_is_not_wrapped_again(tmp_path: Path) -> None:
+    wrapped = java.home(_java(tmp_path / "real", "17"), tmp_path / "own")
+    again = java.home(wrapped / "bin" / "java", tmp_path / "own")
+    assert again == wrapped
+    assert str(tmp_path / "real") in (wrapped / "bin" / "java").read_text()
