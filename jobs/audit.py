@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from purgatory_udf import cli
+from purgatory_udf.errors import UserError
 
 
-@cli.job
+def _checks(out: str) -> None:
+    """Where a path without a scheme can only be this machine's, look before Spark is started."""
+    if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
+        raise UserError(f"{out}: no such folder")
+
+
+@cli.job(checks=_checks)
 def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
     """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
     from purgatory_udf.audit import audit, report, require_all

@@ -47,9 +47,12 @@ def test_an_unknown_job_and_an_unknown_option_end_with_status_2(folder: Path) ->
 
 
 def test_an_audit_of_nothing_is_one_line_and_status_2(folder: Path) -> None:
-    done = _submit(folder, "audit", "--out", "nothing here")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "audit: nothing here: no replay is recorded in nothing here/runs\n"
+    missing = _submit(folder, "audit", "--out", "nowhere")
+    assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", "audit: nowhere: no such folder\n")
+    (folder / "nothing here").mkdir()
+    empty = _submit(folder, "audit", "--out", "nothing here")
+    assert (empty.returncode, empty.stdout) == (2, "")
+    assert empty.stderr == "audit: nothing here: no replay is recorded in nothing here/runs\n"
 
 
 def test_alone_it_shows_the_demo(folder: Path) -> None:
