@@ -243,7 +243,10 @@ def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
 
 def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
     times = [(START + seq * 950, seq) for seq in range(1_100)]
-    write_in_time_order(spark.createDataFrame(times, "time_us BIGINT, seq BIGINT"), f"{out}/events", len(times), 1)
+    rows = spark.createDataFrame(times, "time_us BIGINT, seq BIGINT").selectExpr(
+        "timestamp_micros(time_us) event_time", "*"
+    )
+    write_in_time_order(rows, f"{out}/events", len(times), 1)
     files = events_by_file(out)
     assert len(files) > 1000
     assert [(row["time_us"], row["seq"]) for rows in files for row in rows] == times
