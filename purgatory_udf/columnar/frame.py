@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,15 @@ class Layout:
     @property
     def names(self) -> tuple[str, ...]:
         return self.numbers + self.texts
+
+    def of(self, rows: Sequence[tuple[int | str, ...]]) -> Frame:
+        """Rows that were found one by one, each with a value for every column in the order of `names`."""
+        if not rows:
+            return self.empty()
+        columns = zip(self.names, zip(*rows, strict=True), strict=True)
+        return Frame(
+            {name: np.array(values, dtype=object if name in self.texts else np.int64) for name, values in columns}
+        )
 
     def empty(self, rows: int = 0, fill: int = 0) -> Frame:
         columns: dict[str, Array] = {name: np.full(rows, fill, dtype=np.int64) for name in self.numbers}

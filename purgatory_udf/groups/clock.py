@@ -1,18 +1,34 @@
 """The time of one group: two purgatories, whose timers are heaps that can be filled anew from a kept state.
 
 The reference's timing wheels keep more than the deadlines (how far each wheel lags behind), which decides when a purge
-happens and what a gauge reads, never how an operation ends. A group's own clock needs the deadlines only.
+happens and what a gauge reads, never how an operation ends. A group's own clock needs the deadlines only, and says of
+everything when in the order of the whole trace it happened (`Moment`): the gauges follow from that, afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
+from purgatory_udf.columnar.moments import BY_CLOCK
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.reference.clock import Clock
 from purgatory_udf.reference.purgatory import DelayedOperationPurgatory, Watchers
 from purgatory_udf.reference.timer_task import TimerTask
+
+
+class Moment(NamedTuple):
+    """Time, event (`BY_CLOCK` if none), and a step of what that event or the clock brings about at that time.
+
+    A timer that runs may begin what is due at once, in the other purgatory as well. The purgatories take turns, and the
+    steps of the clock count the turns: even ones are the sessions', odd ones those of rounds and syncs. So it is after
+    an event, too, for what it begins without delay: the event itself is step 0, and the turns are counted from 1.
+    """
+
+    t: int
+    seq: int
+    sub: int
 
 
 class Deadlines:
@@ -50,20 +66,38 @@ class Deadlines:
 
 
 class KeptPurgatory(DelayedOperationPurgatory[Any]):
-    """A purgatory that takes back operations which were watched before: they are not tried again by that."""
+    """A purgatory that takes back operations which were watched before: they are not tried again by that.
+
+    `walked` are the keys whose list was walked without completing anything, since somebody last emptied it.
+    """
+
+    def __init__(self, name: str, timer: Deadlines, purge_interval: int) -> None:
+        super().__init__(name, timer, purge_interval)
+        self.walked: list[Any] = []
 
     def watch_again(self, operation: Any) -> None:
         self._watchers_by_key.setdefault(operation.key, Watchers()).watch(operation)
         operation.watched = self.used = True
         self.timer.add(operation)
 
+    def check_and_complete(self, key: Any, now_us: int) -> int:
+        completed = super().check_and_complete(key, now_us)
+        if not completed:
+            self.walked.append(key)
+        return completed
+
 
 class GroupClock(Clock):
-    """A clock without wheels, reapers and gauges. Time is what it is told; a timer runs at its own millisecond."""
+    """A clock without wheels, reapers and gauges. Time is what it is told; a timer runs at its own millisecond.
 
-    def __init__(self) -> None:
+    `happened` is called after each step in which something may have happened.
+    """
+
+    def __init__(self, happened: Callable[[Moment], None]) -> None:
         super().__init__(start_ms=0)
         self.purgatories: list[KeptPurgatory] = []
+        self._happened = happened
+        self._event = Moment(-1, BY_CLOCK, 0)
 
     def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> KeptPurgatory:
         """Sessions come first, since their purgatory is made first: so they end before rounds and syncs do."""
@@ -74,15 +108,29 @@ class GroupClock(Clock):
         """When the next timer runs; `FOREVER` if there is none."""
         return min((self._wake_ms(purgatory) for purgatory in self.purgatories), default=FOREVER)
 
+    def event(self, t: int, seq: int) -> None:
+        """This event has just been applied."""
+        self._event = Moment(t, seq, 0)
+        self._happened(self._event)
+
     def advance_to(self, now_ms: int) -> None:
         """Timers in their order up to `now_ms`, one millisecond and one purgatory at a time: a timer that runs may add
         another, to any purgatory, that is due by `now_ms` as well."""
+        last_ms, turn = -1, 0
         while self.purgatories:
-            first = min(self.purgatories, key=self._wake_ms)
-            due_ms = self._wake_ms(first)
+            due_ms, place = min((self._wake_ms(one), place) for place, one in enumerate(self.purgatories))
             if due_ms > now_ms or due_ms == FOREVER:
                 return
-            first.timer.advance_clock(due_ms)
+            turn = place if due_ms != last_ms else turn + (turn % 2 != place)
+            last_ms = due_ms
+            self.purgatories[place].timer.advance_clock(due_ms)
+            self._happened(self._moment(due_ms, turn))
+
+    def _moment(self, due_ms: int, turn: int) -> Moment:
+        """What is due by the last event's millisecond was begun by it."""
+        if due_ms * 1000 <= self._event.t:
+            return self._event._replace(sub=1 + turn)
+        return Moment(due_ms * 1000, BY_CLOCK, turn)
 
     @staticmethod
     def _wake_ms(purgatory: KeptPurgatory) -> int:

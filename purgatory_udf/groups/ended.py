@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-import numpy as np
+from collections.abc import Iterator
 
 from purgatory_udf.columnar.frame import Frame, Layout
+from purgatory_udf.groups.chronicle import Chronicle
+from purgatory_udf.groups.clock import Moment
 from purgatory_udf.groups.words import KIND_OF, KINDS, RULE_OF, RULES
 from purgatory_udf.outcomes import Outcome
+from purgatory_udf.reference.group_operation import GroupOperation
+from purgatory_udf.reference.heartbeat import DelayedHeartbeat
 
 # `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
+# `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).
 # `member_id` is a session's; a round's key is the group alone.
 ENDED = Layout(
-    numbers=("op", "kind", "t", "end_t", "deadline", "expired", "watched", "rule", "triggered"),
+    numbers=(
+        *("op", "kind", "t", "seq", "sub", "end_t", "end_seq", "end_sub"),
+        *("deadline", "expired", "watched", "rule", "triggered"),
+    ),
     texts=("member_id", "request_id", "client_id"),
 )
+_OUTCOME = tuple(name for name in ENDED.names if name not in ("seq", "sub", "end_seq", "end_sub"))
 
 
-def ended_frame(outcomes: Iterable[tuple[Outcome, str]]) -> Frame:
-    """Of the state machine's operations; each with the member that it is of, "" for a round or a sync."""
-    rows = [
-        (
-            one.operation_id,
-            KIND_OF[one.kind],
-            one.started_us,
-            one.ended_us,
-            one.deadline_us // 1000,
-            one.expired,
-            one.watched,
-            RULE_OF[one.completed_by],
-            one.trigger is not None,
-            member_id,
-            one.request_id or "",
-            one.client_id or "",
-        )
-        for one, member_id in outcomes
-    ]
-    if not rows:
-        return ENDED.empty()
-    columns = dict(zip(ENDED.names, zip(*rows, strict=True), strict=True))
-    return Frame(
-        {name: np.array(values, dtype=object if name in ENDED.texts else np.int64) for name, values in columns.items()}
+def ended_frame(chronicle: Chronicle) -> Frame:
+    """Of the state machine's operations."""
+    return ENDED.of([_row(one, chronicle.began[one], end) for one, end in chronicle.ended.items()])
+
+
+def _row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | str, ...]:
+    one = operation.outcome()
+    return (
+        one.operation_id,
+        KIND_OF[one.kind],
+        one.started_us,
+        begin.seq,
+        begin.sub,
+        one.ended_us,
+        end.seq,
+        end.sub,
+        one.deadline_us // 1000,
+        one.expired,
+        one.watched,
+        RULE_OF[one.completed_by],
+        one.trigger is not None,
+        operation.member_id if isinstance(operation, DelayedHeartbeat) else "",
+        one.request_id or "",
+        one.client_id or "",
     )
 
 
 def outcomes_of(ended: Frame, broker: int, group: str) -> Iterator[Outcome]:
     """One by one, as the reference has them."""
-    rows = zip(*(ended.columns[name].tolist() for name in ENDED.names), strict=True)
+    rows = zip(*(ended.columns[name].tolist() for name in _OUTCOME), strict=True)
     for op, kind, t, end_t, deadline, expired, watched, rule, triggered, member_id, request_id, client_id in rows:
         word = KINDS[kind]
         key = f"{group}-{member_id}" if word == "heartbeat" else group

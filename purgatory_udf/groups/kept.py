@@ -10,9 +10,10 @@ from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.member import Member
 
-# Open sessions in the order in which they were armed. `owner` is a place among `Kept.owners`, or `PENDING`.
+# Open sessions in the order in which they were armed: `t`, `seq` and `sub` say when. `owner` is a place among
+# `Kept.owners`, or `PENDING`.
 SESSIONS = Layout(
-    numbers=("owner", "op", "t", "deadline"),
+    numbers=("owner", "op", "t", "seq", "sub", "deadline"),
     texts=("member_id", "request_id", "client_id"),
 )
 PENDING = -1
@@ -25,6 +26,8 @@ class KeptRound:
     kind: str
     operation_id: int
     started_us: int
+    seq: int
+    sub: int
     deadline_ms: int
     request_id: str | None
     client_id: str | None
@@ -34,12 +37,16 @@ class KeptRound:
 @dataclass(slots=True)
 class Kept:
     """`group` is None until a request makes it. `former` are members that are out, but whose sessions still run:
-    nobody told those, so that they end at their deadlines."""
+    nobody told those, so that they end at their deadlines.
+
+    `text` is everything but the sessions as it was read, or None where it may have changed since.
+    """
 
     group: Group | None = None
     sessions: Frame = field(default_factory=SESSIONS.empty)
     rounds: list[KeptRound] = field(default_factory=list)
     former: list[Member] = field(default_factory=list)
+    text: str | None = None
 
     @property
     def owners(self) -> list[Member]:

@@ -10,117 +10,113 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
-from purgatory_udf.groups.clock import GroupClock
-from purgatory_udf.groups.comparison import ComparingJournal
+from purgatory_udf.groups.answers import AnswerJournal
+from purgatory_udf.groups.chronicle import Chronicle
+from purgatory_udf.groups.clock import GroupClock, Moment
 from purgatory_udf.groups.kept import PENDING, SESSIONS, Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.reference.coordinator import GroupCoordinator
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_operation import Beginning, GroupOperation
 from purgatory_udf.reference.group_request import group_request
-from purgatory_udf.reference.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat, SessionKeeper
+from purgatory_udf.reference.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.reference.initial_join import InitialDelayedJoin, Window
 from purgatory_udf.reference.join import DelayedJoin
 from purgatory_udf.reference.member import Member
 from purgatory_udf.reference.sync import DelayedSync
 
 
-class Machine(GroupCoordinator):
-    """Its journal has what happened since it was taken up. Nobody else may use the `Kept` that it was made from."""
+class Machine:
+    """Its journal and chronicle have what happened since it was taken up. Nobody else may use the `Kept` that it was
+    made from."""
 
     def __init__(self, key: str, config: GroupConfig, kept: Kept) -> None:
         broker, self._name = parts_of(key)
-        self.clock, self.journal = GroupClock(), ComparingJournal()
-        super().__init__(broker, self.clock, config, self.journal)
+        self._config = config
+        self.journal = AnswerJournal()
+        self.chronicle = Chronicle(self.journal)
+        self.clock = GroupClock(self.chronicle.note)
+        self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal)
+        self.chronicle.purgatories = self.clock.purgatories
         if kept.group is not None:
-            self.groups[self._name] = kept.group
+            self._coordinator.groups[self._name] = kept.group
             self._take_up(kept, kept.group)
 
     @property
     def group(self) -> Group | None:
-        return self.groups.get(self._name)
+        return self._coordinator.groups.get(self._name)
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Before an event, everything that is due by its millisecond happens."""
         self.clock.advance_to(event["time_us"] // 1000)
-        self.handle(group_request(event, self._config))
+        self._coordinator.handle(group_request(event, self._config))
+        self.clock.event(event["time_us"], event["seq"])
 
     def put_down(self) -> Kept:
         """What has to be kept: with it, a new machine goes on as this one would."""
-        still_open = [operation for operation in self.journal.operations if not operation.completed]
-        sessions = [operation for operation in still_open if isinstance(operation, DelayedHeartbeat)]
-        rounds = [_kept_round(operation) for operation in still_open if not isinstance(operation, DelayedHeartbeat)]
+        sessions, rounds = [], []
+        for operation in self.chronicle.still_open:
+            if isinstance(operation, DelayedHeartbeat):
+                sessions.append(operation)
+            else:
+                rounds.append(_kept_round(operation, self.chronicle.began[operation]))
         owners = list(self.group.members.values()) if self.group is not None else []
         places = {id(member): place for place, member in enumerate(owners)}
         former: list[Member] = []
         owner = []
         for session in sessions:
-            member = session._member if isinstance(session, MemberHeartbeat) else None
+            member = session.member if isinstance(session, MemberHeartbeat) else None
             if member is not None and id(member) not in places:
                 places[id(member)] = len(places)
                 former.append(member)
             owner.append(PENDING if member is None else places[id(member)])
-        return Kept(self.group, _frame(sessions, owner), rounds, former)
+        return Kept(self.group, _frame(sessions, owner, self.chronicle.began), rounds, former)
 
     # -- taking up ----------------------------------------------------------------------------------------------------
 
     def _take_up(self, kept: Kept, group: Group) -> None:
         heartbeats, rebalances = self.clock.purgatories
         # Those of one deadline end in the order of their turns: before any that this machine begins, as they stand.
-        first_turn, owners = -len(kept.sessions), kept.owners
+        first_turn, owners, keeper = -len(kept.sessions), kept.owners, self._coordinator.rounds.sessions
         rows = zip(*(kept.sessions.columns[name].tolist() for name in SESSIONS.names), strict=True)
-        for place, (owner, operation_id, t, deadline, member_id, request_id, client_id) in enumerate(rows):
+        for place, (owner, operation_id, t, seq, sub, deadline, member_id, request_id, client_id) in enumerate(rows):
             beginning, delay, turn = Beginning(operation_id, t, None), deadline - t // 1000, first_turn + place
-            keeper = self._rounds.sessions
             session: DelayedHeartbeat
             if owner == PENDING:
                 session = PendingHeartbeat(group, member_id, beginning, delay, keeper, turn)
             else:
-                session = _KeptHeartbeat(group, owners[owner], member_id, beginning, delay, keeper, turn)
-            heartbeats.watch_again(self._named(session, request_id or None, client_id or None))
-        for round_ in kept.rounds:
-            operation = self._round(round_, group)
-            rebalances.watch_again(self._named(operation, round_.request_id, round_.client_id))
+                session = MemberHeartbeat(group, owners[owner], beginning, delay, keeper, turn, armed_as=member_id)
+            heartbeats.watch_again(self._known(session, Moment(t, seq, sub), request_id or None, client_id or None))
+        for one in kept.rounds:
+            began = Moment(one.started_us, one.seq, one.sub)
+            rebalances.watch_again(self._known(self._round(one, group), began, one.request_id, one.client_id))
 
     def _round(self, kept: KeptRound, group: Group) -> GroupOperation:
-        beginning = Beginning(kept.operation_id, kept.started_us, None)
+        beginning, rounds = Beginning(kept.operation_id, kept.started_us, None), self._coordinator.rounds
         delay_ms = kept.deadline_ms - kept.started_us // 1000
         if kept.kind == InitialDelayedJoin.kind:
-            return InitialDelayedJoin(group, beginning, Window(delay_ms, kept.remaining_ms), self._rounds)
+            return InitialDelayedJoin(group, beginning, Window(delay_ms, kept.remaining_ms), rounds)
         if kept.kind == DelayedJoin.kind:
-            return DelayedJoin(group, beginning, delay_ms, self._rounds)
-        return DelayedSync(group, beginning, delay_ms, self._rounds._sync_expired)
+            return DelayedJoin(group, beginning, delay_ms, rounds)
+        return DelayedSync(group, beginning, delay_ms, rounds.sync_expired)
 
-    def _named(self, operation: GroupOperation, request_id: str | None, client_id: str | None) -> GroupOperation:
+    def _known(
+        self, operation: GroupOperation, began: Moment, request_id: str | None, client_id: str | None
+    ) -> GroupOperation:
         operation.request = replace(operation.request, request_id=request_id, client_id=client_id)
-        self.journal.operations.append(operation)
+        self.chronicle.take_back(operation, began)
         return operation
 
 
-class _KeptHeartbeat(MemberHeartbeat):
-    """A session goes by the id that it was armed under, which its member may have lost since."""
-
-    def __init__(
-        self,
-        group: Group,
-        member: Member,
-        member_id: str,
-        beginning: Beginning,
-        timeout_ms: int,
-        keeper: SessionKeeper,
-        turn: int,
-    ) -> None:
-        DelayedHeartbeat.__init__(self, group, member_id, beginning, timeout_ms, keeper, turn)
-        self._member = member
-
-
-def _kept_round(operation: GroupOperation) -> KeptRound:
+def _kept_round(operation: GroupOperation, began: Moment) -> KeptRound:
     request = operation.request
-    remaining_ms = operation._window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
+    remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
     return KeptRound(
         operation.kind,
         operation.operation_id,
         operation.started_us,
+        began.seq,
+        began.sub,
         operation.deadline_ms,
         request.request_id,
         request.client_id,
@@ -128,13 +124,15 @@ def _kept_round(operation: GroupOperation) -> KeptRound:
     )
 
 
-def _frame(sessions: list[DelayedHeartbeat], owner: list[int]) -> Frame:
+def _frame(sessions: list[DelayedHeartbeat], owner: list[int], began: Mapping[GroupOperation, Moment]) -> Frame:
     if not sessions:
         return SESSIONS.empty()
     numbers = {
         "owner": owner,
         "op": [session.operation_id for session in sessions],
         "t": [session.started_us for session in sessions],
+        "seq": [began[session].seq for session in sessions],
+        "sub": [began[session].sub for session in sessions],
         "deadline": [session.deadline_ms for session in sessions],
     }
     texts = {

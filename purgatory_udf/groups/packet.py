@@ -1,162 +1,76 @@
-"""What one call found, as one value; and many such values as rows of the tables."""
+"""What one call found of its groups, as one value; and what many such values say, in columns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from purgatory_udf.columnar.codec import pack, unpack
-from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.groups.answers import ANSWERS
+from purgatory_udf.groups.chronicle import WALKS
+from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.groups.step import Found
-from purgatory_udf.groups.words import FOREVER, KIND_OF, KINDS, RULES
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
+from purgatory_udf.outcomes import Transition
 
-# How often something was counted of a group: disagreements, and operations that have no end by the end of the trace.
-TALLIES = pa.schema([("broker", pa.int32()), ("group", pa.string()), ("what", pa.string()), ("n", pa.int64())])
-OPEN = "open"
+# `members` is a JSON list.
+TRANSITIONS = Layout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
-SCHEMAS = {
-    "completions": COMPLETIONS,
-    "expirations": EXPIRATIONS,
-    "group_transitions": GROUP_TRANSITIONS,
-    "tallies": TALLIES,
-}
-
-_KINDS, _RULES = pa.array(KINDS), pa.array(RULES)
-_HEARTBEAT = KIND_OF["heartbeat"]
-_CHANGE_TEXTS = ("from_state", "to_state", "reason")
+# In every part `group` is a place among the packet's names.
+_PARTS = {"ended": ENDED, "transitions": TRANSITIONS, "answers": ANSWERS, "walks": WALKS}
 
 
-def packet(key: str, found: Found) -> bytes:
-    """Everything that the tables say of a call."""
-    changes, tally = found.transitions, found.disagreements
-    transitions: dict[str, Array] = {
-        "t": _numbers(change.at_us for change in changes),
-        "generation": _numbers(change.generation for change in changes),
-        "members": _objects(json.dumps(change.members) for change in changes),
-        **{name: _objects(getattr(change, name) for change in changes) for name in _CHANGE_TEXTS},
-    }
-    counted = Frame({"n": _numbers(tally.values()), "what": _objects(tally)})
-    names = Frame({"key": _objects([key])})
-    return pack({"names": names, "ended": found.operations, "transitions": Frame(transitions), "tally": counted})
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Rows of the tables as a run writes them. What happens after the trace's end does only if the run drains."""
-
-    run_id: str
-    trace_end_us: int | None
-    drain: bool
-
-    def rows(self, table: str, packets: Sequence[bytes]) -> pa.Table:
-        """One of `SCHEMAS`, from packets in their order."""
-        unpacked = list(map(unpack, packets))
-        if table == "group_transitions":
-            return self._transitions(_joined(unpacked, "transitions"))
-        ended = _joined(unpacked, "ended")
-        if table == "tallies":
-            return pa.concat_tables([_counted(_joined(unpacked, "tally")), self._open(ended)])
-        expired = table == "expirations"
-        chosen = (ended.expired > 0) == expired
-        if not self.drain:
-            chosen &= ended.end_t // 1000 <= self._end_ms
-        return self._outcomes(ended.take(chosen), EXPIRATIONS if expired else COMPLETIONS)
-
-    @property
-    def _end_ms(self) -> int:
-        return FOREVER if self.trace_end_us is None else self.trace_end_us // 1000
-
-    def _outcomes(self, ended: Frame, schema: pa.Schema) -> pa.Table:
-        count, group = len(ended), _texts(ended.group)
-        sessions = pc.binary_join_element_wise(group, _texts(ended.member_id), "-")
-        keys = pc.if_else(pa.array(ended.kind == _HEARTBEAT), sessions, group)
-        columns = {
-            "run_id": pa.repeat(self.run_id, count),
-            "operation_id": pa.array(ended.op),
-            "kind": _KINDS.take(pa.array(ended.kind)),
-            "broker": pa.array(ended.broker.astype(np.int32)),
-            "request_id": _named(ended.request_id),
-            "client_id": _named(ended.client_id),
-            "key": keys,
-            "started_at": _time(ended.t),
-            "completed_at": _time(ended.end_t),
-            "expired_at": _time(ended.end_t),
-            "deadline": _time(ended.deadline * 1000),
-            "wait_ms": pa.array(ended.end_t // 1000 - ended.t // 1000),
-            "watched": pa.array(ended.watched > 0),
-            "completed_by": _RULES.take(pa.array(ended.rule)),
-            "trigger": pc.if_else(pa.array(ended.triggered > 0), keys, pa.scalar(None, pa.string())),
-            "bytes": pa.nulls(count, pa.int64()),
-            "partitions": pa.array([[]] * count, schema.field("partitions").type),
-            "fetcher": pa.nulls(count, pa.string()),
-            "after_end": pa.array(ended.deadline > self._end_ms),
+def packet(found: Mapping[str, Found]) -> bytes:
+    """Everything that the tables and the gauges say of a call, by group."""
+    frames: dict[str, list[Frame]] = {name: [] for name in _PARTS}
+    for place, one in enumerate(found.values()):
+        parts = {
+            "ended": one.ended,
+            "transitions": [TRANSITIONS.of([_row(change) for change in one.transitions])],
+            "answers": one.told,
+            "walks": one.walked,
         }
-        return pa.table([columns[name] for name in schema.names], schema=schema)
-
-    def _transitions(self, changes: Frame) -> pa.Table:
-        if not self.drain:
-            changes = changes.take(changes.t // 1000 <= self._end_ms)
-        columns = {
-            "run_id": pa.repeat(self.run_id, len(changes)),
-            "broker": pa.array(changes.broker.astype(np.int32)),
-            "group": _texts(changes.group),
-            "at": _time(changes.t),
-            **{name: _texts(changes.columns[name]) for name in _CHANGE_TEXTS},
-            "generation": pa.array(changes.generation.astype(np.int32)),
-            "members": pa.array([json.loads(text) for text in changes.members], pa.list_(pa.string())),
-        }
-        return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
-
-    def _open(self, ended: Frame) -> pa.Table:
-        """Of a run that does not drain: what was begun in the trace and ends after it, one row each."""
-        after = (ended.end_t // 1000 > self._end_ms) & (ended.t // 1000 <= self._end_ms) & (not self.drain)
-        left = ended.take(after)
-        one, what = np.ones(len(left), dtype=np.int64), np.full(len(left), OPEN, dtype=object)
-        return _counted(left.only(("broker", "group")).with_columns(n=one, what=what))
+        for name, mine in parts.items():
+            frames[name] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]
+    names = Frame({"key": np.array(list(found), dtype=object)})
+    joined = {name: _joined(parts, _numbered(_PARTS[name])) for name, parts in frames.items()}
+    return pack({"names": names, **joined})
 
 
-def _joined(unpacked: list[dict[str, Frame]], name: str) -> Frame:
-    """One frame of every packet, end to end, with broker and group beside each row."""
-    frames = []
-    for frames_of_one in unpacked:
-        broker, group = parts_of(frames_of_one["names"].key[0])
-        frame = frames_of_one[name]
-        count = len(frame)
-        frames.append(
-            frame.with_columns(broker=np.full(count, broker, dtype=np.int64), group=np.full(count, group, dtype=object))
-        )
-    return Frame.concat(frames)
+def unpacked(packets: Sequence[bytes], *names: str) -> dict[str, Frame]:
+    """These parts of every packet, end to end, with `broker` and `group` (its name) beside each row."""
+    frames: dict[str, list[Frame]] = {name: [] for name in names}
+    for value in packets:
+        parts = unpack(value)
+        keys = [parts_of(key) for key in parts["names"].key]
+        brokers = np.array([broker for broker, _ in keys], dtype=np.int64)
+        groups = np.array([group for _, group in keys], dtype=object)
+        for name in names:
+            part = parts[name]
+            if len(part):
+                frames[name].append(part.with_columns(broker=brokers[part.group], group=groups[part.group]))
+    return {name: _joined(parts, _named(_PARTS[name])) for name, parts in frames.items()}
 
 
-def _counted(rows: Frame) -> pa.Table:
-    columns = [pa.array(rows.broker.astype(np.int32)), _texts(rows.group), _texts(rows.what), pa.array(rows.n)]
-    return pa.table(columns, schema=TALLIES)
+def _row(change: Transition) -> tuple[int | str, ...]:
+    members = json.dumps(change.members)
+    return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
 
 
-def _numbers(values: Iterable[int]) -> Array:
-    return np.array([*values], dtype=np.int64)
+def _joined(parts: list[Frame], layout: Layout) -> Frame:
+    return Frame.concat(parts) if parts else layout.empty()
 
 
-def _objects(values: Iterable[str]) -> Array:
-    return np.array([*values], dtype=object)
+def _numbered(layout: Layout) -> Layout:
+    return Layout((*layout.numbers, "group"), layout.texts)
 
 
-def _texts(column: Array) -> pa.Array:
-    return pa.array(column, pa.string())
+def _named(layout: Layout) -> Layout:
+    return Layout((*layout.numbers, "broker"), (*layout.texts, "group"))
 
 
-def _named(column: Array) -> pa.Array:
-    """Empty stands for null: neither a request nor a client is named by nothing."""
-    texts = _texts(column)
-    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-
-
-def _time(us: Array) -> pa.Array:
-    return pa.array(us, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+def _all(value: int, count: int) -> Array:
+    return np.full(count, value, dtype=np.int64)

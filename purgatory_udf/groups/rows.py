@@ -1,9 +1,9 @@
-"""A group's events as rows: numbers and texts in columns, ordered by (time, seq)."""
+"""Events of groups as rows: numbers and texts in columns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,22 +48,8 @@ def _texts(column: pa.ChunkedArray) -> Array:
     return texts
 
 
-def rows_by_group(events: pa.Table) -> Iterator[tuple[str, Frame]]:
-    """The group events among these, by key; every other event is left out."""
-    events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
-    if not events.num_rows:
-        return
-    broker = pc.fill_null(events["broker"], 0).cast(pa.string())
-    keys = pc.binary_join_element_wise(broker, events["group"], "/").combine_chunks().dictionary_encode()
-    number = keys.indices.to_numpy()
-    frame = _frame(events)
-    order = np.lexsort((frame.seq, frame.t, number))
-    frame, borders = frame.take(order), np.searchsorted(number[order], np.arange(len(keys.dictionary) + 1))
-    for key, begin, end in zip(keys.dictionary.to_pylist(), borders, borders[1:], strict=False):
-        yield key, frame.take(slice(int(begin), int(end)))
-
-
-def _frame(events: pa.Table) -> Frame:
+def rows_of(events: pa.Table) -> Frame:
+    """Group events, in their order, as rows."""
     api = pc.index_in(events["type"], pa.array(API_OF)).to_numpy()
     instance = events["group_instance_id"]
     return Frame(
@@ -93,12 +79,6 @@ def _protocols(column: pa.ChunkedArray) -> Array:
     for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
         texts[row] = json.dumps(column[row].as_py())
     return texts
-
-
-def in_order(parts: list[Frame]) -> Frame:
-    """Several pieces of one group's rows as one."""
-    rows = Frame.concat(parts) if parts else ROWS.empty()
-    return rows.take(np.lexsort((rows.seq, rows.t))) if len(parts) > 1 else rows
 
 
 def event_at(rows: Frame, row: int, key: str) -> Mapping[str, Any]:

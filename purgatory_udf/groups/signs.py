@@ -23,17 +23,13 @@ import numpy as np
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.kept import SESSIONS, Kept
-from purgatory_udf.groups.words import FOREVER, KIND_OF, NONE
+from purgatory_udf.groups.words import ERROR_OF, FOREVER, KIND_OF, NONE
 from purgatory_udf.reference.group import Group
-
-# The answer to a sign, as a place in this list.
-ANSWERS = (NONE, "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "ILLEGAL_GENERATION")
-_ANSWER_OF = {error: number for number, error in enumerate(ANSWERS)}
 
 
 @dataclass(frozen=True)
 class Run:
-    """The first `length` rows, their answers, and the sessions that they ended."""
+    """The first `length` rows, their answers (places in `ERRORS`), and the sessions that they ended."""
 
     length: int
     answers: Array
@@ -83,11 +79,11 @@ def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
     """Which member each row is from (-1: none), and what it is answered."""
     place = {member_id: number for number, member_id in enumerate(group.members)}
     member = np.fromiter((place.get(one, -1) for one in rows.member_id), dtype=np.int64, count=len(rows))
-    answers = np.where(member < 0, _ANSWER_OF["UNKNOWN_MEMBER_ID"], 0)
+    answers = np.where(member < 0, ERROR_OF["UNKNOWN_MEMBER_ID"], 0)
     for row in np.flatnonzero(rows.static).tolist():
-        answers[row] = _ANSWER_OF[group.refuses(rows.member_id[row], rows.instance_id[row]) or NONE]
+        answers[row] = ERROR_OF[group.refuses(rows.member_id[row], rows.instance_id[row]) or NONE]
     stale = (answers == 0) & (rows.generation != group.generation)
-    return member, np.where(stale, _ANSWER_OF["ILLEGAL_GENERATION"], answers)
+    return member, np.where(stale, ERROR_OF["ILLEGAL_GENERATION"], answers)
 
 
 def _other_timers(kept: Kept, session_of: Array) -> int:
@@ -116,7 +112,11 @@ def _ended(kept: Kept, rows: Frame, order: Array, first: Array, before: Array, s
             "op": np.where(first, old.op[session], rows.seq[previous]),
             "kind": np.full(count, KIND_OF["heartbeat"], dtype=np.int64),
             "t": np.where(first, old.t[session], rows.t[previous]),
+            "seq": np.where(first, old.seq[session], rows.seq[previous]),
+            "sub": np.where(first, old.sub[session], 0),
             "end_t": rows.t[order],
+            "end_seq": rows.seq[order],
+            "end_sub": np.zeros(count, dtype=np.int64),
             "deadline": before,
             "expired": np.zeros(count, dtype=np.int64),
             "watched": np.ones(count, dtype=np.int64),
@@ -143,6 +143,8 @@ def _renew(kept: Kept, rows: Frame, order: Array, member: Array, timeout: Array,
             "owner": member[last],
             "op": rows.seq[last],
             "t": rows.t[last],
+            "seq": rows.seq[last],
+            "sub": np.zeros(len(last), dtype=np.int64),
             "deadline": rows.t[last] // 1000 + timeout[member[last]],
             **{name: rows.columns[name][last] for name in _NAMES},
         }

@@ -1,4 +1,4 @@
-"""A kept group as bytes, and back. A value that another version wrote is refused, never guessed at."""
+"""A kept group as text, and back: everything but its sessions, which lie in columns."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
-
-from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.errors import UserError
-from purgatory_udf.groups.kept import SESSIONS, Kept, KeptRound
+from purgatory_udf.groups.kept import Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_request import GroupRequest, JoinGroup, SyncGroup
 from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.member import Member
-
-VERSION = 1
 
 _MEMBER = tuple(one.name for one in fields(Member))
 _of_member = attrgetter(*_MEMBER)
@@ -35,35 +29,38 @@ _USUAL: dict[str, Any] = {
     "sign_of_life": None,
 }
 
+# What a group's text says as it stands.
+_PLAIN = (
+    "generation",
+    "protocol",
+    "leader",
+    "leader_is_stopgap",
+    "new_member_added",
+    "operations_begun",
+)
 
-def to_bytes(kept: Kept) -> bytes:
-    """Texts as JSON, the sessions in columns."""
-    text = json.dumps(_document(kept), separators=(",", ":"), ensure_ascii=False)
-    return pack({"group": Frame({"json": np.array([text], dtype=object)}), "sessions": kept.sessions})
+
+def to_text(kept: Kept) -> str:
+    if kept.text is None:
+        kept.text = json.dumps(_document(kept), separators=(",", ":"), ensure_ascii=False)
+    return kept.text
 
 
-def from_bytes(value: bytes, key: str) -> Kept:
-    frames = unpack(value)
-    document = json.loads(frames["group"].json[0]) if "group" in frames else {}
-    if document.get("version") != VERSION:
-        raise UserError(
-            f"state of group {key}: written in format {document.get('version')}, this version reads format {VERSION}: "
-            "finish the run with the version that began it, or start it anew with --overwrite"
-        )
-    sessions = frames["sessions"].only(SESSIONS.names)
+def from_text(text: str, sessions: Frame, key: str) -> Kept:
+    document = json.loads(text)
     if document["group"] is None:
-        return Kept(sessions=sessions)
+        return Kept(sessions=sessions, text=text)
     return Kept(
         group=_group(document["group"], key),
         sessions=sessions,
         rounds=[KeptRound(**values) for values in document["rounds"]],
         former=[_member(values) for values in document["former"]],
+        text=text,
     )
 
 
 def _document(kept: Kept) -> dict[str, Any]:
     return {
-        "version": VERSION,
         "group": _group_document(kept.group) if kept.group is not None else None,
         "rounds": [asdict(round_) for round_ in kept.rounds],
         "former": [_member_document(member) for member in kept.former],
@@ -73,12 +70,7 @@ def _document(kept: Kept) -> dict[str, Any]:
 def _group_document(group: Group) -> dict[str, Any]:
     return {
         "state": group.state.value,
-        "generation": group.generation,
-        "protocol": group.protocol,
-        "leader": group.leader,
-        "leader_is_stopgap": group._leader_is_stopgap,
-        "new_member_added": group.new_member_added,
-        "operations_begun": group._operations_begun,
+        **{name: getattr(group, name) for name in _PLAIN},
         "pending_members": sorted(group.pending_members),
         "pending_syncs": sorted(group.pending_syncs),
         "members": [_member_document(member) for member in group.members.values()],
@@ -88,18 +80,12 @@ def _group_document(group: Group) -> dict[str, Any]:
 def _group(document: dict[str, Any], key: str) -> Group:
     group = Group(*parts_of(key))
     group.state = GroupState(document["state"])
-    group.generation = document["generation"]
-    group.protocol = document["protocol"]
-    group.leader = document["leader"]
-    group._leader_is_stopgap = document["leader_is_stopgap"]
-    group.new_member_added = document["new_member_added"]
-    group._operations_begun = document["operations_begun"]
+    for name in _PLAIN:
+        setattr(group, name, document[name])
     group.pending_members = set(document["pending_members"])
     group.pending_syncs = set(document["pending_syncs"])
     for member in map(_member, document["members"]):
-        group.members[member.member_id] = member
-        if member.instance_id is not None:
-            group._static_members[member.instance_id] = member.member_id
+        group.take_back(member)
     return group
 
 

@@ -10,7 +10,6 @@ of any trace, are decided on columns, and a call that brings nothing else never 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,17 +17,17 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
-from purgatory_udf.groups.comparison import REFUSALS
+from purgatory_udf.groups.answers import ANSWERS, answer_frame
+from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED, ended_frame
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.machine import Machine
 from purgatory_udf.groups.rows import event_at, parts_of
-from purgatory_udf.groups.signs import ANSWERS, take_signs
-from purgatory_udf.groups.words import LAST_SIGN, Api
+from purgatory_udf.groups.signs import take_signs
+from purgatory_udf.groups.words import ERRORS, LAST_SIGN, Api
 from purgatory_udf.outcomes import Transition
 from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
 from purgatory_udf.reference.group_state import GroupState
-from purgatory_udf.reference.heartbeat import DelayedHeartbeat
 
 # From how many signs in a row on it pays to put the machine down, for which its sessions become columns.
 WORTH_COLUMNS = 32
@@ -38,21 +37,22 @@ Entry = Answer | Removal | StateChange
 
 @dataclass
 class Found:
-    """What a call found: operations that ended, and the journal's entries; of the signs decided on columns the
-    answers are kept as columns too."""
+    """What a call found: operations that ended, answers worth keeping, walks that completed nothing, and the journal's
+    entries; of the signs decided on columns the answers are kept as columns too."""
 
     ended: list[Frame] = field(default_factory=list)
+    told: list[Frame] = field(default_factory=list)
+    walked: list[Frame] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     signs: list[Frame] = field(default_factory=list)
-    disagreements: Counter[str] = field(default_factory=Counter)
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
-        return bool(self.disagreements or self.transitions or any(map(len, self.ended)))
+        return bool(self.transitions) or any(map(len, (*self.ended, *self.told, *self.walked)))
 
     @property
     def operations(self) -> Frame:
-        return Frame.concat(self.ended) if self.ended else ENDED.empty()
+        return Frame.concat([ENDED.empty(), *self.ended])
 
     @property
     def transitions(self) -> list[Transition]:
@@ -106,10 +106,10 @@ class _Call:
         run = take_signs(self._kept, signs)
         if run.length:
             self._found.ended.append(run.ended)
-            self._found.signs.append(signs.take(slice(0, run.length)).with_columns(answer=run.answers))
-            self._found.disagreements.update(
-                {REFUSALS[ANSWERS[answer]]: int((run.answers == answer).sum()) for answer in set(run.answers) - {0}}
-            )
+            decided = signs.take(slice(0, run.length)).with_columns(answer=run.answers)
+            self._found.signs.append(decided)
+            if run.answers.any():
+                self._found.told.append(_refused(decided.take(run.answers > 0)))
         return run.length
 
     def _take_one(self, at: int) -> int:
@@ -134,13 +134,33 @@ class _Call:
     def _down(self) -> None:
         if self._machine is None:
             return
-        journal, self._kept, self._machine = self._machine.journal, self._machine.put_down(), None
-        self._found.entries += journal.entries
-        self._found.disagreements.update(journal.disagreements)
-        ended = [operation for operation in journal.operations if operation.completed]
-        self._found.ended.append(
-            ended_frame((one.outcome(), one.member_id if isinstance(one, DelayedHeartbeat) else "") for one in ended)
-        )
+        machine, self._kept, self._machine = self._machine, self._machine.put_down(), None
+        self._found.entries += machine.journal.entries
+        self._found.told.append(answer_frame(machine.journal.told))
+        self._found.ended.append(ended_frame(machine.chronicle))
+        self._found.walked.append(WALKS.of(machine.chronicle.walks))
+
+
+def _refused(signs: Frame) -> Frame:
+    """The answers to signs that were not well."""
+    nothing = np.full(len(signs), "", dtype=object)
+    return Frame(
+        {
+            "seq": signs.seq,
+            "t": signs.t,
+            "at": signs.t,
+            "api": signs.api,
+            "error": signs.answer,
+            "asked": signs.generation,
+            "generation": np.full(len(signs), -1, dtype=np.int64),
+            "request_id": signs.request_id,
+            "member_id": signs.member_id,
+            "given": signs.member_id,
+            "leader": nothing,
+            "assigned": nothing,
+            "named_leader": nothing,
+        }
+    ).only(ANSWERS.names)
 
 
 def _answers_of(signs: Frame, key: str) -> Iterator[Answer]:
@@ -154,7 +174,7 @@ def _answers_of(signs: Frame, key: str) -> Iterator[Answer]:
             api=Api(int(signs.api[row])).word,
             asked_us=int(signs.t[row]),
             at_us=int(signs.t[row]),
-            error=ANSWERS[int(signs.answer[row])],
+            error=ERRORS[int(signs.answer[row])],
             member_id=signs.member_id[row],
             generation=None,
             leader=None,

@@ -43,4 +43,20 @@ RULES = (
 RULE_OF = {rule: number for number, rule in enumerate(RULES)}
 
 NONE = "NONE"
+# What a request may be answered; a number in a row is a place in this list.
+ERRORS = (
+    NONE,
+    "UNKNOWN_MEMBER_ID",
+    "FENCED_INSTANCE_ID",
+    "ILLEGAL_GENERATION",
+    "REBALANCE_IN_PROGRESS",
+    "MEMBER_ID_REQUIRED",
+    "INCONSISTENT_GROUP_PROTOCOL",
+    "GROUP_MAX_SIZE_REACHED",
+    "INVALID_SESSION_TIMEOUT",
+    "INVALID_GROUP_ID",
+    "UNKNOWN_SERVER_ERROR",
+)
+ERROR_OF = {error: number for number, error in enumerate(ERRORS)}
+
 FOREVER = 2**62

@@ -72,8 +72,8 @@ class GroupCoordinator:
         self._broker = broker
         self._config = config
         self._journal = journal
-        self._rounds = Rounds(broker, clock, config, journal)
-        self._joins = Joins(config, self._rounds, journal)
+        self.rounds = Rounds(broker, clock, config, journal)
+        self._joins = Joins(config, self.rounds, journal)
 
     def handle(self, request: GroupRequest) -> None:
         if request.group == "" and not isinstance(request, OffsetCommit):
@@ -116,20 +116,20 @@ class GroupCoordinator:
             self._answer(request, "REBALANCE_IN_PROGRESS")
         elif group.state is GroupState.COMPLETING_REBALANCE:
             member.awaiting_sync = request
-            self._rounds.synced(group, member.member_id, request.time_us)
+            self.rounds.synced(group, member.member_id, request.time_us)
             if group.leader == member.member_id:
-                self._rounds.assign(group, request.time_us, request)
+                self.rounds.assign(group, request.time_us, request)
         else:
-            self._rounds.synced(group, member.member_id, request.time_us)
+            self.rounds.synced(group, member.member_id, request.time_us)
             self._answer(request)
-            self._rounds.sessions.renew(group, member, request)
+            self.rounds.sessions.renew(group, member, request)
 
     def _heartbeat(self, request: Heartbeat) -> None:
         group, error = self._sender(request)
         if group is None or error is not None:
             self._answer(request, error)
             return
-        self._rounds.sessions.renew(group, group.members[request.member_id], request)
+        self.rounds.sessions.renew(group, group.members[request.member_id], request)
         self._answer(request, "REBALANCE_IN_PROGRESS" if group.state is GroupState.PREPARING_REBALANCE else NONE)
 
     def _commit(self, request: OffsetCommit) -> None:
@@ -153,7 +153,7 @@ class GroupCoordinator:
             # It has its join's answer and ought to sync first.
             self._answer(request, "REBALANCE_IN_PROGRESS")
         else:
-            self._rounds.sessions.renew(group, group.members[request.member_id], request)
+            self.rounds.sessions.renew(group, group.members[request.member_id], request)
             self._answer(request)
 
     def _leave(self, request: LeaveGroup) -> None:
@@ -166,7 +166,7 @@ class GroupCoordinator:
         if member_id == "" and request.instance_id is not None:
             member_id = group.static_member_id(request.instance_id) or ""
         if member_id in group.pending_members:
-            self._rounds.remove_pending(group, member_id, "leave", request.time_us)
+            self.rounds.remove_pending(group, member_id, "leave", request.time_us)
             self._answer(request)
             return
         error = group.refuses(member_id, request.instance_id)
@@ -176,8 +176,8 @@ class GroupCoordinator:
 
     def _remove(self, group: Group, member_id: str, request: LeaveGroup) -> None:
         member = group.members[member_id]
-        self._rounds.remove_member(group, member, "leave", f"member {member_id} left", request.time_us, request)
-        self._rounds.sessions.gone(group, member, request.api, request.time_us)
+        self.rounds.remove_member(group, member, "leave", f"member {member_id} left", request.time_us, request)
+        self.rounds.sessions.gone(group, member, request.api, request.time_us)
 
     def _sender(self, request: GroupRequest) -> tuple[Group | None, str | None]:
         """The group if the sender is a member of its current generation, else the error that it gets."""

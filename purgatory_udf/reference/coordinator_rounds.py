@@ -101,7 +101,7 @@ class Rounds:
             member.is_new = False
             group.pending_syncs.add(member.member_id)
         sync = DelayedSync(
-            group, Beginning.derived(group, now_us), self._rebalance_timeout_ms(group), self._sync_expired
+            group, Beginning.derived(group, now_us), self._rebalance_timeout_ms(group), self.sync_expired
         )
         self._watch(sync, SyncKey(group.name))
 
@@ -168,7 +168,8 @@ class Rounds:
             reason = f"session of {member_id} expired"
             self.remove_member(group, group.members[member_id], "session", reason, now_us)
 
-    def _sync_expired(self, group: Group, now_us: int) -> None:
+    def sync_expired(self, group: Group, now_us: int) -> None:
+        """The time for this generation's syncs is over."""
         missing = sorted(group.pending_syncs)
         for member_id in missing:
             self._drop(group, member_id, "sync", now_us)

@@ -11,7 +11,10 @@ from purgatory_udf.reference.member import Member
 
 
 class Group:
-    """Members stand in the order in which they joined; one that restarts with its instance id keeps its place."""
+    """Members stand in the order in which they joined; one that restarts with its instance id keeps its place.
+
+    A group can be put together again from its public attributes, its members by `take_back` in their order.
+    """
 
     def __init__(self, broker: int, name: str) -> None:
         self.broker = broker
@@ -26,19 +29,25 @@ class Group:
         # Who has not synced in this generation.
         self.pending_syncs: set[str] = set()
         self.new_member_added = False
+        # Whether the leader only stands in for one that went, until a round has elected one.
+        self.leader_is_stopgap = False
+        # How many operations have got a derived id.
+        self.operations_begun = 0
         self._static_members: dict[str, str] = {}
-        self._leader_is_stopgap = False
-        self._operations_begun = 0
 
     # Members.
 
     def add(self, member: Member) -> None:
-        if member.instance_id is not None:
-            self._static_members[member.instance_id] = member.member_id
         if self.leader is None:
             self._lead_by(member.member_id)
-        self.members[member.member_id] = member
+        self.take_back(member)
         self.pending_members.discard(member.member_id)
+
+    def take_back(self, member: Member) -> None:
+        """Put a member in its place after the others; nothing follows from that."""
+        if member.instance_id is not None:
+            self._static_members[member.instance_id] = member.member_id
+        self.members[member.member_id] = member
 
     def remove(self, member_id: str) -> Member | None:
         """Forget the id, be it a member's or a pending one; the member that it was, if it was one."""
@@ -94,7 +103,7 @@ class Group:
 
     def _lead_by(self, member_id: str | None, *, stopgap: bool = False) -> None:
         self.leader = member_id
-        self._leader_is_stopgap = stopgap and member_id is not None
+        self.leader_is_stopgap = stopgap and member_id is not None
 
     def elect_joined_leader(self) -> bool:
         """At the end of a round the leader is kept if it came. False if there is nobody to lead, or nobody came.
@@ -105,7 +114,7 @@ class Group:
         waiting = {member.member_id: member.awaiting_join for member in self.waiting_in_join()}
         if not waiting or self.leader is None:
             return False
-        if self._leader_is_stopgap or self.leader not in waiting:
+        if self.leader_is_stopgap or self.leader not in waiting:
             self._lead_by(_recorded_leader(waiting) or next(iter(waiting)))
         return True
 
@@ -147,8 +156,8 @@ class Group:
         It is a hash of the broker, the group, and how many such operations the group has begun. So it is the same in
         every replay, whatever the other groups do, and two are equal about as often as one in 2**63 pairs.
         """
-        self._operations_begun += 1
-        name = f"{self.broker}/{self.name}/{self._operations_begun}"
+        self.operations_begun += 1
+        name = f"{self.broker}/{self.name}/{self.operations_begun}"
         digest = blake2b(name.encode(), digest_size=8).digest()
         return -1 - (int.from_bytes(digest, "big") >> 1)
 

@@ -61,20 +61,27 @@ class DelayedHeartbeat(GroupOperation):
 
 
 class MemberHeartbeat(DelayedHeartbeat):
-    """The session of a member of the group."""
+    """The session of a member of the group. It goes by the id that it was armed under, which the member may lose."""
 
     def __init__(
-        self, group: Group, member: Member, beginning: Beginning, timeout_ms: int, keeper: SessionKeeper, turn: int
+        self,
+        group: Group,
+        member: Member,
+        beginning: Beginning,
+        timeout_ms: int,
+        keeper: SessionKeeper,
+        turn: int,
+        armed_as: str | None = None,
     ) -> None:
-        super().__init__(group, member.member_id, beginning, timeout_ms, keeper, turn)
-        self._member = member
+        super().__init__(group, armed_as or member.member_id, beginning, timeout_ms, keeper, turn)
+        self.member = member
 
     def needless_by(self) -> str | None:
-        if self._member.member_id != self.member_id:
+        if self.member.member_id != self.member_id:
             return "replaced"
         if self.member_id not in self.group.members:
-            return self._member.sign_of_life or "removed"
-        return self._member.alive_by()
+            return self.member.sign_of_life or "removed"
+        return self.member.alive_by()
 
 
 class PendingHeartbeat(DelayedHeartbeat):

@@ -45,15 +45,15 @@ class InitialDelayedJoin(DelayedJoin):
 
     def __init__(self, group: Group, beginning: Beginning, window: Window, initial_round: InitialRound) -> None:
         super().__init__(group, beginning, window.delay_ms, initial_round)
-        self._window = window
+        self.window = window
         self._initial_round = initial_round
 
     def try_complete(self, now_us: int) -> bool:
         return False
 
     def on_complete(self, now_us: int) -> None:
-        if self.group.new_member_added and self._window.remaining_ms > 0:
+        if self.group.new_member_added and self.window.remaining_ms > 0:
             self.group.new_member_added = False
-            self._initial_round.extend(self.group, self._window, self.effective_us(now_us))
+            self._initial_round.extend(self.group, self.window, self.effective_us(now_us))
         else:
             super().on_complete(now_us)

@@ -10,11 +10,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import Config
-from purgatory_udf.groups.packet import SCHEMAS, Tables
-from purgatory_udf.groups.rows import COLUMNS, rows_by_group
+from purgatory_udf.groups.requests import Requests
+from purgatory_udf.groups.rows import COLUMNS
+from purgatory_udf.groups.tables import SCHEMAS, Tables
 from purgatory_udf.stream import group_adapter
-from purgatory_udf.stream.group_adapter import GroupLimits, encode
-from purgatory_udf.stream.packing import CLOCK, PACKED
+from purgatory_udf.stream.group_adapter import GroupLimits
+from purgatory_udf.stream.packing import CLOCK, PACKED, group_of
 from purgatory_udf.tables import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def groups_query(events: DataFrame, control: DataFrame, config: Config, limits: GroupLimits) -> DataFrame:
     """Query 3: packets of what each group's coordinator found."""
-    packed = events.select(*COLUMNS).mapInArrow(pack, from_arrow_schema(PACKED))
+    packed = events.select(*COLUMNS).mapInArrow(packer(config), from_arrow_schema(PACKED))
     return (
         packed.unionByName(control.select(*PACKED.names))
         .withWatermark("event_time", f"{config.max_disorder_ms + 1} milliseconds")
@@ -38,20 +39,27 @@ def groups_query(events: DataFrame, control: DataFrame, config: Config, limits: 
     )
 
 
-def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Events as one value per group and Arrow batch; one more row, of no group, tells the batch's latest time."""
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        events = pa.Table.from_batches([batch])
-        names, times, payloads = [CLOCK], [int(events["time_us"].to_numpy().max())], [b""]
-        for key, rows in rows_by_group(events):
-            names.append(key)
-            times.append(int(rows.t[-1]))
-            payloads.append(encode(rows))
-        latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
-        columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+def packer(config: Config) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: events as one value per group, or shard of groups, and Arrow batch; one more row,
+    of no group, tells the batch's latest time."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield _pack(pa.Table.from_batches([batch]), config)
+
+    return run
+
+
+def _pack(events: pa.Table, config: Config) -> pa.RecordBatch:
+    names, times, payloads = [CLOCK], [int(events["time_us"].to_numpy().max())], [b""]
+    for name, requests in Requests.of(events).apart(lambda key: group_of(key, config)):
+        names.append(name)
+        times.append(int(requests.rows.t.max()))
+        payloads.append(requests.to_bytes())
+    latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
+    columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
 def table_of(packets: DataFrame, table: str, tables: Tables) -> DataFrame:

@@ -6,7 +6,6 @@ packets and packets to tables, and Delta takes each batch of a table once.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,11 +13,11 @@ from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.errors import LawBrokenError
-from purgatory_udf.groups.comparison import DISAGREEMENTS
-from purgatory_udf.groups.packet import OPEN, Tables
+from purgatory_udf.groups.tables import Tables
 from purgatory_udf.groups.words import API_OF, KINDS
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.group_adapter import GroupLimits
+from purgatory_udf.stream.group_disagreements import counted, write_disagreements
 from purgatory_udf.stream.group_queries import groups_query, table_of
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 PACKETS = pa.schema([("payload", pa.binary())])
 _TABLES = ("completions", "expirations", "group_transitions")
-# `runs` names the groups that disagree most; the packets have them all.
-_NAMED_IN_RUNS = 50
 
 
 def packets_path(layout: Layout) -> str:
@@ -65,6 +62,7 @@ def replay_groups(
         _run_out_the_clock(spark, layout, found.last_us)
     tables = Tables(run.run_id, found.last_us, config.drain)
     follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
+    write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(packets_path(layout)))
     return _counts(spark, tables, layout)
 
 
@@ -150,20 +148,13 @@ def _counts(spark: SparkSession, tables: Tables, layout: Layout) -> dict[str, An
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
 
     packets = spark.read.format("delta").load(packets_path(layout))
-    totals: Counter[str] = Counter()
-    by_group: dict[str, dict[str, int]] = {}
-    tallies = table_of(packets, "tallies", tables).groupBy("broker", "group", "what").agg(sf.sum("n"))
-    for broker, group, what, n in tallies.collect():
-        totals[what] += n
-        if what in DISAGREEMENTS:
-            by_group.setdefault(f"{broker}/{group}", {})[what] = n
-    worst = sorted(by_group, key=lambda key: (-sum(by_group[key].values()), key))[:_NAMED_IN_RUNS]
-    completions, expirations, still_open = rows("completions"), rows("expirations"), totals.pop(OPEN, 0)
+    completions, expirations = rows("completions"), rows("expirations")
+    still_open = 0 if tables.drain else table_of(packets, "open", tables).count()
     return {
         "operations": completions + expirations + still_open,
         "completions": completions,
         "expirations": expirations,
         "open": still_open,
         "transitions": rows("group_transitions"),
-        "disagreements": {"groups": len(by_group), **totals, "by_group": {key: by_group[key] for key in worst}},
+        "disagreements": counted(spark, layout),
     }

@@ -12,8 +12,9 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
-from purgatory_udf.groups.rows import ROWS, key_of, parts_of, rows_by_group
-from purgatory_udf.groups.snapshot import from_bytes, to_bytes
+from purgatory_udf.groups.requests import Requests
+from purgatory_udf.groups.rows import ROWS, key_of, parts_of
+from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.step import WORTH_COLUMNS, Found, step
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.outcomes import Outcome
@@ -55,7 +56,7 @@ class Batches:
     def take(self, events: Sequence[Event]) -> None:
         """One batch, decided up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
-        rows = dict(rows_by_group(table))
+        rows = dict(Requests.of(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
         for key in {*rows, *self._state}:
             self._call(key, rows.get(key), horizon_ms)
@@ -65,11 +66,11 @@ class Batches:
             self._call(key, None, FOREVER)
 
     def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
-        kept = from_bytes(self._state[key], key) if key in self._state else Kept()
-        kept, found = step(
-            key, kept, rows if rows is not None else ROWS.empty(), horizon_ms, self._config, self._worth_columns
-        )
-        self._state[key] = to_bytes(kept)
+        shelf = Shelf.from_bytes(self._state[key]) if key in self._state else Shelf()
+        rows = rows if rows is not None else ROWS.empty()
+        kept, found = step(key, shelf.take(key), rows, horizon_ms, self._config, self._worth_columns)
+        shelf.put(key, kept)
+        self._state[key] = shelf.to_bytes()
         self._note(key, found, kept)
 
     def _note(self, key: str, found: Found, kept: Kept) -> None:

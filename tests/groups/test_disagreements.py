@@ -1,25 +1,44 @@
-"""Where a recorded trace and its replay disagree: counted by kind, by group, and never decisive."""
+"""Where a recorded trace and its replay disagree: told by kind, request by request, and never decisive."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pyarrow as pa
 from group_timeline import GroupTimeline
 
 from purgatory_udf.config import Config
+from purgatory_udf.groups.disagreements import COMPARED, disagreements
 from purgatory_udf.groups.kept import Kept
-from purgatory_udf.groups.rows import rows_by_group
+from purgatory_udf.groups.packet import packet
+from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.step import step
+from purgatory_udf.groups.tables import Tables
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.tables import EVENTS
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 
+Recorded = dict[int, tuple[str, int | None]]
 
-def disagreements(group: GroupTimeline) -> dict[str, int]:
+
+def told(group: GroupTimeline) -> list[dict[str, Any]]:
+    """The answers worth keeping, in the order of their requests."""
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    ((key, rows),) = rows_by_group(events)
+    ((key, rows),) = Requests.of(events).by_group()
     _, found = step(key, Kept(), rows, FOREVER, CONFIG)
-    return dict(found.disagreements)
+    answers: list[dict[str, Any]] = Tables("run", None, True).rows("told", [packet({key: found})]).to_pylist()
+    return sorted(answers, key=lambda row: row["seq"])
+
+
+def found(group: GroupTimeline, recorded: Recorded | None = None) -> list[str]:
+    """`recorded`: error and generation of some requests' answers, by seq."""
+    compared = []
+    for row in told(group):
+        error, generation = (recorded or {}).get(row["seq"], (None, None))
+        compared.append(row | {"recorded_error": error, "recorded_generation": generation})
+    rows = disagreements(pa.Table.from_pylist(compared, schema=COMPARED), "run").to_pylist()
+    return [f"{row['seq']} {row['disagreement']}: {row['recorded']}, but {row['replayed']}" for row in rows]
 
 
 def alone_and_stable(**recorded: str) -> GroupTimeline:
@@ -30,19 +49,24 @@ def alone_and_stable(**recorded: str) -> GroupTimeline:
 
 
 def test_a_trace_that_records_what_the_replay_answers_agrees_with_it() -> None:
-    assert disagreements(alone_and_stable(leader_member_id="a")) == {}
+    assert found(alone_and_stable(leader_member_id="a")) == []
+    assert found(alone_and_stable(leader_member_id="a"), {1: ("NONE", 1), 2: ("NONE", None)}) == []
 
 
 def test_another_leader_and_a_join_that_is_refused() -> None:
     group = alone_and_stable(leader_member_id="b")
     group.rejoin(4200, "nobody", leader_member_id="nobody")
-    assert disagreements(group) == {"leader": 1, "join_refused": 1, "unknown_member": 1}
+    assert found(group) == [
+        "1 leader: b, but a",
+        "3 unknown_member: None, but UNKNOWN_MEMBER_ID",
+        "3 join_refused: NONE, but UNKNOWN_MEMBER_ID",
+    ]
 
 
 def test_an_id_that_the_group_has_already() -> None:
     group = alone_and_stable()
     group.join(4200, "a")
-    assert disagreements(group) == {"member_id": 1}
+    assert found(group) == ["3 member_id: a, but client-a-3"]
 
 
 def test_signs_from_strangers_from_the_past_and_from_replaced_instances() -> None:
@@ -51,4 +75,30 @@ def test_signs_from_strangers_from_the_past_and_from_replaced_instances() -> Non
     group.heartbeat(4300, "a", generation=7)
     group.heartbeat(4400, "a", group_instance_id="i")
     group.heartbeat(4500, "a")
-    assert disagreements(group) == {"unknown_member": 2, "illegal_generation": 1}
+    assert found(group) == [
+        "3 unknown_member: None, but UNKNOWN_MEMBER_ID",
+        "4 illegal_generation: generation 7, but ILLEGAL_GENERATION",
+        "5 unknown_member: None, but UNKNOWN_MEMBER_ID",
+    ]
+
+
+def test_a_recorded_refusal_agrees_and_recorded_answers_of_another_kind_do_not() -> None:
+    group = alone_and_stable()
+    group.heartbeat(4200, "nobody")
+    group.heartbeat(4300, "a", generation=7)
+    recorded: Recorded = {1: ("NONE", 4), 2: ("REBALANCE_IN_PROGRESS", None), 3: ("UNKNOWN_MEMBER_ID", None)}
+    assert found(group, recorded | {4: ("NONE", None)}) == [
+        "1 generation: 4, but 1",
+        "2 error: REBALANCE_IN_PROGRESS, but NONE",
+        "4 error: NONE, but ILLEGAL_GENERATION",
+    ]
+
+
+def test_answers_that_go_without_saying_are_not_kept() -> None:
+    group = alone_and_stable()
+    group.heartbeat(4200, "a")
+    group.commit(4300, "a")
+    assert [(row["seq"], row["api"], row["error"]) for row in told(group)] == [
+        (1, "join_group", "NONE"),
+        (2, "sync_group", "NONE"),
+    ]

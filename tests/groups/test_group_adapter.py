@@ -16,12 +16,11 @@ from stream.groups_by_hand import Groups
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.groups.packet import OPEN, SCHEMAS, Tables, packet
-from purgatory_udf.groups.step import Found
+from purgatory_udf.groups.tables import SCHEMAS, Tables
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.reference.group_journal import StateChange
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
-from purgatory_udf.stream.group_queries import pack
+from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.tables import EVENTS
 
@@ -36,19 +35,19 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     groups = Groups(coordinating(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
     found: list[bytes] = []
     for batch in [*batches, None, []]:
-        rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch)
+        rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, config)
         found += [payload for (payload,) in groups.batch(rows)]
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
-    return {table: tables.rows(table, [packet("0/none", Found()), *found]) for table in SCHEMAS}
+    return {table: tables.rows(table, found) for table in SCHEMAS}
 
 
-def _packed(batch: list[Event]) -> list[tuple[Any, int, bytes]]:
+def _packed(batch: list[Event], config: Config) -> list[tuple[Any, int, bytes]]:
     if not batch:
         return []
     events = pa.Table.from_pylist([{"broker": 0} | event for event in batch], schema=EVENTS)
-    packed = pa.Table.from_batches(list(pack(iter(events.to_batches()))))
+    packed = pa.Table.from_batches(list(packer(config)(iter(events.to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 
@@ -117,8 +116,8 @@ def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -
     config = traffic.config.model_copy(update={"drain": False})
     tables = streamed([traffic.events], config)
     assert told(tables) == expected(traffic.events, config)
-    counted = [row["n"] for row in tables["tallies"].to_pylist() if row["what"] == OPEN]
-    assert sum(counted) == sum(len(mine.open) for mine in reference_of(traffic.events, config).values())
+    still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
+    assert sum(tables["open"]["n"].to_pylist()) == len(still_open)
 
 
 def vanishing() -> GroupTimeline:

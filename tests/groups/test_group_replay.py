@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
-from purgatory_udf.groups.packet import Tables
+from purgatory_udf.groups.tables import Tables
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.stream import delta, groups

@@ -11,9 +11,9 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
-from purgatory_udf.groups.rows import rows_by_group
+from purgatory_udf.groups.requests import Requests
+from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.signs import take_signs
-from purgatory_udf.groups.snapshot import from_bytes, to_bytes
 from purgatory_udf.groups.step import step
 from purgatory_udf.tables import EVENTS
 
@@ -33,7 +33,7 @@ def of_two_members() -> Kept:
 
 def _rows(group: GroupTimeline) -> Frame:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    return dict(rows_by_group(events))["0/g"]
+    return dict(Requests.of(events).by_group())["0/g"]
 
 
 def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
@@ -87,8 +87,13 @@ def test_a_stranger_changes_nothing() -> None:
 def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    value = to_bytes(of_two_members())
-    assert to_bytes(from_bytes(value, "0/g")) == value
-    monkeypatch.setattr("purgatory_udf.groups.snapshot.VERSION", 2)
-    with pytest.raises(UserError, match="state of group 0/g: written in format 1, this version reads format 2"):
-        from_bytes(value, "0/g")
+    shelf = Shelf()
+    shelf.put("0/g", of_two_members())
+    value, again = shelf.to_bytes(), Shelf.from_bytes(shelf.to_bytes())
+    kept = again.take("0/g")
+    kept.text = None
+    again.put("0/g", kept)
+    assert again.to_bytes() == value
+    monkeypatch.setattr("purgatory_udf.groups.shelf.VERSION", 3)
+    with pytest.raises(UserError, match="state of group 0/g: written in format 2, this version reads format 3"):
+        Shelf.from_bytes(value)

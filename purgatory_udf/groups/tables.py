@@ -1,0 +1,165 @@
+"""Rows of the public tables, from packets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.groups.packet import unpacked
+from purgatory_udf.groups.words import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
+from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
+
+# Operations that have no end by the end of a trace that is not drained.
+OPEN = pa.schema([("broker", pa.int32()), ("group", pa.string()), ("n", pa.int64())])
+
+# What requests were answered (heartbeats and commits that are well excepted), and what the trace says of the recorded
+# answer. Null is what there is none of, or what is not recorded.
+TOLD = pa.schema(
+    [
+        ("broker", pa.int32()),
+        ("group", pa.string()),
+        ("seq", pa.int64()),
+        ("asked_at", TIMESTAMP),
+        ("answered_at", TIMESTAMP),
+        ("api", pa.string()),
+        ("request_id", pa.string()),
+        ("member_id", pa.string()),
+        ("asked_generation", pa.int64()),
+        ("error", pa.string()),
+        ("generation", pa.int64()),
+        ("given_member_id", pa.string()),
+        ("leader", pa.string()),
+        ("assigned_member_id", pa.string()),
+        ("leader_member_id", pa.string()),
+    ]
+)
+
+SCHEMAS = {
+    "completions": COMPLETIONS,
+    "expirations": EXPIRATIONS,
+    "group_transitions": GROUP_TRANSITIONS,
+    "open": OPEN,
+    "told": TOLD,
+}
+
+_KINDS, _RULES, _ERRORS = pa.array(KINDS), pa.array(RULES), pa.array(ERRORS)
+_APIS = pa.array([api.word for api in Api])
+_HEARTBEAT = KIND_OF["heartbeat"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Rows of the tables as a run writes them. What happens after the trace's end does only if the run drains."""
+
+    run_id: str
+    trace_end_us: int | None
+    drain: bool
+
+    def rows(self, table: str, packets: Sequence[bytes]) -> pa.Table:
+        """One of `SCHEMAS`, from packets in their order."""
+        if table == "group_transitions":
+            return self._transitions(unpacked(packets, "transitions")["transitions"])
+        if table == "told":
+            return self._told(unpacked(packets, "answers")["answers"])
+        ended = unpacked(packets, "ended")["ended"]
+        if table == "open":
+            return self._open(ended)
+        expired = table == "expirations"
+        chosen = (ended.expired > 0) == expired
+        if not self.drain:
+            chosen &= ended.end_t // 1000 <= self._end_ms
+        return self._outcomes(ended.take(chosen), EXPIRATIONS if expired else COMPLETIONS)
+
+    @property
+    def _end_ms(self) -> int:
+        return FOREVER if self.trace_end_us is None else self.trace_end_us // 1000
+
+    def _outcomes(self, ended: Frame, schema: pa.Schema) -> pa.Table:
+        count, group = len(ended), _texts(ended.group)
+        sessions = pc.binary_join_element_wise(group, _texts(ended.member_id), "-")
+        keys = pc.if_else(pa.array(ended.kind == _HEARTBEAT), sessions, group)
+        columns = {
+            "run_id": pa.repeat(self.run_id, count),
+            "operation_id": pa.array(ended.op),
+            "kind": _KINDS.take(pa.array(ended.kind)),
+            "broker": pa.array(ended.broker.astype(np.int32)),
+            "request_id": _named(ended.request_id),
+            "client_id": _named(ended.client_id),
+            "key": keys,
+            "started_at": _time(ended.t),
+            "completed_at": _time(ended.end_t),
+            "expired_at": _time(ended.end_t),
+            "deadline": _time(ended.deadline * 1000),
+            "wait_ms": pa.array(ended.end_t // 1000 - ended.t // 1000),
+            "watched": pa.array(ended.watched > 0),
+            "completed_by": _RULES.take(pa.array(ended.rule)),
+            "trigger": pc.if_else(pa.array(ended.triggered > 0), keys, pa.scalar(None, pa.string())),
+            "bytes": pa.nulls(count, pa.int64()),
+            "partitions": pa.array([[]] * count, schema.field("partitions").type),
+            "fetcher": pa.nulls(count, pa.string()),
+            "after_end": pa.array(ended.deadline > self._end_ms),
+        }
+        return pa.table([columns[name] for name in schema.names], schema=schema)
+
+    def _transitions(self, changes: Frame) -> pa.Table:
+        if not self.drain:
+            changes = changes.take(changes.t // 1000 <= self._end_ms)
+        columns = {
+            "run_id": pa.repeat(self.run_id, len(changes)),
+            "broker": pa.array(changes.broker.astype(np.int32)),
+            "group": _texts(changes.group),
+            "at": _time(changes.t),
+            **{name: _texts(changes.columns[name]) for name in ("from_state", "to_state", "reason")},
+            "generation": pa.array(changes.generation.astype(np.int32)),
+            "members": pa.array([json.loads(text) for text in changes.members], pa.list_(pa.string())),
+        }
+        return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
+
+    def _told(self, answers: Frame) -> pa.Table:
+        if not self.drain:
+            answers = answers.take(answers.at // 1000 <= self._end_ms)
+        columns = {
+            "broker": pa.array(answers.broker.astype(np.int32)),
+            "group": _texts(answers.group),
+            "seq": pa.array(answers.seq),
+            "asked_at": _time(answers.t),
+            "answered_at": _time(answers.at),
+            "api": _APIS.take(pa.array(answers.api)),
+            "request_id": _named(answers.request_id),
+            "member_id": _texts(answers.member_id),
+            "asked_generation": pa.array(answers.asked),
+            "error": _ERRORS.take(pa.array(answers.error)),
+            "generation": pa.array(answers.generation, mask=answers.generation < 0),
+            "given_member_id": _named(answers.given),
+            "leader": _named(answers.leader),
+            "assigned_member_id": _named(answers.assigned),
+            "leader_member_id": _named(answers.named_leader),
+        }
+        return pa.table([columns[name] for name in TOLD.names], schema=TOLD)
+
+    def _open(self, ended: Frame) -> pa.Table:
+        """Of a run that does not drain: what was begun in the trace and ends after it, one row each."""
+        after = (ended.end_t // 1000 > self._end_ms) & (ended.t // 1000 <= self._end_ms) & (not self.drain)
+        left = ended.take(after)
+        one = np.ones(len(left), dtype=np.int64)
+        return pa.table([pa.array(left.broker.astype(np.int32)), _texts(left.group), pa.array(one)], schema=OPEN)
+
+
+def _texts(column: Array) -> pa.Array:
+    return pa.array(column, pa.string())
+
+
+def _named(column: Array) -> pa.Array:
+    """Empty stands for null: neither a request nor a client is named by nothing."""
+    texts = _texts(column)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _time(us: Array) -> pa.Array:
+    return pa.array(us, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
