@@ -107,7 +107,7 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
         _same_run(known, run_id, asked, options)
         return known
     if options.overwrite:
-        for name in (*OUTCOMES, "purgatory_gauges", "group_transitions", "_replay"):
+        for name in (*OUTCOMES, "purgatory_gauges", "group_transitions", "group_disagreements", "_replay"):
             delta.remove(spark, layout.table(name))
         if known:
             runs.forget(spark, layout.table("runs"), known)
