@@ -31,12 +31,17 @@ def _checks(
     batch_events: int | None,
     follow: bool,
     more: list[str] | None = None,
+    explain: str | None = None,
     **_: object,
 ) -> None:
     if more and not trace:
         raise UserError(f"{more[0]}: files to replay are given by --trace")
     if trace:
         find_files([*trace, *(more or [])], JSON_LINES)
+    if explain is not None and events is None and not trace:
+        return
+    if explain is not None and follow:
+        raise UserError("--explain looks back at a finished replay, which --follow never is")
     if (events is None) == (not trace):
         raise UserError("give either --events TABLE or --trace FILE…")
     if follow and trace:
@@ -81,22 +86,36 @@ def main(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with a table that still grows, until stopped.")
     ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="List where the replay answers a consumer group otherwise than the trace records; without --events and "
+            "--trace, of the replay that is in the folder.",
+        ),
+    ] = None,
 ) -> None:
     """Replay events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.session import build_session
+    from purgatory_udf.stream.group_disagreements import explained
     from purgatory_udf.stream.replay import ReplayOptions, run_replay
     from purgatory_udf.stream.trace import ingest_trace
     from purgatory_udf.summary import summary
 
-    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more)
+    _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
     spark = build_session("purgatory-replay")
+    if explain is not None and events is None and not trace:
+        print("\n".join(explained(spark, out, explain)))
+        return
     ingested: str | None = None
     if trace:
         events, ingested = ingest_trace(spark, [*trace, *(more or [])], out, chosen, overwrite)
     assert events is not None
     run = run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
     print("\n".join(summary(spark, out, run)))
+    if explain is not None:
+        print("\n".join(["", *explained(spark, out, explain)]))
 
 
 if __name__ == "__main__":
