@@ -34,6 +34,8 @@ def purge_intervals(config: Config) -> dict[Code, int]:
         Code.FETCH: config.fetch.purge_interval,
         Code.DELETE_RECORDS: config.delete_records.purge_interval,
         Code.CREATE_TOPICS: config.create_topics.purge_interval,
+        Code.HEARTBEAT: config.group.purge_interval,
+        Code.REBALANCE: config.group.purge_interval,
     }
 
 

@@ -13,6 +13,8 @@ Both gauges are read each 200 ms, after what the clock brings about at that time
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame, Layout
@@ -38,16 +40,35 @@ def gauges(operations: Frame, watches: Frame, walks: Frame, purge_interval: int,
     if not len(waited):
         return GAUGES.empty()
     waited = waited.take(np.lexsort((waited.op, waited.t)))
-    start_ms = first_ms // STEP_MS * STEP_MS
-    ends = _ends(waited)
-    purge = _purges_after(waited, ends, purge_interval, start_ms)
-    entries = _entries(waited, watches)
-    gone, by_purge = _gone(ends.take(entries.owner).with_columns(key=entries.key), purge.take(entries.owner), walks)
-    come = _step(waited.t, waited.op)
+    began = Frame({"t": waited.t, "seq": waited.op, "sub": np.zeros(len(waited), dtype=np.int64)})
+    lives = Lives(began, _ends(waited), waited.deadline, waited.expired > 0)
+    return readings(lives, _entries(waited, watches), walks, purge_interval, first_ms, last_ms)
+
+
+@dataclass(frozen=True)
+class Lives:
+    """When operations that had to wait began and ended, in moments; their deadlines, and whether it was these that
+    ended them. In the order in which they began."""
+
+    began: Frame
+    ended: Frame
+    deadline: Array
+    by_timer: Array
+
+
+def readings(
+    lives: Lives, entries: Frame, walks: Frame, purge_interval: int, first_ms: int, last_ms: int, turn: int = 0
+) -> Frame:
+    """`entries` of watcher lists: the list's `key`, and `owner`, a place among the lives. `turn`: the purgatory's among
+    those of a broker that bring about something in each other."""
+    began, ended = lives.began, lives.ended
+    purge = _purges_after(lives, purge_interval, first_ms // STEP_MS * STEP_MS, turn)
+    gone, by_purge = _gone(ended.take(entries.owner).with_columns(key=entries.key), purge.take(entries.owner), walks)
+    come = _step(began.t, began.seq)
     return _readings(
         last_ms,
         watched=(come[entries.owner], gone),
-        delayed=(come, _step(ends.t, ends.seq)),
+        delayed=(come, _step(ended.t, ended.seq)),
         purged=gone[by_purge],
     )
 
@@ -80,16 +101,27 @@ def _ends(waited: Frame) -> Frame:
     )
 
 
-def _purges_after(waited: Frame, ends: Frame, interval: int, start_ms: int) -> Frame:
-    """By operation: the first purge after its end (`t`, `seq`), or a time that never comes."""
-    until = np.minimum(waited.deadline, ends.t // 1000)
-    tasks = Frame({"t": waited.t, "seq": waited.op, "deadline": waited.deadline, "until": until})
-    order = np.lexsort((ends.seq, ends.t))
-    timeline = Timeline.of_one(ends.t[order], ends.seq[order])
-    found = purges(timeline, wake_ups(tasks, start_ms), interval, start_ms)
+def _purges_after(lives: Lives, interval: int, start_ms: int, turn: int) -> Frame:
+    """By operation: the first purge after its end, or a time that never comes."""
+    ends = lives.ended
+    tasks = lives.began.with_columns(deadline=lives.deadline, until=_alive_until(lives, turn))
+    timeline = Timeline.of_one(ends.t, ends.seq, ends.sub)
+    found = purges(timeline, wake_ups(tasks, start_ms, turn), interval, start_ms, turn)
+    order = np.lexsort((ends.sub, ends.seq, ends.t))
     first = np.empty(len(order), dtype=np.int64)
     first[order] = np.searchsorted(found.ended, np.arange(len(order)), side="right")
-    return Frame({"t": np.append(found.t, FOREVER)[first], "seq": np.append(found.seq, BY_CLOCK)[first]})
+    never = {"t": FOREVER, "seq": BY_CLOCK, "sub": 0}
+    return Frame({name: np.append(found.columns[name], value)[first] for name, value in never.items()})
+
+
+def _alive_until(lives: Lives, turn: int) -> Array:
+    """The last millisecond in which the clock finds the task alive: the buckets of a millisecond begin in the reaper's
+    turn, before all events. What ends in the very step that began it is never found."""
+    began, ended = lives.began, lives.ended
+    by_clock = ended.seq == BY_CLOCK
+    until = np.minimum(lives.deadline, ended.t // 1000 - (by_clock & (ended.sub < turn)))
+    at_once = (began.t == ended.t) & (began.seq == ended.seq) & (~by_clock | (began.sub == ended.sub))
+    return np.where(at_once & ~lives.by_timer, -1, until)
 
 
 def _entries(waited: Frame, watches: Frame) -> Frame:
@@ -109,8 +141,8 @@ def _gone(ends: Frame, purge: Frame, walks: Frame) -> tuple[Array, Array]:
     walks = in_order(walks)
     at = Timeline(walks).first_from(ends.key, ends.t, ends.seq, ends.sub)
     walked = np.append(walks.key, -1)[at] == ends.key
-    t, seq = np.append(walks.t, FOREVER)[at], np.append(walks.seq, BY_CLOCK)[at]
-    walked &= (t < purge.t) | ((t == purge.t) & (seq <= purge.seq))
+    t, seq, sub = (np.append(walks.columns[name], last)[at] for name, last in (("t", FOREVER), ("seq", -1), ("sub", 0)))
+    walked &= (t < purge.t) | ((t == purge.t) & ((seq < purge.seq) | ((seq == purge.seq) & (sub <= purge.sub))))
     by_purge = ~walked & (purge.t < FOREVER)
     return _step(np.where(walked, t, purge.t), np.where(walked, seq, purge.seq)), by_purge
 

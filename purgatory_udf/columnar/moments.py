@@ -1,7 +1,8 @@
 """Moments: places in the one order of everything that happens, each a (t, seq, sub).
 
 An event's own steps are at its time and `seq`; `sub` tells apart its steps that see different states. What the clock
-alone brings about in a millisecond, such as an expiration, comes before all its events: the `seq` is -1.
+alone brings about in a millisecond, such as an expiration, comes before all its events: the `seq` is -1. Where several
+purgatories bring about something in each other, they take turns, and `sub` counts these: see `groups.clock.Moment`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.lookup import Index
-from purgatory_udf.columnar.words import UNKNOWN
+from purgatory_udf.columnar.words import FOREVER, UNKNOWN
 
 BY_CLOCK = UNKNOWN
+
+
+# The `sub` of what an event sets off once it has been handled.
+HANDLED = FOREVER
 
 
 def seen_from(t: Array, seq: Array) -> Array:
@@ -47,10 +52,11 @@ class Timeline:
         self._times = Index(rows.key, rows.t)
 
     @staticmethod
-    def of_one(t: Array, seq: Array) -> Timeline:
-        """Moments, in order, that belong to no key (or all to key 0)."""
+    def of_one(t: Array, seq: Array, sub: Array) -> Timeline:
+        """Moments that belong to no key (or all to key 0), in any order."""
+        order = np.lexsort((sub, seq, t))
         zero = np.zeros(len(t), dtype=np.int64)
-        return Timeline(Frame({"key": zero, "t": t, "seq": seq, "sub": zero}))
+        return Timeline(Frame({"key": zero, "t": t[order], "seq": seq[order], "sub": sub[order]}))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -66,7 +72,6 @@ class Timeline:
             high[tied] = np.where(earlier, high[tied], middle)
         return low
 
-    def number_until(self, t: Array, seq: Array) -> Array:
+    def number_until(self, t: Array, seq: Array, sub: Array) -> Array:
         """For moments of no key: how many of these rows are at or before each."""
-        zero = np.zeros(len(t), dtype=np.int64)
-        return self.first_from(zero, t, seq + 1, zero)
+        return self.first_from(np.zeros(len(t), dtype=np.int64), t, seq, sub + 1)

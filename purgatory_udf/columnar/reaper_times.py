@@ -23,28 +23,44 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, distinct
+from purgatory_udf.columnar.moments import BY_CLOCK, HANDLED, Timeline, distinct
 
 BUCKETS = 20
 _LONG_AGO = -(2**62)
 
 
-def wake_ups(tasks: Frame, start_ms: int) -> Timeline:
-    """Every wake-up by a bucket. `tasks` in order of arrival: `t`, `seq`, `deadline` and `until`, the last millisecond
-    in which the task is alive when the clock comes to it."""
+def wake_ups(tasks: Frame, start_ms: int, turn: int) -> Timeline:
+    """Every wake-up by a bucket. `tasks` in order of arrival: `t`, `seq`, `sub`, `deadline` and `until`, the last
+    millisecond in which the task is alive when the clock comes to it. `turn`: the reaper's among those of a broker."""
     arrival = tasks.t // 1000
+    by_clock = tasks.seq == BY_CLOCK
+    # What comes in a turn of the clock before the reaper's own, comes before the buckets of that millisecond.
+    begun_by = np.where(by_clock & (tasks.sub < turn), arrival - 1, arrival)
+    moment = _moments(tasks)
     wheel = _wheels(arrival, tasks.deadline)
     while True:
-        begun = _begun(tasks, arrival, wheel)
-        found = _wheels(begun.clock(arrival, start_ms), tasks.deadline)
+        begun = _begun(tasks, begun_by, wheel)
+        found = _wheels(begun.clock(begun_by, moment, start_ms), tasks.deadline)
         if (found == wheel).all():
             break
         wheel = found
     at_once = begun.on_arrival > _LONG_AGO
-    t = np.concatenate([begun.later * 1000, tasks.t[at_once]])
-    seq = np.concatenate([np.full(len(begun.later), BY_CLOCK), tasks.seq[at_once]])
-    order = np.lexsort((seq, t))
-    return Timeline.of_one(t[order], seq[order])
+    later = np.full(len(begun.later), BY_CLOCK)
+    next_turn = tasks.sub + (tasks.sub % 2 != turn)
+    return Timeline.of_one(
+        np.concatenate([begun.later * 1000, tasks.t[at_once]]),
+        np.concatenate([later, tasks.seq[at_once]]),
+        np.concatenate([np.full_like(later, turn), np.where(by_clock, next_turn, HANDLED + turn)[at_once]]),
+    )
+
+
+def _moments(tasks: Frame) -> Array:
+    """By task: the place of the first one that came in the same step. Reapers wake between steps only."""
+    step = np.where(tasks.seq == BY_CLOCK, tasks.sub, 0)
+    begins = np.ones(len(step), dtype=bool)
+    begins[1:] = (np.diff(tasks.t) != 0) | (np.diff(tasks.seq) != 0) | (np.diff(step) != 0)
+    first: Array = np.maximum.accumulate(np.where(begins, np.arange(len(step)), 0))
+    return first
 
 
 def _wheels(clock: Array, deadline: Array) -> Array:
@@ -66,14 +82,15 @@ class _Begun:
     later: Array  # beginnings of buckets that began after their tasks had come, each once, in order
     on_arrival: Array  # by task: the latest beginning among its buckets that had begun before
 
-    def clock(self, arrival: Array, start_ms: int) -> Array:
+    def clock(self, begun_by: Array, moment: Array, start_ms: int) -> Array:
         """The clock of the wheels when each task comes: the events of its millisecond follow the buckets of it."""
-        before = np.concatenate([[start_ms], self.later])[np.searchsorted(self.later, arrival, side="right")]
-        earlier = np.concatenate([[_LONG_AGO], np.maximum.accumulate(self.on_arrival)[:-1]])
+        before = np.concatenate([[start_ms], self.later])[np.searchsorted(self.later, begun_by, side="right")]
+        earlier = np.concatenate([[_LONG_AGO], np.maximum.accumulate(self.on_arrival)])[moment]
         return np.array(np.maximum(before, earlier))
 
 
-def _begun(tasks: Frame, arrival: Array, wheel: Array) -> _Begun:
+def _begun(tasks: Frame, begun_by: Array, wheel: Array) -> _Begun:
+    """`begun_by`: of each task the last millisecond whose buckets had all begun before it came."""
     deadline, until = tasks.deadline, tasks.until
     later = []
     on_arrival = np.full(len(deadline), _LONG_AGO, dtype=np.int64)
@@ -82,7 +99,7 @@ def _begun(tasks: Frame, arrival: Array, wheel: Array) -> _Begun:
         above = deadline // (tick * BUCKETS) * (tick * BUCKETS)
         queued = (wheel == number) | ((wheel > number) & (above <= until))
         begins = deadline // tick * tick
-        late = queued & (begins <= arrival)
+        late = queued & (begins <= begun_by)
         on_arrival[late] = np.maximum(on_arrival[late], begins[late])
         later.append(distinct(begins[queued & ~late]))
         tick *= BUCKETS

@@ -12,6 +12,8 @@ class Code(IntEnum):
     FETCH = 2
     DELETE_RECORDS = 3
     CREATE_TOPICS = 4
+    HEARTBEAT = 5
+    REBALANCE = 6
     LOG_END = 10
     HIGH_WATERMARK = 11
     LAST_STABLE = 12
@@ -57,6 +59,8 @@ PURGATORIES = {
     Code.FETCH: "Fetch",
     Code.DELETE_RECORDS: "DeleteRecords",
     Code.CREATE_TOPICS: "topic",
+    Code.HEARTBEAT: "Heartbeat",
+    Code.REBALANCE: "Rebalance",
 }
 
 

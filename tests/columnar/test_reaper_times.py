@@ -16,8 +16,8 @@ ALIVE = 10**9
 def wakes(start_ms: int, *tasks: tuple[int, int, int]) -> list[Moment]:
     """Tasks are (arrival, deadline, last ms alive); wake-ups (ms, number of the task that woke at once, or -1)."""
     arrival, deadline, until = np.array(tasks, dtype=np.int64).reshape(-1, 3).T
-    columns = {"t": arrival * 1000, "seq": np.arange(len(tasks)), "deadline": deadline}
-    rows = wake_ups(Frame({**columns, "until": np.minimum(deadline, until)}), start_ms).rows
+    columns = {"t": arrival * 1000, "seq": np.arange(len(tasks)), "sub": 0 * arrival, "deadline": deadline}
+    rows = wake_ups(Frame({**columns, "until": np.minimum(deadline, until)}), start_ms, turn=0).rows
     return [(t // 1000, seq) for t, seq in zip(rows.t.tolist(), rows.seq.tolist(), strict=True)]
 
 
