@@ -1,0 +1,186 @@
+"""What clients and brokers say to each other. Only what the event contract knows of becomes an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from purgatory_udf.reference.topic_partition import TopicPartition
+
+NONE = "NONE"
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """What a client has in place of an answer when the connection breaks, or it waits no longer."""
+
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    client_id: str = ""
+    request_id: str = ""
+
+    @property
+    def owed_an_answer(self) -> bool:
+        return True
+
+
+# Produce.
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records on their way to one partition."""
+
+    key: TopicPartition
+    created_us: int
+    records: int = 0
+    bytes: int = 0
+    attempts: int = 0
+    not_before_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produce(Message):
+    acks: int
+    timeout_ms: int
+    batches: list[Batch]
+    quota: float | None = None
+
+    @property
+    def owed_an_answer(self) -> bool:
+        return self.acks != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    errors: dict[TopicPartition, str]
+
+
+# Fetch.
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """From where a partition is to be read."""
+
+    offset: int
+    max_bytes: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch(Message):
+    """`wants` has what differs from the session's last fetch; session 0 asks for a new one."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: str
+    session: int
+    wants: dict[TopicPartition, Want]
+    forgotten: list[TopicPartition]
+    quota: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    key: TopicPartition
+    error: str
+    offset: int
+    next_offset: int
+    bytes: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    session: int
+    partitions: list[FetchedPartition]
+    error: str = NONE
+
+
+# Groups.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMessage(Message):
+    """One of the contract's group events, with its fields; `assignment` travels with the leader's sync."""
+
+    type: str
+    group: str
+    fields: dict[str, Any]
+    assignment: dict[str, list[TopicPartition]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """`members` is for the leader of a new generation, `assigned` for a member that has synced."""
+
+    error: str
+    member_id: str = ""
+    generation: int = -1
+    leader: str | None = None
+    members: tuple[str, ...] = ()
+    assigned: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchCommitted(Message):
+    group: str
+    keys: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsets(Message):
+    """`earliest` or the latest offset that a reader may see."""
+
+    keys: list[TopicPartition]
+    earliest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where there is one."""
+
+    offsets: dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinator(Message):
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    broker: int | None
+
+
+# The cluster.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetMetadata(Message):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Who leads each partition, in which epoch. A partition without a leader is missing."""
+
+    leaders: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopics(Message):
+    timeout_ms: int
+    topics: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsCreated:
+    errors: dict[str, str]

@@ -1,0 +1,125 @@
+"""Connections: what is sent arrives after a while, in order, and is answered one request at a time.
+
+A broker reads the next request of a connection when it has answered the one before (Kafka mutes the channel meanwhile).
+A throttled answer is ready, but leaves later: that time is the quota's, not the purgatory's, and is kept apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import simpy
+
+from purgatory_udf.simulate.chance import Spread
+from purgatory_udf.simulate.messages import Disconnected, Message
+from purgatory_udf.simulate.world import World
+
+Reply = Callable[[Any, int], None]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request as its client sees it: sent, arrived (handled first), answered, then throttled, received."""
+
+    message: Message
+    sent_us: int
+    operation_id: int | None = None
+    arrived_us: int | None = None
+    answered_us: int | None = None
+    throttle_ms: int = 0
+    received_us: int | None = None
+
+
+class Listener(Protocol):
+    """What a connection needs of a server."""
+
+    broker: int
+    up: bool
+
+    def accept(self, connection: Connection) -> None:
+        """Be told of a connection, to break it off in a crash."""
+
+    def handle(self, exchange: Exchange, reply: Reply) -> None:
+        """Answer by `reply(answer, throttle_ms)`, once, now or later."""
+
+
+class Connection:
+    """One client's connection to one broker. Once it is closed, nothing that was under way arrives."""
+
+    def __init__(self, world: World, server: Listener, owner: str, spread: Spread, log: list[Exchange]) -> None:
+        self.closed = False
+        self._world = world
+        self._server = server
+        self._spread = spread
+        self._log = log
+        self._chance = world.chance("network", owner, str(server.broker))
+        self._waiting: dict[simpy.Event, None] = {}
+        self._inbox: deque[tuple[Exchange, simpy.Event]] = deque()
+        self._busy = False
+        self._last_there_us = self._last_back_us = world.now_us
+        server.accept(self)
+
+    def send(self, message: Message) -> simpy.Event:
+        """An event that will have the answer, or `Disconnected`, as its value."""
+        answer = self._world.env.event()
+        exchange = Exchange(message, self._world.now_us)
+        self._log.append(exchange)
+        if message.owed_an_answer:
+            self._waiting[answer] = None
+        else:
+            answer.succeed(None)
+        arrives_us = self._last_there_us = max(self._last_there_us, self._world.now_us + self._delay_us())
+        self._world.later(arrives_us - self._world.now_us, self._arrived, exchange, answer)
+        return answer
+
+    def close(self) -> None:
+        """Give up everything that is under way."""
+        self.closed = True
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting:
+            answer.succeed(Disconnected())
+
+    def _arrived(self, exchange: Exchange, answer: simpy.Event) -> None:
+        if self.closed:
+            return
+        if not self._server.up:
+            # Nobody listens there; the client learns of it a journey later.
+            self._world.later(self._delay_us(), self.close)
+            return
+        self._inbox.append((exchange, answer))
+        self._serve_next()
+
+    def _serve_next(self) -> None:
+        if self._inbox and not self._busy and not self.closed:
+            self._busy = True
+            exchange, answer = self._inbox.popleft()
+            exchange.arrived_us = self._world.now_us
+            self._server.handle(exchange, partial(self._answered, exchange, answer))
+
+    def _answered(self, exchange: Exchange, answer: simpy.Event, content: Any, throttle_ms: int) -> None:
+        exchange.answered_us = self._world.now_us
+        if exchange.message.owed_an_answer:
+            exchange.throttle_ms = throttle_ms
+        self._world.later(exchange.throttle_ms * 1000, self._sent, exchange, answer, content)
+
+    def _sent(self, exchange: Exchange, answer: simpy.Event, content: Any) -> None:
+        if self.closed:
+            return
+        self._busy = False
+        if exchange.message.owed_an_answer:
+            back_us = self._last_back_us = max(self._last_back_us, self._world.now_us + self._delay_us())
+            self._world.later(back_us - self._world.now_us, self._received, exchange, answer, content)
+        self._serve_next()
+
+    def _received(self, exchange: Exchange, answer: simpy.Event, content: Any) -> None:
+        if not self.closed:
+            exchange.received_us = self._world.now_us
+            del self._waiting[answer]
+            answer.succeed(content)
+
+    def _delay_us(self) -> int:
+        return self._chance.delay_us(self._spread)

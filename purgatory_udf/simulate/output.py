@@ -1,0 +1,70 @@
+"""A simulation's tables: the events, and the truth about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.simulate.closed_loop import Simulated
+from purgatory_udf.simulate.truth import completion_rows, event_rows, expiration_rows, request_rows
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.runs import Run
+from purgatory_udf.stream.staging import write_in_time_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TRUTH = ("truth_completions", "truth_expirations", "truth_requests")
+EVENTS_PER_FILE = 50_000
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a simulation goes, and under what name."""
+
+    out: str
+    run_id: str
+    overwrite: bool = False
+
+    @property
+    def events(self) -> str:
+        return Layout(self.out).table("events")
+
+
+def make_room(spark: SparkSession, output: Output) -> None:
+    """Refuse to mix two traces; with `overwrite`, take away what is there."""
+    layout = Layout(output.out)
+    if delta.is_file(spark, output.out):
+        raise UserError(f"{output.out}: is a file; --out names a folder")
+    for name in ("events", *TRUTH):
+        path = layout.table(name)
+        if delta.exists(spark, path):
+            if not output.overwrite:
+                raise UserError(f"{path}: exists; choose another --out, or --overwrite to replace it")
+            delta.remove(spark, path)
+
+
+def write(spark: SparkSession, output: Output, simulated: Simulated, settings: dict[str, Any]) -> None:
+    """`events` last: where there is one, the rest is there too."""
+    layout, run_id = Layout(output.out), output.run_id
+    run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
+    last_us = simulated.events[-1]["time_us"]
+    tables = {
+        "truth_completions": completion_rows(simulated.truth, run_id),
+        "truth_expirations": expiration_rows(simulated.truth, last_us, run_id),
+        "truth_requests": request_rows(simulated.exchanges, run_id),
+    }
+    for name, rows in tables.items():
+        _frame(spark, rows).coalesce(1).write.format("delta").save(layout.table(name))
+    events = _frame(spark, event_rows(simulated.events, run_id))
+    write_in_time_order(events, output.events, len(simulated.events), EVENTS_PER_FILE)
+    counts = {"events": len(simulated.events), **{name: rows.num_rows for name, rows in tables.items()}}
+    runs.save(spark, layout.table("runs"), run.finished(counts))
+
+
+def _frame(spark: SparkSession, rows: pa.Table) -> Any:
+    return spark.createDataFrame(rows)
