@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from purgatory_udf.columnar.frame import Layout
 from purgatory_udf.groups.clock import KeptPurgatory, Moment
 from purgatory_udf.reference.group_journal import GroupJournal
-from purgatory_udf.reference.group_operation import GroupOperation, MemberKey
+from purgatory_udf.reference.group_operation import GroupOperation, JoinKey, MemberKey, SyncKey
 
-# Walks of lists that completed nothing. `rebalance`: the group's own list, else that of a member's sessions.
-WALKS = Layout(numbers=("rebalance", "t", "seq", "sub"), texts=("member_id",))
+# Walks of lists that completed nothing.
+WALKS = Layout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))
+
+
+class Watching(IntEnum):
+    """A group's lists: one per member of its sessions, one of its rounds, one of its generations' syncs."""
+
+    SESSIONS = 0
+    JOINS = 1
+    SYNCS = 2
 
 
 @dataclass(eq=False)
@@ -21,7 +30,7 @@ class Chronicle:
     journal: GroupJournal
     began: dict[GroupOperation, Moment] = field(default_factory=dict)
     ended: dict[GroupOperation, Moment] = field(default_factory=dict)
-    walks: list[tuple[bool, int, int, int, str]] = field(default_factory=list)
+    walks: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     purgatories: Sequence[KeptPurgatory] = ()
     _open: dict[GroupOperation, None] = field(default_factory=dict)
     _noted: int = 0
@@ -52,7 +61,7 @@ class Chronicle:
         return iter(self._open)
 
 
-def _walk(key: object, moment: Moment) -> tuple[bool, int, int, int, str]:
+def _walk(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int, int, int, int, str]:
     if isinstance(key, MemberKey):
-        return (False, *moment, key.member_id)
-    return (True, *moment, "")
+        return (Watching.SESSIONS, *moment, key.member_id)
+    return (Watching.JOINS if isinstance(key, JoinKey) else Watching.SYNCS, *moment, "")

@@ -22,6 +22,7 @@ from purgatory_udf.columnar.partition import WALKS as WALK_COLUMNS
 from purgatory_udf.columnar.words import ANY_BROKER, PURGATORIES, Code, parts_of
 from purgatory_udf.config import Config
 from purgatory_udf.stream.adapter import WALKS
+from purgatory_udf.stream.group_gauges import GROUP_CODES, group_parts, read_parts
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.tables import PURGATORY_GAUGES
 
@@ -48,8 +49,9 @@ def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: st
     settling = spark.read.format("delta").load(layout.settling).where(sf.col("bucket") == WALKS)
     walks = settling.select("payload").mapInPandas(_sorted_out(_of_walks(sorted(set(topics)))), _PARTS)
     until_ms = last_us // 1000 if not config.drain else _first_step_after_all(spark, layout, last_us)
+    parts, groups = ended.unionAll(walks), group_parts(spark, layout, _PARTS)
     rows = (
-        ended.unionAll(walks)
+        (parts if groups is None else parts.unionAll(groups))
         .groupBy("broker", "code")
         .applyInPandas(
             _one_purgatory(config, run_id, first_us // 1000, until_ms),
@@ -61,10 +63,12 @@ def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: st
 
 def _first_step_after_all(spark: SparkSession, layout: Layout, last_us: int) -> int:
     """The first reading by which the trace is over and every operation has ended."""
-    expirations = spark.read.format("delta").load(layout.table("expirations"))
-    latest = expirations.select(sf.max(sf.unix_millis("expired_at"))).first()
-    assert latest is not None
-    over_ms = max(last_us // 1000 + 1, latest[0] or 0)
+    over_ms = last_us // 1000 + 1
+    for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
+        # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
+        ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_millis(ended_at))).first()
+        assert ends is not None
+        over_ms = max(over_ms, ends[0] or 0)
     return -(-over_ms // STEP_MS) * STEP_MS
 
 
@@ -128,6 +132,13 @@ def _one_purgatory(
     def run(key: Any, parts: pd.DataFrame) -> pd.DataFrame:
         broker, code = int(key[0]), Code(int(key[1]))
         names, found = _Names(), [unpack(bytes(value)) for value in parts["payload"]]
+        if code in GROUP_CODES:
+            of_groups = [
+                {part: names.renumbered(frames[part], frames["keys"]) for part in ("lives", "walked")}
+                for frames in found
+            ]
+            read = read_parts(of_groups, code, intervals[code], first_ms, until_ms)
+            return _rows(run_id, broker, code, read)
         operations = [frames["operations"] for frames in found if "operations" in frames]
         if not operations:
             return _rows(run_id, broker, code, None)

@@ -36,11 +36,6 @@ PACKETS = pa.schema([("payload", pa.binary())])
 _TABLES = ("completions", "expirations", "group_transitions")
 
 
-def packets_path(layout: Layout) -> str:
-    """What the coordinators found, packed by call."""
-    return f"{layout.machinery}/groups"
-
-
 def control_path(layout: Layout) -> str:
     """The row that lets the groups' clock run past the end of a finished trace."""
     return f"{layout.machinery}/group_control"
@@ -62,7 +57,7 @@ def replay_groups(
         _run_out_the_clock(spark, layout, found.last_us)
     tables = Tables(run.run_id, found.last_us, config.drain)
     follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
-    write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(packets_path(layout)))
+    write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(layout.group_packets))
     return _counts(spark, tables, layout)
 
 
@@ -80,7 +75,7 @@ def follow_groups(
 
 def _create_tables(spark: SparkSession, layout: Layout) -> None:
     delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
-    delta.create(spark, packets_path(layout), PACKETS)
+    delta.create(spark, layout.group_packets, PACKETS)
     delta.create(spark, control_path(layout), PACKED)
 
 
@@ -94,7 +89,7 @@ def _coordinators(
     """Events to packets."""
     limits = GroupLimits(config.group, config.max_disorder_ms > 0, trace_end_ms)
     frame = groups_query(events, delta_stream(spark, control_path(layout)), config, limits)
-    return to_delta(frame, packets_path(layout), layout.checkpoint("groups"), "groups")
+    return to_delta(frame, layout.group_packets, layout.checkpoint("groups"), "groups")
 
 
 def _require_none_dropped(dropped: int, config: Config) -> None:
@@ -135,7 +130,7 @@ def _writer(spark: SparkSession, layout: Layout, run: Run, tables: Tables) -> Da
             )
 
     return (
-        delta_stream(spark, packets_path(layout))
+        delta_stream(spark, layout.group_packets)
         .writeStream.foreachBatch(write)
         .queryName("group tables")
         .option("checkpointLocation", layout.checkpoint("group_tables"))
@@ -147,7 +142,7 @@ def _counts(spark: SparkSession, tables: Tables, layout: Layout) -> dict[str, An
         frame = spark.read.format("delta").load(layout.table(table))
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
 
-    packets = spark.read.format("delta").load(packets_path(layout))
+    packets = spark.read.format("delta").load(layout.group_packets)
     completions, expirations = rows("completions"), rows("expirations")
     still_open = 0 if tables.drain else table_of(packets, "open", tables).count()
     return {

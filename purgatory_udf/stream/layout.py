@@ -27,6 +27,11 @@ class Layout:
         return f"{self.machinery}/ended"
 
     @property
+    def group_packets(self) -> str:
+        """What the groups' coordinators found, packed by call."""
+        return f"{self.machinery}/groups"
+
+    @property
     def control(self) -> str:
         """The row that lets the clock run past the end of a finished trace."""
         return f"{self.machinery}/control"

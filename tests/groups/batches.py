@@ -12,6 +12,7 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS, key_of, parts_of
 from purgatory_udf.groups.shelf import Shelf
@@ -50,6 +51,7 @@ class Batches:
 
     def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
         self.told: dict[str, Told] = {}
+        self.packets: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
 
@@ -72,6 +74,7 @@ class Batches:
         shelf.put(key, kept)
         self._state[key] = shelf.to_bytes()
         self._note(key, found, kept)
+        self.packets.append(packet({key: found}))
 
     def _note(self, key: str, found: Found, kept: Kept) -> None:
         told = self.told.setdefault(key, Told())

@@ -1,0 +1,60 @@
+"""The gauges of the purgatories Heartbeat and Rebalance, from the calls of batches: what the reference's clock read."""
+
+from __future__ import annotations
+
+import oracle_groups
+import pytest
+from batches import Batches, in_batches
+from group_strategies import Event, GroupTraffic, group_traffic
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from purgatory_udf.columnar.words import PURGATORIES
+from purgatory_udf.config import Config
+from purgatory_udf.groups.gauges import by_purgatory, group_gauges
+from purgatory_udf.outcomes import Gauge
+from purgatory_udf.reference.gauges import changed
+from purgatory_udf.reference.replay import replay
+
+
+def read(batches: Batches, config: Config, first_ms: int, last_ms: int) -> list[Gauge]:
+    """The steps at which a purgatory reads otherwise than at the step before, or has purged since."""
+    gauges = []
+    for broker, code, _, lives, walked in by_purgatory(batches.packets):
+        rows = group_gauges(lives, walked, code, config.group.purge_interval, first_ms, last_ms)
+        columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
+        gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
+    return sorted(gauges, key=lambda gauge: (gauge.at_ms, gauge.broker, gauge.purgatory))
+
+
+def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[list[Gauge], list[Gauge]]:
+    """What only the batches' gauges, and what only the reference's say."""
+    expected = replay(events, config)
+    found = read(in_batches(events, config, cuts), config, expected.start_ms, expected.end_ms)
+    wanted = changed(expected.gauges)
+    return [one for one in found if one not in wanted], [one for one in wanted if one not in found]
+
+
+def with_sessions(traffic: GroupTraffic) -> GroupTraffic:
+    """No session without any length: in which turn of one millisecond its timer runs depends on the lag of the wheels,
+    and with it what a purge of that very millisecond finds."""
+    events = [
+        event | {"session_timeout_ms": max(2, event["session_timeout_ms"])} if "session_timeout_ms" in event else event
+        for event in traffic.events
+    ]
+    return GroupTraffic(traffic.config, events)
+
+
+@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(group_traffic().map(with_sessions), st.lists(st.integers(1, 80), max_size=4))
+def test_any_traffic_reads_as_in_the_reference_however_it_is_cut(traffic: GroupTraffic, cuts: list[int]) -> None:
+    assert differences(traffic.events, traffic.config, cuts) == ([], [])
+
+
+@pytest.mark.parametrize("purge_interval", [0, 20, 1000])
+@pytest.mark.parametrize("name", ["tiny-3", "slow-1"])
+def test_a_recorded_trace_reads_as_in_the_reference(name: str, purge_interval: int) -> None:
+    trace = oracle_groups.load(name)
+    group = trace.config.group.model_copy(update={"purge_interval": purge_interval})
+    config = trace.config.model_copy(update={"group": group})
+    assert differences(trace.events, config, [200, 400]) == ([], [])
