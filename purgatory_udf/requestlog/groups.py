@@ -24,6 +24,9 @@ def group_operations(request: Request, name: Callable[[str], str], report: Repor
     """One event a request, but for LEAVE_GROUP (3+), which may name several members."""
     body, answer = request.body, request.answer or {}
     code = int(answer.get("errorCode", 0))
+    if code in errors.TURNED_AWAY:
+        report.count("not_coordinator")
+        return
     for sub, event in enumerate(_events(request, body, answer, name)):
         event["group"] = str(body["groupId"])
         if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:

@@ -13,6 +13,7 @@ from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.pieces import PIECE_BYTES
 from purgatory_udf.ingest.report import EVENTS_PER_FILE
 from purgatory_udf.requestlog.anonymise import DEFAULT_KEY
+from purgatory_udf.requestlog.files import open_text
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.stamp import zone_of
 
@@ -38,10 +39,18 @@ class RequestLogOptions:
     piece_bytes: int = PIECE_BYTES
 
     def __post_init__(self) -> None:
+        if self.anonymise_key != DEFAULT_KEY and not self.anonymise:
+            raise UserError("--anonymise-key needs --anonymise")
         try:
             zone_of(self.zone)
         except ValueError as error:
             raise UserError(f"--zone {self.zone}: {error}") from None
+
+    def require_files(self) -> None:
+        """The files beside the log can be opened; what they hold is seen when they are read."""
+        for path in filter(None, (self.topics, self.batches, self.isr)):
+            with open_text(path):
+                pass
 
     def run(self, files: Sequence[InputFile]) -> str:
         """The run's name: the given one, or one that the same input and options have again."""

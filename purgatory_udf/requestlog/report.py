@@ -38,6 +38,7 @@ CAUSES = {
     "recreated": "topics deleted and made again under the same name",
     "transactional": "appends of transactions",
     "transaction_unknown": "transaction markers of producers whose transaction is unknown",
+    "not_coordinator": "group requests that a broker turned away, because it did not coordinate the group",
     "leader_sync_at_answer": "leader's SYNC_GROUP, placed where its assignment was stored",
     "acks_zero_errors": "produces without an answer: whether they failed is not in the log",
 }

@@ -1,0 +1,40 @@
+"""How near a replay comes to what the recorded brokers did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.errors import UserError
+
+
+def _checks(jmx_before: str | None, jmx_after: str | None, **_: object) -> None:
+    if jmx_before and not jmx_after:
+        raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
+
+
+@cli.job(checks=_checks)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
+    jmx_before: Annotated[
+        str | None, typer.Option(help="Reading of the brokers' counters (JSON) when the log began.")
+    ] = None,
+    jmx_after: Annotated[str | None, typer.Option(help="Reading of the brokers' counters when it ended.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="The page.  [default: fidelity.html in the folder]", show_default=False)
+    ] = None,
+) -> None:
+    """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
+    from purgatory_udf.fidelity.run import FidelityOptions, run_fidelity
+    from purgatory_udf.session import build_session
+
+    options = FidelityOptions(out, jmx_before, jmx_after, html)
+    fidelity = run_fidelity(build_session("purgatory-fidelity"), options)
+    print("\n".join(fidelity.summary()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Recorded and replayed, side by side: one row an operation that both know, with the cause of each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.fidelity.causes import AT_ONCE, COMPLETED, EXPIRED, NONE, Pair, cause_of
+from purgatory_udf.tables import FIDELITY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Kinds whose operation has the id of its event; groups are compared by their answers (`group_answers`).
+BY_ID = (
+    "consumer fetch",
+    "follower fetch",
+    "produce acks=-1",
+    "produce acks=1",
+    "produce acks=0",
+    "delete_records",
+)
+# Whose handling may hide when something happened.
+CHANGING = ("follower fetch", "produce acks=-1", "produce acks=1", "produce acks=0")
+
+_FACTS = pa.schema(
+    [
+        *(one for one in FIDELITY if one.name != "cause"),
+        ("error", pa.string()),
+        ("complete", pa.bool_()),
+        ("delay_ms", pa.float64()),
+        ("decided_by", pa.string()),
+        ("in_handling", pa.bool_()),
+    ]
+)
+
+
+def compared(spark: SparkSession, out: str, run_id: str) -> DataFrame:
+    """FIDELITY rows of all operations that are compared by their id."""
+    recorded = _table(spark, out, "recorded").where(sf.col("kind").isin(*BY_ID))
+    both = recorded.join(_ends(spark, out), "operation_id", "left").withColumns(
+        {
+            "run_id": sf.lit(run_id),
+            "replayed_outcome": sf.coalesce("replayed_outcome", sf.lit(NONE)),
+            "recorded_ms": sf.col("recorded_remote_ms"),
+            "difference_ms": sf.col("recorded_remote_ms") - sf.col("replayed_ms"),
+            "agrees": sf.col("recorded_outcome") == sf.coalesce("replayed_outcome", sf.lit(NONE)),
+            "error": sf.col("recorded_error"),
+            "complete": sf.col("recorded_complete"),
+        }
+    )
+    agreeing = both.where("agrees").withColumn("cause", sf.lit(None).cast("string")).select(*FIDELITY.names)
+    differing = _with_handling(both.where("NOT agrees"), recorded).select(*_FACTS.names)
+    return agreeing.unionByName(differing.mapInArrow(_with_cause, from_arrow_schema(FIDELITY)))
+
+
+def _table(spark: SparkSession, out: str, name: str) -> DataFrame:
+    return spark.read.format("delta").load(f"{out.rstrip('/')}/{name}")
+
+
+def _ends(spark: SparkSession, out: str) -> DataFrame:
+    """How and when the replay ended each operation. What expired has waited its whole delay: deadlines are whole
+    milliseconds, while a start is not."""
+    # The partition that held the bytes which an operation on arrival was answered with.
+    full = sf.element_at(sf.filter("partitions", lambda one: one["bytes"] > 0), 1)
+    held = sf.when(sf.size(sf.filter("partitions", lambda one: one["bytes"] > 0)) > 0, full["topic"])
+    delay = _ms("deadline", "started_at").alias("delay_ms")
+    decided_by = sf.coalesce("trigger", held, "key").alias("decided_by")
+    common = ("operation_id", delay, decided_by)
+    completed = _table(spark, out, "completions").select(
+        *common,
+        sf.when(sf.col("watched"), COMPLETED).otherwise(AT_ONCE).alias("replayed_outcome"),
+        _ms("completed_at", "started_at").alias("replayed_ms"),
+    )
+    expired = _table(spark, out, "expirations").select(
+        *common, sf.lit(EXPIRED).alias("replayed_outcome"), sf.col("wait_ms").cast("double").alias("replayed_ms")
+    )
+    return completed.unionByName(expired)
+
+
+def _ms(later: str, earlier: str) -> Column:
+    return (sf.unix_micros(later) - sf.unix_micros(earlier)) / 1000
+
+
+def _with_handling(differing: DataFrame, recorded: DataFrame) -> DataFrame:
+    """Whether something else was being handled at that broker at the first try, that may have decided it."""
+    busy = recorded.where(sf.col("kind").isin(*CHANGING)).select(
+        sf.col("broker").alias("busy_broker"),
+        sf.col("operation_id").alias("busy_id"),
+        sf.unix_micros("started_at").alias("until_us"),
+        (sf.unix_micros("started_at") - sf.col("recorded_local_ms") * 1000).alias("since_us"),
+    )
+    tried = sf.unix_micros("started_at")
+    overlapping = (
+        (sf.col("broker") == sf.col("busy_broker"))
+        & (sf.col("operation_id") != sf.col("busy_id"))
+        # Either may be dated some tenths of a millisecond off.
+        & tried.between(sf.col("since_us") - 500, sf.col("until_us") + 500)
+    )
+    found = differing.join(busy, overlapping).select("operation_id").distinct().withColumn("in_handling", sf.lit(True))
+    return differing.join(found, "operation_id", "left").withColumn(
+        "in_handling", sf.coalesce("in_handling", sf.lit(False))
+    )
+
+
+def _with_cause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = [{**row, "cause": cause_of(_pair(row))} for row in batch.to_pylist()]
+        yield pa.RecordBatch.from_pylist(rows, schema=FIDELITY)
+
+
+def _pair(row: dict[str, Any]) -> Pair:
+    return Pair(
+        kind=row["kind"],
+        recorded=row["recorded_outcome"],
+        replayed=row["replayed_outcome"],
+        recorded_ms=row["recorded_ms"],
+        replayed_ms=row["replayed_ms"],
+        delay_ms=row["delay_ms"],
+        error=row["error"],
+        complete=row["complete"],
+        decided_by=row["decided_by"],
+        in_handling=row["in_handling"],
+    )

@@ -1,0 +1,123 @@
+"""A fidelity run: compare, keep the comparison as a table, and say it in text, as a page and in a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.fidelity import figures
+from purgatory_udf.fidelity.comparison import compared
+from purgatory_udf.fidelity.counters import COUNTERS, Counted, counted
+from purgatory_udf.fidelity.group_answers import compared_groups
+from purgatory_udf.fidelity.page import page
+from purgatory_udf.fidelity.picture import as_svg, points, recorded_against_replayed
+from purgatory_udf.printing import Table
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.tables import FIDELITY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NEEDED = {"recorded": "ingest --from request-log", "completions": "replay", "expirations": "replay"}
+PAGE = "fidelity.html"
+
+
+@dataclass(frozen=True)
+class FidelityOptions:
+    """`out` holds the tables of an import and of its replay; the JMX files are readings of the brokers' counters."""
+
+    out: str
+    jmx_before: str | None = None
+    jmx_after: str | None = None
+    html: Path | None = None
+
+    def counted(self) -> list[Counted]:
+        if self.jmx_before and not self.jmx_after:
+            raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
+        return counted(self.jmx_before, self.jmx_after) if self.jmx_after else []
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """The report's tables; `page` is where the HTML is, if there is a local folder for it."""
+
+    tables: list[Table]
+    page: Path | None
+
+    def summary(self) -> list[str]:
+        lines = [line for table in self.tables if table.rows for line in ["", *table.lines()]][1:]
+        return [*lines, *(["", f"Page: {self.page}"] if self.page else [])]
+
+
+def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
+    layout = Layout(options.out)
+    beans = options.counted()
+    for name, maker in NEEDED.items():
+        if not delta.is_table(spark, layout.table(name)):
+            raise UserError(f"{layout.table(name)}: no such table ({maker} makes it)")
+    replay = runs.load(spark, layout.table("runs"), "replay")
+    run_id = replay.run_id if replay else "unknown"
+    rows = compared(spark, options.out, run_id)
+    if delta.is_table(spark, layout.table("group_transitions")):
+        rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
+    delta.remove(spark, layout.table("fidelity"))
+    rows.select(*FIDELITY.names).write.format("delta").save(layout.table("fidelity"))
+    pairs = spark.read.format("delta").load(layout.table("fidelity")).cache()
+    tables = [
+        figures.agreement(pairs),
+        figures.two_way(pairs),
+        figures.waits(pairs),
+        figures.worst(pairs),
+        figures.causes(pairs),
+        figures.expirations(_expiring(spark, layout), beans),
+        figures.group_answers(pairs),
+    ]
+    written = _write_page(options, run_id, tables, pairs)
+    pairs.unpersist()
+    return Fidelity(tables, written)
+
+
+def _classic(spark: SparkSession, layout: Layout) -> bool:
+    """Whether the recorded coordinator is the one that the replay has: it answers heartbeats in the handling thread."""
+    recorded = spark.read.format("delta").load(layout.table("recorded")).where("kind = 'heartbeat'")
+    share = recorded.agg(sf.avg(sf.when(sf.col("recorded_outcome") == "at_once", 1.0).otherwise(0.0))).first()
+    return share is None or share[0] is None or share[0] > 0.5
+
+
+def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
+    """What `figures.expirations` counts: a row an operation."""
+    recorded = spark.read.format("delta").load(layout.table("recorded")).where(sf.col("kind").isin(*COUNTERS))
+    timed_out = sf.size(sf.filter("partitions", lambda one: one["error"] == "REQUEST_TIMED_OUT"))
+    expired = spark.read.format("delta").load(layout.table("expirations")).where("NOT after_end")
+    replayed = expired.select(
+        "operation_id",
+        sf.when(sf.col("kind") == "produce", timed_out).otherwise(1).alias("replayed_expired"),
+        sf.unix_micros("expired_at").alias("replayed_end_us"),
+    )
+    is_expired = sf.when(sf.col("recorded_outcome") == "expired", 1).otherwise(0)
+    return recorded.join(replayed, "operation_id", "left").select(
+        "kind",
+        "broker",
+        sf.when(sf.col("kind").startswith("produce"), sf.col("recorded_timed_out"))
+        .otherwise(is_expired)
+        .alias("recorded_expired"),
+        (sf.unix_micros("started_at") + sf.col("recorded_remote_ms") * 1000).alias("recorded_end_us"),
+        sf.coalesce("replayed_expired", sf.lit(0)).alias("replayed_expired"),
+        "replayed_end_us",
+    )
+
+
+def _write_page(options: FidelityOptions, run_id: str, tables: list[Table], pairs: DataFrame) -> Path | None:
+    folder = options.out.removeprefix("file://")
+    if options.html is None and "://" in folder:
+        return None
+    path = options.html or Path(folder) / PAGE
+    drawn = as_svg(recorded_against_replayed(points(pairs)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(f"Fidelity of {run_id}", tables, drawn), encoding="utf-8")
+    return path
