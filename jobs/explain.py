@@ -1,0 +1,36 @@
+"""One operation's or one group's story."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.explain.question import Question
+from purgatory_udf.outputs import require_folder
+
+
+def _checks(out: str, operation: int | None, request_id: str | None, group: str | None, **_: object) -> None:
+    Question(operation, request_id, group)
+    require_folder(out)
+
+
+@cli.job(checks=_checks)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
+    operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Explain the request of this request_id.")] = None,
+    group: Annotated[str | None, typer.Option(help="Explain what this consumer group went through.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many operations, or changes of a group, to tell of.")] = 20,
+) -> None:
+    """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
+    from purgatory_udf.explain.question import explain
+    from purgatory_udf.session import build_session
+
+    question = Question(operation, request_id, group)
+    print("\n".join(explain(build_session("purgatory-explain"), out, question, top)))
+
+
+if __name__ == "__main__":
+    main()

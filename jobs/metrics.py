@@ -1,0 +1,53 @@
+"""The figures that an operator asks for, from a replay's tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.metrics.options import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
+from purgatory_udf.outputs import require_folder
+
+
+def _options(window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int) -> MetricsOptions:
+    chosen = [name.strip() for names in by or [] for name in names.split(",") if name.strip()]
+    return MetricsOptions(
+        window_ms, tuple(dict.fromkeys(chosen)) or MetricsOptions.by, bytes_per_watch=bytes_per_watch, top=top
+    )
+
+
+def _checks(out: str, window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int) -> None:
+    _options(window_ms, by, bytes_per_watch, top)
+    require_folder(out)
+
+
+@cli.job(checks=_checks)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
+    window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help=f"Count waits by this, too: {', '.join(DIMENSIONS)} (repeatable).  [default: topic, client, group]",
+            show_default=False,
+        ),
+    ] = None,
+    bytes_per_watch: Annotated[
+        int, typer.Option(min=0, help="What an ended operation's entry on a watcher list is taken to hold in memory.")
+    ] = BYTES_PER_WATCH,
+    top: Annotated[int, typer.Option(min=1, help="How many rows of each table to print.")] = 10,
+) -> None:
+    """Kafka's own meters, waits and their causes, purgatory sizes, rebalances: as tables, and summed up."""
+    from purgatory_udf.metrics.run import write_metrics
+    from purgatory_udf.metrics.summary import summary
+    from purgatory_udf.session import build_session
+
+    options = _options(window_ms, by, bytes_per_watch, top)
+    print("\n".join(summary(write_metrics(build_session("purgatory-metrics"), out, options))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The tables of one replay, read: those that are there, as they were at one moment, while it may still be running."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.tables import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# What completions and expirations have in common, and what only one of them says.
+_COMMON = (
+    "run_id", "operation_id", "kind", "broker", "request_id", "client_id", "key", "started_at", "deadline", "wait_ms",
+    "watched", "completed_by", "trigger", "bytes", "partitions",
+)  # fmt: skip
+
+
+class RunTables:
+    """Every table is read at the version that it had when it was first asked for."""
+
+    def __init__(self, spark: SparkSession, out: str) -> None:
+        self.spark = spark
+        self.layout = Layout(out)
+        run = runs.load(spark, self.layout.table("runs"), "replay")
+        if run is None:
+            raise UserError(f"{out}: no replay is recorded there (replay --out {out} makes its tables)")
+        self.run = run
+        self.finished = run.status == runs.FINISHED
+        self._read: dict[str, DataFrame] = {}
+        self._missing: list[str] = []
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Tables that were asked for and are not there (yet)."""
+        return tuple(self._missing)
+
+    @property
+    def events_path(self) -> str:
+        return str(self.run.trace.get("events") or self.layout.table("events"))
+
+    def table(self, name: str) -> DataFrame:
+        """The table; one that is not there has no rows."""
+        if name not in self._read:
+            path = self.events_path if name == "events" else self.layout.table(name)
+            self._read[name] = self._load(name, path)
+        return self._read[name]
+
+    def has(self, name: str) -> bool:
+        self.table(name)
+        return name not in self._missing
+
+    def ended(self) -> DataFrame:
+        """Completions and expirations in one frame: `ended_at`, told apart by `expired`."""
+        completed = self.table("completions").select(
+            *_COMMON,
+            sf.col("completed_at").alias("ended_at"),
+            sf.lit(False).alias("expired"),
+            sf.lit(False).alias("after_end"),
+            sf.lit(None).cast("string").alias("fetcher"),
+        )
+        expired = self.table("expirations").select(
+            *_COMMON, sf.col("expired_at").alias("ended_at"), sf.lit(True).alias("expired"), "after_end", "fetcher"
+        )
+        return completed.union(expired)
+
+    def _load(self, name: str, path: str) -> DataFrame:
+        if not delta.is_table(self.spark, path):
+            self._missing.append(name)
+            return self.spark.createDataFrame([], from_arrow_schema(TABLES[name]))
+        reader = self.spark.read.format("delta")
+        if not self.finished:
+            latest = DeltaTable.forPath(self.spark, path).history(1).select("version").first()
+            assert latest is not None
+            reader = reader.option("versionAsOf", latest.version)
+        return reader.load(path)
+
+
+def as_table(frame: DataFrame, schema: pa.Schema, run_id: str) -> DataFrame:
+    """The frame's columns in the schema's order and types; every row names its run."""
+    columns = [field for field in from_arrow_schema(schema).fields if field.name != "run_id"]
+    named = [sf.col(field.name).cast(field.dataType).alias(field.name) for field in columns]
+    return frame.select(sf.lit(run_id).alias("run_id"), *named)
+
+
+def window_start(moment: str, window_ms: int) -> Column:
+    """The beginning of the window that holds the moment; windows count from the epoch."""
+    millis = sf.unix_millis(sf.col(moment))
+    return sf.timestamp_millis(millis - sf.pmod(millis, sf.lit(window_ms)))

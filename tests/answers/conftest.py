@@ -1,0 +1,45 @@
+"""One replayed folder for all questions, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from outcome_folder import story, write_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from purgatory_udf.metrics.run import Metrics
+
+
+@pytest.fixture(scope="module", autouse=True)
+def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Queries of a few thousand rows are over before their generated code would be compiled."""
+    if not any("spark" in getattr(item, "fixturenames", ()) for item in request.node.collect()):
+        yield
+        return
+    spark = request.getfixturevalue("spark")
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    yield
+    spark.conf.unset("spark.sql.codegen.wholeStage")
+
+
+@pytest.fixture(scope="session")
+def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a replay of the sample, with a group beside it, leaves behind."""
+    out = tmp_path_factory.mktemp("story") / "out"
+    write_folder(out, story())
+    return out
+
+
+@pytest.fixture(scope="session")
+def metrics(spark: SparkSession, story_folder: Path) -> Metrics:
+    """The metrics of the story, written beside its tables."""
+    from purgatory_udf.metrics.options import MetricsOptions
+    from purgatory_udf.metrics.run import write_metrics
+
+    by = ("broker", "topic", "partition", "client", "group")
+    return write_metrics(spark, str(story_folder), MetricsOptions(by=by, top=3))

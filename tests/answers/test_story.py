@@ -1,0 +1,88 @@
+"""Stories told from evidence made by hand: every kind of end has its sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from purgatory_udf.columnar.words import Rule
+from purgatory_udf.explain.evidence import Evidence, Happening
+from purgatory_udf.explain.story import story
+from purgatory_udf.explain.words import meaning
+from purgatory_udf.groups.words import RULES
+
+DAY_US = 1_772_442_000_000_000
+
+
+def _part(**fields: Any) -> Row:
+    return Row(**({"topic": "t", "partition": 0, "error": "NONE", "bytes": 0} | fields))
+
+
+def _end(**fields: Any) -> Row:
+    times = {"started_us": DAY_US, "ended_us": DAY_US + 500_000, "deadline_us": DAY_US + 500_000, "wait_ms": 500}
+    named = {"operation_id": 7, "kind": "fetch", "broker": 1, "request_id": "f-1", "client_id": "c", "key": "t-0"}
+    how = {"expired": False, "watched": True, "after_end": False, "completed_by": "min_bytes", "trigger": "t-0"}
+    return Row(**(times | named | how | {"bytes": 12, "partitions": [_part()]} | fields))
+
+
+def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
+    request = Row(type="fetch", replica_id=-1, min_bytes=100, max_wait_ms=500, partitions=[_part(fetch_offset=3)])
+    end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
+    watch = Row(topic="t", partition=0)
+    appends = {("t", 0): [Happening("produce", None, 2, DAY_US, 9), Happening("fetch", 2, 0, DAY_US, 4)]}
+    assert story(Evidence(7, end, request, [watch], appends)) == [
+        "fetch f-1 of c at broker 1 (operation 7): expired after 500 ms",
+        "  09:00:00.000000  arrived from a consumer: at least 100 bytes within 500 ms, of t-0 from offset 3",
+        "                   had to wait, at most until 09:00:00.500000: watched on t-0",
+        "                   meanwhile on t-0: 2 × an append",
+        "  09:00:00.500000  expired at its deadline, after the last event of the trace",
+        "                   because only 12 bytes of the 100 that it wanted had become readable",
+    ]
+
+
+def test_an_answer_on_arrival_waited_for_nothing() -> None:
+    end = _end(watched=False, wait_ms=0, ended_us=DAY_US, trigger=None, completed_by="offset_out_of_range")
+    end = Row(**(end.asDict() | {"partitions": [_part(error="OFFSET_OUT_OF_RANGE"), _part(partition=1)]}))
+    assert story(Evidence(7, end)) == [
+        "fetch f-1 of c at broker 1 (operation 7): completed on arrival",
+        "  09:00:00.000000  began",
+        "  09:00:00.000000  offset_out_of_range: its offset lies outside the log",
+        "                   answered with errors: t-0 OFFSET_OUT_OF_RANGE",
+    ]
+
+
+def test_a_produce_waits_for_replicas_that_were_never_heard_of() -> None:
+    parts = [_part(partition=number, error="REQUEST_TIMED_OUT") for number in range(7)]
+    end = _end(kind="produce", expired=True, completed_by="timeout", trigger=None, partitions=parts)
+    lines = story(Evidence(7, end, in_sync={("t", 0): [1, 2]}))
+    assert lines[4:6] == [
+        "                   because t-0 had to be at every in-sync replica, and the trace says:",
+        "                     replica 2 was not heard of at all",
+    ]
+    assert lines[7] == "                     nothing of who is in sync; its high watermark did not get there"
+    assert lines[-1] == "                   and so on for 2 more partitions"
+
+
+def test_an_open_operation_is_told_as_far_as_it_goes() -> None:
+    topic = Row(topic="new", partitions=3)
+    request = {"type": "create_topics", "seq": 9, "broker": None, "time_us": DAY_US, "timeout_ms": 5000}
+    named = {"request_id": None, "client_id": None, "partitions": None, "topics": [topic]}
+    assert story(Evidence(9, None, Row(**request, **named))) == [
+        "create_topics without a name at broker 0 (operation 9)",
+        "  09:00:00.000000  arrived: may wait 5,000 ms, to create new (3 partitions)",
+        "                   still open: it is in neither table",
+    ]
+
+
+@pytest.mark.parametrize("rule", [rule.name.lower() for rule in Rule if rule is not Rule.TIMEOUT])
+def test_every_rule_of_a_partition_has_its_meaning(rule: str) -> None:
+    kinds = ("produce", "fetch", "delete_records", "create_topics")
+    assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)
+
+
+@pytest.mark.parametrize("rule", sorted({*RULES} - {"timeout"}))
+def test_every_rule_of_a_group_has_its_meaning(rule: str) -> None:
+    kinds = ("heartbeat", "join", "initial_join", "sync")
+    assert any(meaning(kind, rule) != rule.replace("_", " ") for kind in kinds)

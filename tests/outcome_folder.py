@@ -1,0 +1,140 @@
+"""A folder as ingest and replay leave it, made in a second and without Spark: the engines' answers as Delta tables.
+
+`story()` is the bundled sample with a consumer group beside it, whose member `c` falls silent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from group_timeline import GroupTimeline
+
+from purgatory_udf.columnar.engine import Engine, event_table
+from purgatory_udf.columnar.records import outcome_tables, watch_table
+from purgatory_udf.config import Config
+from purgatory_udf.contract import read_row
+from purgatory_udf.outcomes import Outcome, Transition
+from purgatory_udf.reference.gauges import changed
+from purgatory_udf.reference.replay import Replay, replay
+from purgatory_udf.tables import TABLES
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
+RUN_ID = "run-1"
+GROUP_KINDS = ("join", "initial_join", "sync", "heartbeat")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Event = dict[str, Any]
+Row = dict[str, Any]
+
+
+def story() -> list[Event]:
+    """The sample's six seconds, and group `g` from its first second on."""
+    events = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()]
+    begin_us = events[0]["time_us"]
+    group = [event | {"time_us": begin_us + event["time_us"], "broker": 1} for event in _group().events]
+    ordered = sorted([*events, *group], key=lambda event: event["time_us"])
+    return [read_row(event) | {"seq": number} for number, event in enumerate(ordered)]
+
+
+def _group() -> GroupTimeline:
+    """Three members of one generation; `c` is not heard of again, and `b` lets the next generation wait."""
+    group = GroupTimeline()
+    for ms, member in ((100, "a"), (200, "b"), (300, "c")):
+        group.join(ms, member, session_timeout_ms=6_000)
+    for ms, member in ((5_200, "a"), (5_210, "b"), (5_220, "c")):
+        group.sync(ms, member, leader=member == "a")
+    for ms in range(6_000, 12_500, 1_500):
+        group.heartbeat(ms, "a")
+        group.heartbeat(ms + 10, "b")
+    group.rejoin(12_050, "a", session_timeout_ms=6_000)
+    group.rejoin(14_500, "b", session_timeout_ms=6_000)
+    group.sync(14_600, "a", 2, leader=True)
+    group.sync(14_610, "b", 2)
+    group.heartbeat(15_000, "a", 2)
+    group.heartbeat(15_010, "b", 2)
+    return group
+
+
+def write_folder(out: Path, events: list[Event], config: Config | None = None, finished: bool = True) -> Replay:
+    """Every table of a replay of these events; unfinished, only what a running one has by then."""
+    config = config or Config()
+    replayed = replay(events, config)
+    table = event_table([_typed(event) for event in events])
+    last_us = max(event["time_us"] for event in events)
+    engine = Engine(config)
+    settled = engine.feed(table) + (engine.drain() if config.drain else [])
+    ends = [outcome_tables(*each, RUN_ID, last_us) for each in settled]
+    groups = [outcome for outcome in replayed.outcomes if outcome.kind in GROUP_KINDS]
+    tables = {
+        "events": table,
+        "completions": pa.concat_tables([*(each[0] for each in ends), _ends(groups, False, last_us)]),
+        "expirations": pa.concat_tables([*(each[1] for each in ends), _ends(groups, True, last_us)]),
+        "watches": pa.concat_tables([watch_table(*each, RUN_ID) for each in settled]),
+    }
+    if finished:
+        tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))
+        rows = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
+        tables["purgatory_gauges"] = _rows("purgatory_gauges", rows)
+    for name, rows_of_it in tables.items():
+        write_deltalake(str(out / name), rows_of_it)
+    write_deltalake(str(out / "runs"), _runs(out, len(events), replayed, finished))
+    return replayed
+
+
+def table_of(name: str, rows: Iterable[Row]) -> pa.Table:
+    """Rows as that table has them; a column that is not given is null."""
+    return pa.Table.from_pylist(list(rows), schema=TABLES[name])
+
+
+def at_us(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _rows(name: str, rows: Iterable[Row]) -> pa.Table:
+    return table_of(name, ({"run_id": RUN_ID} | row for row in rows))
+
+
+def _typed(event: Event) -> Row:
+    return {"run_id": RUN_ID, "event_time": at_us(event["time_us"]), "source": SAMPLE.name} | event
+
+
+def _ends(outcomes: Iterable[Outcome], expired: bool, last_us: int) -> pa.Table:
+    rows = [
+        asdict(outcome)
+        | {"started_at": at_us(outcome.started_us), "deadline": at_us(outcome.deadline_us), "wait_ms": outcome.wait_ms}
+        | {"expired_at" if expired else "completed_at": at_us(outcome.ended_us)}
+        | {"after_end": outcome.ended_us // 1000 > last_us // 1000}
+        for outcome in outcomes
+        if outcome.expired == expired
+    ]
+    return _rows("expirations" if expired else "completions", rows)
+
+
+def _transition(change: Transition) -> Row:
+    return asdict(change) | {"at": at_us(change.at_us), "members": list(change.members)}
+
+
+def _runs(out: Path, events: int, replayed: Replay, finished: bool) -> pa.Table:
+    now = datetime.now(UTC)
+    counts = {"events": events, "operations": len(replayed.outcomes) + len(replayed.open), "open": len(replayed.open)}
+    row = {
+        "job": "replay",
+        "status": "finished" if finished else "running",
+        "trace": json.dumps({"events": str(out / "events")}),
+        "configuration": Config().model_dump_json(),
+        "versions": "{}",
+        "counts": json.dumps(counts if finished else {}),
+        "started_at": now,
+        "finished_at": now if finished else None,
+        "wall_seconds": 1.0 if finished else None,
+    }
+    return _rows("runs", [row])
