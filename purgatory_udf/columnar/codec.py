@@ -79,19 +79,20 @@ def _pack_texts(column: Array) -> list[bytes]:
     texts: list[str] = column.tolist()
     if not any(texts):
         return [b"\0"]
-    encoded = [text.encode("utf-8") for text in texts]
-    return [b"\1", np.array([len(text) for text in encoded], dtype=np.uint32).tobytes(), *encoded]
+    _, offsets, data = pa.array(texts, pa.large_string()).buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64, count=len(texts) + 1)
+    return [b"\1", np.diff(ends).astype(np.uint32).tobytes(), data.to_pybytes()[: int(ends[-1])]]
 
 
 def _unpack_texts(data: memoryview, at: int, rows: int) -> tuple[Array, int]:
-    column = np.full(rows, "", dtype=object)
     if not data[at]:
-        return column, at + 1
-    lengths = np.frombuffer(data, dtype=np.uint32, count=rows, offset=at + 1)
-    ends = at + 1 + 4 * rows + np.cumsum(lengths, dtype=np.int64)
-    for row in np.flatnonzero(lengths).tolist():
-        column[row] = str(data[ends[row] - lengths[row] : ends[row]], "utf-8")
-    return column, int(ends[-1])
+        return np.full(rows, "", dtype=object), at + 1
+    ends = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(np.frombuffer(data, dtype=np.uint32, count=rows, offset=at + 1), out=ends[1:])
+    begin = at + 1 + 4 * rows
+    end = begin + int(ends[-1])
+    texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data[begin:end]))
+    return texts.to_numpy(zero_copy_only=False), end
 
 
 def pack(frames: Mapping[str, Frame]) -> bytes:

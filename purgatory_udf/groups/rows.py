@@ -26,6 +26,7 @@ COLUMNS = (
 )  # fmt: skip
 
 _ABSENT = -1
+_WORDS = [api.word for api in Api]
 
 
 def key_of(broker: int, group: str) -> str:
@@ -81,31 +82,35 @@ def _protocols(column: pa.ChunkedArray) -> Array:
     return texts
 
 
-def event_at(rows: Frame, row: int, key: str) -> Mapping[str, Any]:
-    """One row as the event that it was made of. An empty text stands for an absent one."""
-    broker, group = parts_of(key)
-    columns = rows.columns
-    text = {name: columns[name][row] or None for name in ROWS.texts}
-    event = {
-        "type": Api(int(columns["api"][row])).word,
-        "time_us": int(columns["t"][row]),
-        "seq": int(columns["seq"][row]),
-        "broker": broker,
-        "group": group,
-        "request_id": text["request_id"],
-        "client_id": text["client_id"],
-        "member_id": columns["member_id"][row],
-        "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
-        "generation": int(columns["generation"][row]),
-    }
-    if columns["api"][row] != Api.JOIN_GROUP:
-        return event
-    version, rebalance_ms = int(columns["api_version"][row]), int(columns["rebalance_ms"][row])
-    return event | {
-        "assigned_member_id": text["assigned"],
-        "leader_member_id": text["named_leader"],
-        "api_version": None if version == _ABSENT else version,
-        "session_timeout_ms": int(columns["session_ms"][row]),
-        "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
-        "protocols": json.loads(text["protocols"] or "[]"),
-    }
+class Events:
+    """Rows of one group as the events that they were made of. An empty text stands for an absent one."""
+
+    def __init__(self, rows: Frame, key: str) -> None:
+        self._broker, self._group = parts_of(key)
+        self._columns = {name: rows.columns[name].tolist() for name in ROWS.names}
+
+    def __getitem__(self, row: int) -> Mapping[str, Any]:
+        columns = self._columns
+        event = {
+            "type": _WORDS[columns["api"][row]],
+            "time_us": columns["t"][row],
+            "seq": columns["seq"][row],
+            "broker": self._broker,
+            "group": self._group,
+            "request_id": columns["request_id"][row] or None,
+            "client_id": columns["client_id"][row] or None,
+            "member_id": columns["member_id"][row],
+            "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
+            "generation": columns["generation"][row],
+        }
+        if columns["api"][row] != Api.JOIN_GROUP:
+            return event
+        version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
+        return event | {
+            "assigned_member_id": columns["assigned"][row] or None,
+            "leader_member_id": columns["named_leader"][row] or None,
+            "api_version": None if version == _ABSENT else version,
+            "session_timeout_ms": columns["session_ms"][row],
+            "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
+            "protocols": json.loads(columns["protocols"][row] or "[]"),
+        }

@@ -22,7 +22,7 @@ from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED, ended_frame
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.machine import Machine
-from purgatory_udf.groups.rows import event_at, parts_of
+from purgatory_udf.groups.rows import Events, parts_of
 from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.words import ERRORS, LAST_SIGN, Api
 from purgatory_udf.outcomes import Transition
@@ -79,7 +79,8 @@ class _Call:
         self._key, self._rows, self._config, self._worth = key, rows, config, max(1, worth_columns)
         self._kept = kept
         self._machine: Machine | None = None
-        self._structural = np.flatnonzero(rows.api > LAST_SIGN) if len(rows) else np.zeros(0, dtype=np.int64)
+        self._runs_end = _runs_end(rows)
+        self._events: Events | None = None
         self._found = Found()
 
     def run(self, horizon_ms: int) -> tuple[Kept, Found]:
@@ -93,7 +94,7 @@ class _Call:
 
     def _take_signs(self, at: int) -> int:
         """How many rows a run from here on has decided; 0 where the machine has to go on."""
-        end = self._next_structural(at)
+        end = self._runs_end[at]
         if end == at or not self._is_stable() or (self._machine is not None and end - at < self._worth):
             return 0
         if self._machine is not None:
@@ -113,12 +114,10 @@ class _Call:
         return run.length
 
     def _take_one(self, at: int) -> int:
-        self._up().apply(event_at(self._rows, at, self._key))
+        if self._events is None:
+            self._events = Events(self._rows, self._key)
+        self._up().apply(self._events[at])
         return 1
-
-    def _next_structural(self, at: int) -> int:
-        place = int(np.searchsorted(self._structural, at))
-        return int(self._structural[place]) if place < len(self._structural) else len(self._rows)
 
     def _is_stable(self) -> bool:
         if self._machine is None:
@@ -139,6 +138,13 @@ class _Call:
         self._found.told.append(answer_frame(machine.journal.told))
         self._found.ended.append(ended_frame(machine.chronicle))
         self._found.walked.append(WALKS.of(machine.chronicle.walks))
+
+
+def _runs_end(rows: Frame) -> list[int]:
+    """Row by row: the first one from there on that is more than a sign of life."""
+    structural = np.where(rows.api > LAST_SIGN, np.arange(len(rows)), len(rows))
+    ends: list[int] = np.minimum.accumulate(structural[::-1])[::-1].tolist()
+    return ends
 
 
 def _refused(signs: Frame) -> Frame:
