@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from purgatory_udf.columnar.explode import ROWS, explode
 from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.columnar.partition import State, Step, step
-from purgatory_udf.columnar.pending import Packet, Pending, packets
+from purgatory_udf.columnar.partition import State, step
+from purgatory_udf.columnar.pending import Packet, Pending, by_bucket, merge, packet_of
 from purgatory_udf.columnar.records import outcome_tables
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import INT32_MAX, Config
@@ -43,44 +43,49 @@ class Engine:
         """One micro-batch; its last millisecond is the horizon."""
         exploded = explode(events, self.config)
         horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
-        results: list[tuple[Settled, list[str]]] = []
         groups = np.array([self._group(key) for key in exploded.keys], dtype=np.int64)
         of_row = groups[exploded.rows.key] if len(exploded.rows) else groups
+        handed_on: list[Packet] = []
         for group in np.unique(of_row):
             rows = exploded.rows.take(of_row == group)
             used = np.unique(rows.key)
             names = [exploded.keys[key] for key in used]
             rows = rows.with_columns(key=np.searchsorted(used, rows.key))
             state = self.states.get(int(group), State())
-            self._settle(self._step(int(group), state, names, rows, horizon), state.keys, results)
-        return results
+            handed_on += self._step(int(group), state, names, rows, horizon)
+        return self._settle(handed_on)
 
     def drain(self) -> list[tuple[Settled, list[str]]]:
         """Let the clock run past every deadline."""
-        results: list[tuple[Settled, list[str]]] = []
+        handed_on: list[Packet] = []
         for group, state in list(self.states.items()):
-            self._settle(self._step(group, state, [], ROWS.empty(), END_OF_TIME_MS), state.keys, results)
-        return results
+            handed_on += self._step(group, state, [], ROWS.empty(), END_OF_TIME_MS)
+        return self._settle(handed_on)
 
     def _group(self, key: str) -> int:
         return self._group_of.setdefault(key, len(self._group_of) % self.groups)
 
-    def _step(self, group: int, state: State, names: list[str], rows: Frame, horizon: int) -> Step:
+    def _step(self, group: int, state: State, names: list[str], rows: Frame, horizon: int) -> list[Packet]:
         found = step(state, names, rows, horizon, self.retain_bytes)
         if self.keep_walks:
             self.walks.append((found.walks, state.keys))
         self.states[group] = State.from_bytes(state.to_bytes()) if self.through_bytes else state
-        return found
+        packet = packet_of(found, state.keys)
+        return [] if packet is None else [self._carried(packet)]
 
-    def _settle(self, found: Step, keys: list[str], results: list[tuple[Settled, list[str]]]) -> None:
-        for bucket, packet in packets(found, keys, self.buckets).items():
+    def _settle(self, handed_on: list[Packet]) -> list[tuple[Settled, list[str]]]:
+        results = []
+        for bucket, packet in by_bucket(merge(handed_on), self.buckets).items():
             pending = self.pending.setdefault(bucket, Pending())
             if self.through_bytes:
-                packet = Packet.from_bytes(packet.to_bytes())
                 pending = self.pending[bucket] = Pending.from_bytes(pending.to_bytes())
-            settled, names = pending.add([packet])
+            settled, names = pending.add([self._carried(packet)])
             if len(settled.operations):
                 results.append((settled, names))
+        return results
+
+    def _carried(self, packet: Packet) -> Packet:
+        return Packet.from_bytes(packet.to_bytes()) if self.through_bytes else packet
 
 
 def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> tuple[pa.Table, pa.Table]:

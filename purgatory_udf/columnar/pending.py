@@ -8,27 +8,30 @@ import numpy as np
 
 from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.partition import ENTRIES, Step
+from purgatory_udf.columnar.partition import ENTRIES, WALKS, Step
 from purgatory_udf.columnar.settle import Settled, complete, settle
 from purgatory_udf.columnar.watches import ARRIVAL, DONE, FRESH
 from purgatory_udf.columnar.words import Code
 
+_FRAMES = ("done", "entries", "fresh", "walks")
+
 
 @dataclass
 class Packet:
-    """What one call of `step` hands on to one bucket of operations."""
+    """What calls of `step` hand on: to the buckets of operations, and the walks of their lists to the gauges."""
 
     keys: list[str] = field(default_factory=list)
     done: Frame = field(default_factory=DONE.empty)
     entries: Frame = field(default_factory=ENTRIES.empty)
     fresh: Frame = field(default_factory=FRESH.empty)
+    walks: Frame = field(default_factory=WALKS.empty)
 
     def to_bytes(self) -> bytes:
         """Only the keys that occur travel along."""
-        used = np.unique(np.concatenate([self.done.key, self.entries.key, self.fresh.key]))
+        used = np.unique(np.concatenate([getattr(self, name).key for name in _FRAMES]))
         names = np.array([self.keys[key] for key in used], dtype=object)
         frames = {"keys": Frame({"name": names})}
-        for name in ("done", "entries", "fresh"):
+        for name in _FRAMES:
             frame: Frame = getattr(self, name)
             frames[name] = frame.with_columns(key=np.searchsorted(used, frame.key))
         return pack(frames)
@@ -36,7 +39,7 @@ class Packet:
     @staticmethod
     def from_bytes(value: bytes) -> Packet:
         frames = unpack(value)
-        return Packet(list(frames["keys"].name), frames["done"], frames["entries"], frames["fresh"])
+        return Packet(list(frames["keys"].name), *(frames[name] for name in _FRAMES))
 
 
 def bucket_of(operations: Array, buckets: int) -> Array:
@@ -45,15 +48,22 @@ def bucket_of(operations: Array, buckets: int) -> Array:
     return ((mixed >> np.uint64(33)) % np.uint64(buckets)).astype(np.int64)
 
 
-def packets(found: Step, keys: list[str], buckets: int) -> dict[int, Packet]:
-    """A call's ended watches by bucket, each with the timelines that its fetches over several keys need."""
-    bucket = bucket_of(found.done.op, buckets)
-    fresh_bucket = bucket_of(found.fresh.op, buckets)
+def packet_of(found: Step, keys: list[str]) -> Packet | None:
+    """All that a call hands on."""
+    if not len(found.done) and not len(found.walks):
+        return None
+    return Packet(keys, found.done, found.entries, found.fresh, found.walks)
+
+
+def by_bucket(packet: Packet, buckets: int) -> dict[int, Packet]:
+    """Ended watches by bucket, each with the timelines that its fetches over several keys need."""
+    bucket = bucket_of(packet.done.op, buckets)
+    fresh_bucket = bucket_of(packet.fresh.op, buckets)
     result = {}
     for number in np.unique(bucket):
-        mine = found.done.take(bucket == number)
-        entries = _part(found.entries, mine)
-        result[int(number)] = Packet(keys, mine, entries, found.fresh.take(fresh_bucket == number))
+        mine = packet.done.take(bucket == number)
+        entries = _part(packet.entries, mine)
+        result[int(number)] = Packet(packet.keys, mine, entries, packet.fresh.take(fresh_bucket == number))
     return result
 
 
@@ -77,7 +87,7 @@ class Pending:
 
     def add(self, arrived: list[Packet]) -> tuple[Settled, list[str]]:
         """Take packets in; settle every operation that is whole; keep the rest. Keys are those of the result."""
-        merged = _merge([self.packet, *arrived])
+        merged = merge([self.packet, *arrived])
         whole = complete(merged.done)
         result = settle(merged.done.take(whole), merged.entries, merged.fresh)
         rest = merged.done.take(~whole)
@@ -94,10 +104,11 @@ class Pending:
         return Pending(Packet.from_bytes(value))
 
 
-def _merge(parts: list[Packet]) -> Packet:
+def merge(parts: list[Packet]) -> Packet:
+    """Packets of different calls as one, with one numbering of keys."""
     names: dict[str, int] = {}
-    frames: dict[str, list[Frame]] = {"done": [], "entries": [], "fresh": []}
-    for part in parts:
+    frames: dict[str, list[Frame]] = {name: [] for name in _FRAMES}
+    for part in parts or [Packet()]:
         number = np.array([names.setdefault(name, len(names)) for name in part.keys], dtype=np.int64)
         for name, into in frames.items():
             frame: Frame = getattr(part, name)
@@ -111,4 +122,5 @@ def _merge(parts: list[Packet]) -> Packet:
             column = entries.columns[name]
             same &= column[1:] == column[:-1]
         entries = entries.take(np.append(True, ~same))
-    return Packet(list(names), Frame.concat(frames["done"]), entries, Frame.concat(frames["fresh"]))
+    joined = {name: Frame.concat(several) for name, several in frames.items()}
+    return Packet(list(names), **(joined | {"entries": entries}))

@@ -19,19 +19,16 @@ import pandas as pd
 from purgatory_udf.columnar.codec import pack
 from purgatory_udf.columnar.explode import Exploded
 from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.columnar.partition import State, Step, step
-from purgatory_udf.columnar.pending import Packet, Pending, packets
+from purgatory_udf.columnar.partition import State, step
+from purgatory_udf.columnar.pending import Packet, Pending, packet_of
 from purgatory_udf.columnar.words import FOREVER
 from purgatory_udf.stream.packing import CLOCK, decode, encode, together
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
-OUTPUT_SCHEMA = "bucket INT, payload BINARY"
+OUTPUT_SCHEMA = "payload BINARY"
 PENDING_SCHEMA = "open BIGINT, state BINARY"
 SETTLED_SCHEMA = "payload BINARY"
-
-# Walks of watcher lists, for the gauges, are handed on beside the buckets of operations.
-WALKS = -1
 
 
 class GroupState(Protocol):
@@ -53,10 +50,8 @@ class GroupState(Protocol):
 class Limits:
     """What a call needs to know of the run."""
 
-    buckets: int
     retain_bytes: int
     disorder: bool
-    gauges: bool = True
 
 
 def keyed(limits: Limits) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
@@ -69,14 +64,14 @@ def keyed(limits: Limits) -> Callable[[Any, Iterator[pd.DataFrame], GroupState],
                 pass
             return
         values = [value for frame in frames for value in frame["payload"] if value]
-        output = _call(values, group, limits)
-        if output:
-            yield pd.DataFrame(output, columns=["bucket", "payload"])
+        packet = _call(values, group, limits)
+        if packet is not None:
+            yield pd.DataFrame({"payload": [packet.to_bytes()]})
 
     return run
 
 
-def _call(values: list[bytes], group: GroupState, limits: Limits) -> list[tuple[int, bytes]]:
+def _call(values: list[bytes], group: GroupState, limits: Limits) -> Packet | None:
     watermark = group.getCurrentWatermarkMs()
     state, waiting = State(), []
     if group.exists:
@@ -91,7 +86,7 @@ def _call(values: list[bytes], group: GroupState, limits: Limits) -> list[tuple[
         horizon = max(watermark, int(ready.rows.t.max()) // 1000)
     found = step(state, ready.keys, ready.rows, horizon, limits.retain_bytes)
     _leave(group, state, later, watermark)
-    return _handed_on(found, state.keys, limits)
+    return packet_of(found, state.keys)
 
 
 def _split(arrived: Exploded, watermark: int) -> tuple[Exploded, Exploded | None]:
@@ -116,13 +111,6 @@ def _leave(group: GroupState, state: State, later: Exploded | None, watermark: i
     if wake < FOREVER:
         # A timer must lie after the epoch, too.
         group.setTimeoutTimestamp(max(wake, watermark, 1))
-
-
-def _handed_on(found: Step, keys: list[str], limits: Limits) -> list[tuple[int, bytes]]:
-    output = [(number, packet.to_bytes()) for number, packet in packets(found, keys, limits.buckets).items()]
-    if limits.gauges and len(found.walks):
-        output.append((WALKS, Packet(keys, entries=found.walks).to_bytes()))
-    return output
 
 
 def settling() -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -19,9 +20,10 @@ from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.gauge_table import CHECKS, purge_intervals
 from purgatory_udf.columnar.gauges import STEP_MS, gauges
 from purgatory_udf.columnar.partition import WALKS as WALK_COLUMNS
+from purgatory_udf.columnar.pending import Packet, merge
 from purgatory_udf.columnar.words import ANY_BROKER, PURGATORIES, Code, parts_of
 from purgatory_udf.config import Config
-from purgatory_udf.stream.adapter import WALKS
+from purgatory_udf.stream.buckets import in_portions
 from purgatory_udf.stream.group_gauges import GROUP_CODES, group_parts, read_parts
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.tables import PURGATORY_GAUGES
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _OPERATIONS = ("op", "t", "deadline", "expired", "watched", "end_t", "end_seq", "end_sub")
-_PARTS = "broker INT, code INT, payload BINARY"
+_PARTS = pa.schema([("broker", pa.int32()), ("code", pa.int32()), ("payload", pa.binary())])
 
 
 def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: str, first_us: int, last_us: int) -> None:
@@ -45,11 +47,11 @@ def write_gauges(spark: SparkSession, layout: Layout, config: Config, run_id: st
         .distinct()
         .collect()
     ]
-    ended = spark.read.format("delta").load(layout.ended).mapInPandas(_sorted_out(_of_ended), _PARTS)
-    settling = spark.read.format("delta").load(layout.settling).where(sf.col("bucket") == WALKS)
-    walks = settling.select("payload").mapInPandas(_sorted_out(_of_walks(sorted(set(topics)))), _PARTS)
+    ended = spark.read.format("delta").load(layout.ended).mapInArrow(_ended, from_arrow_schema(_PARTS))
+    settling = spark.read.format("delta").load(layout.settling).select("payload")
+    walks = settling.mapInArrow(_walks(sorted(set(topics))), from_arrow_schema(_PARTS))
     until_ms = last_us // 1000 if not config.drain else _first_step_after_all(spark, layout, last_us)
-    parts, groups = ended.unionAll(walks), group_parts(spark, layout, _PARTS)
+    parts, groups = ended.unionAll(walks), group_parts(spark, layout, from_arrow_schema(_PARTS))
     rows = (
         (parts if groups is None else parts.unionAll(groups))
         .groupBy("broker", "code")
@@ -72,19 +74,32 @@ def _first_step_after_all(spark: SparkSession, layout: Layout, last_us: int) -> 
     return -(-over_ms // STEP_MS) * STEP_MS
 
 
+def _ended(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for `mapInArrow`: operations that waited, by broker and purgatory."""
+    for batch in batches:
+        for value in batch.column("payload").to_pylist():
+            yield _parts(list(_of_ended(unpack(value))))
+
+
+def _walks(topic_brokers: list[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: walks of watcher lists, by broker and purgatory, many packets at a time."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for packets in in_portions(batch.column("payload").to_pylist()):
+                yield _parts(list(_of_walks(merge(packets), topic_brokers)))
+
+    return run
+
+
 Part = tuple[int, int, bytes]
 
 
-def _sorted_out(
-    split: Callable[[dict[str, Frame]], Iterator[Part]],
-) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
-    def run(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        for frame in frames:
-            for value in frame["payload"]:
-                parts = list(split(unpack(bytes(value))))
-                yield pd.DataFrame(parts, columns=["broker", "code", "payload"])
-
-    return run
+def _parts(parts: list[Part]) -> pa.RecordBatch:
+    columns = [[part[number] for part in parts] for number in range(len(_PARTS))]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, _PARTS, strict=True)], schema=_PARTS
+    )
 
 
 def _of_ended(frames: dict[str, Frame]) -> Iterator[Part]:
@@ -98,19 +113,16 @@ def _of_ended(frames: dict[str, Frame]) -> Iterator[Part]:
                 yield int(broker), int(code), pack(parts)
 
 
-def _of_walks(topic_brokers: list[int]) -> Callable[[dict[str, Frame]], Iterator[Part]]:
-    def run(frames: dict[str, Frame]) -> Iterator[Part]:
-        walks = frames["entries"]
-        owners = [parts_of(name)[0] for name in frames["keys"].name]
-        for owner in sorted(set(owners)):
-            mine = walks.take(np.array([owner == other for other in owners])[walks.key])
-            brokers = topic_brokers if owner == ANY_BROKER else [int(owner)]
-            for code, check in CHECKS.items():
-                checked = mine.take(mine.checks & check > 0)
-                for broker in brokers if len(checked) else []:
-                    yield broker, int(code), pack({"keys": frames["keys"], "walks": checked})
-
-    return run
+def _of_walks(packet: Packet, topic_brokers: list[int]) -> Iterator[Part]:
+    owners = np.array([parts_of(name)[0] for name in packet.keys], dtype=object)
+    for owner in sorted(set(owners)):
+        mine = packet.walks.take((owners == owner)[packet.walks.key])
+        brokers = topic_brokers if owner == ANY_BROKER else [int(owner)]
+        for code, check in CHECKS.items():
+            checked = mine.take(mine.checks & check > 0)
+            for broker in brokers if len(checked) else []:
+                names = Frame({"name": np.array(packet.keys, dtype=object)})
+                yield broker, int(code), pack({"keys": names, "walks": checked})
 
 
 class _Names:

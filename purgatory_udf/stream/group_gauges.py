@@ -16,11 +16,12 @@ from purgatory_udf.stream.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 GROUP_CODES = tuple(TURNS)
 
 
-def group_parts(spark: SparkSession, layout: Layout, schema: str) -> DataFrame | None:
+def group_parts(spark: SparkSession, layout: Layout, schema: StructType) -> DataFrame | None:
     """Of each packet its share of each purgatory; None where the run has no groups."""
     if not delta.is_table(spark, layout.group_packets):
         return None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -16,6 +15,7 @@ from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import Config
 from purgatory_udf.stream import adapter
 from purgatory_udf.stream.adapter import Limits
+from purgatory_udf.stream.buckets import BUCKETED, splitter
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import PACKED, packer
 from purgatory_udf.tables import TABLES
@@ -40,7 +40,7 @@ def packed(events: DataFrame, config: Config) -> DataFrame:
 
 
 def watches_query(events: DataFrame, control: DataFrame, config: Config, limits: Limits) -> DataFrame:
-    """Query 1: watcher lists by group of keys; watches as they end, packed for the second query's buckets."""
+    """Query 1: watcher lists by group of keys; watches as they end, packed."""
     rows = packed(events, config).unionByName(control.select(*PACKED.names))
     return (
         rows.withWatermark("event_time", f"{config.max_disorder_ms + 1} milliseconds")
@@ -55,10 +55,10 @@ def watches_query(events: DataFrame, control: DataFrame, config: Config, limits:
     )
 
 
-def operations_query(settling: DataFrame) -> DataFrame:
+def operations_query(settling: DataFrame, buckets: int) -> DataFrame:
     """Query 2: ended watches by bucket of operations; whole operations, packed. Counting settles them, not waiting."""
     return (
-        settling.where(sf.col("bucket") != adapter.WALKS)
+        settling.mapInArrow(splitter(buckets), from_arrow_schema(BUCKETED))
         .groupBy("bucket")
         .applyInPandasWithState(
             adapter.settling(),

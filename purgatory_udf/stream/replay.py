@@ -154,10 +154,10 @@ class _Stream:
     def __init__(self, spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey) -> None:
         self.spark, self.config, self.layout, self.run, self.found = spark, config, layout, run, found
         retain = min(found.most_bytes, config.fetch.max_bytes)
-        self.limits = Limits(config.settle_buckets, retain, config.max_disorder_ms > 0)
+        self.limits = Limits(retain, config.max_disorder_ms > 0)
         delta.create(spark, layout.control, PACKED)
         if not delta.is_table(spark, layout.settling):
-            spark.createDataFrame([], "bucket INT, payload BINARY").write.format("delta").save(layout.settling)
+            spark.createDataFrame([], "payload BINARY").write.format("delta").save(layout.settling)
         if not delta.is_table(spark, layout.ended):
             spark.createDataFrame([], "payload BINARY").write.format("delta").save(layout.ended)
 
@@ -195,7 +195,8 @@ class _Stream:
         """Query 2, over all watches there are now."""
         last = self.found.last_us
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}"
-        writer = operations_query(delta_stream(self.spark, self.layout.settling)).writeStream.foreachBatch(
+        settling = delta_stream(self.spark, self.layout.settling)
+        writer = operations_query(settling, self.config.settle_buckets).writeStream.foreachBatch(
             write_outcomes(self.layout, self.run.run_id, stream_id, last, self.config.drain)
         )
         query = (
@@ -216,7 +217,7 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
     first = to_delta(frame, layout.settling, layout.checkpoint("partitions"), "watches").start()
     stream_id = f"{run.run_id}/{run.configuration['stream']}"
     second = (
-        operations_query(delta_stream(spark, layout.settling))
+        operations_query(delta_stream(spark, layout.settling), stream.config.settle_buckets)
         .writeStream.foreachBatch(write_outcomes(layout, run.run_id, stream_id, None, True))
         .queryName("operations")
         .option("checkpointLocation", layout.checkpoint("operations"))

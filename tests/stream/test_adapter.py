@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from purgatory_udf.columnar.codec import unpack
 from purgatory_udf.columnar.engine import event_table
 from purgatory_udf.columnar.outcome_rows import outcomes_of
+from purgatory_udf.columnar.pending import Packet
 from purgatory_udf.columnar.records import outcome_tables
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream.adapter import WALKS, Limits, keyed, settling
+from purgatory_udf.stream.adapter import Limits, keyed, settling
+from purgatory_udf.stream.buckets import split
 from purgatory_udf.stream.packing import CLOCK, packer
 
 _SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -27,7 +29,7 @@ _SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(Heal
 
 def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
     """Both queries over these batches, then the row that lets the clock run out."""
-    limits = Limits(buckets=3, retain_bytes=INT32_MAX, disorder=config.max_disorder_ms > 0)
+    limits = Limits(retain_bytes=INT32_MAX, disorder=config.max_disorder_ms > 0)
     watches = Groups(keyed(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
     operations = Groups(settling(), delay_ms=None, chunk=chunk)
     end_us = max(event["time_us"] for batch in batches for event in batch) + (INT32_MAX + 2000) * 1000
@@ -35,7 +37,8 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     for batch in [*batches, None, []]:
         rows = [(CLOCK, end_us, b"")] if batch is None else _packed(batch, config)
         handed_on = watches.batch(rows)
-        settled = operations.batch([(bucket, 0, payload) for bucket, payload in handed_on if bucket != WALKS])
+        parts = split([Packet.from_bytes(payload) for (payload,) in handed_on], buckets=3).to_pylist()
+        settled = operations.batch([(part["bucket"], 0, part["payload"]) for part in parts])
         tables += [_tables(payload) for (payload,) in settled]
         watches.advance()
     assert watches.dropped == 0
