@@ -63,8 +63,10 @@ def cause_of(pair: Pair) -> str | None:
         return "partition_error"
     if (pair.decided_by or "").startswith("__"):
         return "coordinator_append"
-    if EXPIRED in (pair.recorded, pair.replayed):
+    if COMPLETED in (pair.recorded, pair.replayed) and EXPIRED in (pair.recorded, pair.replayed):
         return "near_the_deadline" if _near_the_deadline(pair) else "change_unseen"
+    if EXPIRED in (pair.recorded, pair.replayed):
+        return "change_unseen"
     if pair.kind == "produce acks=-1" and pair.recorded == AT_ONCE:
         return "stamped_late"
     if pair.in_handling:

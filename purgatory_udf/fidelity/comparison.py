@@ -76,8 +76,10 @@ def _ends(spark: SparkSession, out: str) -> DataFrame:
         sf.when(sf.col("watched"), COMPLETED).otherwise(AT_ONCE).alias("replayed_outcome"),
         _ms("completed_at", "started_at").alias("replayed_ms"),
     )
+    # A fetch that is not to wait is answered at once, and no broker counts it as expired.
+    outcome = sf.when((sf.col("kind") == "fetch") & (sf.col("wait_ms") == 0), AT_ONCE).otherwise(EXPIRED)
     expired = _table(spark, out, "expirations").select(
-        *common, sf.lit(EXPIRED).alias("replayed_outcome"), sf.col("wait_ms").cast("double").alias("replayed_ms")
+        *common, outcome.alias("replayed_outcome"), sf.col("wait_ms").cast("double").alias("replayed_ms")
     )
     return completed.unionByName(expired)
 

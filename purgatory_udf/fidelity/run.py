@@ -93,7 +93,11 @@ def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
     """What `figures.expirations` counts: a row an operation."""
     recorded = spark.read.format("delta").load(layout.table("recorded")).where(sf.col("kind").isin(*COUNTERS))
     timed_out = sf.size(sf.filter("partitions", lambda one: one["error"] == "REQUEST_TIMED_OUT"))
-    expired = spark.read.format("delta").load(layout.table("expirations")).where("NOT after_end")
+    expired = (
+        spark.read.format("delta")
+        .load(layout.table("expirations"))
+        .where("NOT after_end AND NOT (kind = 'fetch' AND wait_ms = 0)")
+    )
     replayed = expired.select(
         "operation_id",
         sf.when(sf.col("kind") == "produce", timed_out).otherwise(1).alias("replayed_expired"),

@@ -1,0 +1,49 @@
+"""Options of an import that do not fit, and files that are not there: said before a JVM is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.fidelity import main as fidelity
+from jobs.ingest import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--topics", "t", "a.jsonl"], "--topics goes with --from request-log, not with --from jsonl"),
+        (["--anonymise", "a.jsonl"], "--anonymise goes with --from request-log, not with --from jsonl"),
+        (
+            ["--from", "request-log", "--max-disorder-ms", "3", "a.log"],
+            "--max-disorder-ms goes with --from jsonl or parquet, not with --from request-log",
+        ),
+        (["--from", "request-log", "b.log"], "b.log: no such file or folder"),
+        (["--from", "request-log", "empty"], "empty: no * in it"),
+        (["--from", "request-log", "--isr", "none", "a.log"], "none: cannot be read: No such file or directory"),
+        (["--from", "request-log", "--anonymise-key", "k", "a.log"], "--anonymise-key needs --anonymise"),
+        (
+            ["--from", "request-log", "--zone", "Mars", "a.log"],
+            "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("a.jsonl", "a.log"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main.check([*arguments, "--out", "out"]) == 2
+    assert capsys.readouterr().err == f"ingest: {sentence}\n"
+
+
+def test_a_first_reading_of_counters_needs_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
+    assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after: what counts is the increase\n"

@@ -1,0 +1,135 @@
+"""A whole log in memory: what it says about each partition, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.requestlog.batches import Batch
+from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster
+from purgatory_udf.requestlog.context import Given
+from purgatory_udf.requestlog.translate import Translation, translate
+from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
+
+LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
+FIRST, SECOND = Batch(10, 12, 100, us(20), False, False, -1), Batch(13, 13, 60, us(40), False, False, -1)
+CLUSTER = Cluster(names={T: "t"}, changes=[LEADER])
+GIVEN_ALL = Given({T: "t"}, CLUSTER, {("t", 0): [FIRST]})
+
+# A follower and a consumer wait at the end of the log; a produce of three records wakes the follower, whose next fetch
+# moves the high watermark, which wakes the consumer and answers the produce.
+LOG = [
+    fetched(9, {0: 10}, epoch=0, granted=7, local=1, remote=2.5, wait=2, replica=2, client="f"),
+    fetched(20.4, {0: 10}, {0: 100}, session=7, epoch=1, local=1, remote=9.4, replica=2, client="f"),
+    produced(24, 10, local=1, remote=3),
+    fetched(24.2, {0: 10}, {0: 100}, local=1, remote=12.2),
+    fetched(60, {0: 13}, session=7, epoch=2, local=1, remote=36, replica=2, client="f"),
+]
+
+
+def _said(translation: Translation) -> list[tuple[Any, ...]]:
+    """(ms after the start, what, its offsets)."""
+    told = []
+    for event in translation.events:
+        at = (event["time_us"] - START_US) / 1000
+        if event["type"] == "partition":
+            told.append((at, event["change"], event.get("replica_id"), event.get("offset")))
+        else:
+            (one,) = event["partitions"]
+            offsets = [one[name] for name in ("fetch_offset", "base_offset", "last_offset") if name in one]
+            told.append((at, event["type"], event.get("replica_id"), *offsets))
+    return told
+
+
+def test_a_log_says_what_its_partitions_did_and_the_replay_ends_all_as_the_broker_did() -> None:
+    found = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
+    assert [event["seq"] for event in found.events] == list(range(len(found.events)))
+    said = _said(found)
+    assert [one for one in said if one[1] in ("fetch", "produce")] == [
+        (6.5, "fetch", 2, 10),
+        (11.0, "fetch", 2, 10),
+        (12.0, "fetch", -1, 10),
+        (21.0, "produce", None, 10, 12),
+        (24.0, "fetch", 2, 13),
+    ]
+    assert [one[1:] for one in said if one[1] not in ("fetch", "produce")] == [
+        ("leader", None, None),
+        ("log_end", None, 10),
+        ("replica_end", 2, 10),
+        # The produce is the append of 10 to 12 itself.
+        ("replica_end", 2, 13),
+    ]
+    recorded = {seq: (one.kind, one.outcome, one.remote_ms) for seq, one in found.recorded.items()}
+    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    replayed = {
+        seq: "expired" if ended[seq].expired else "completed" if ended[seq].watched else "at_once" for seq in recorded
+    }
+    assert [(kind, outcome, replayed[seq]) for seq, (kind, outcome, _) in recorded.items()] == [
+        ("follower fetch", "expired", "expired"),
+        ("follower fetch", "completed", "completed"),
+        ("consumer fetch", "completed", "completed"),
+        ("produce acks=-1", "completed", "completed"),
+        ("follower fetch", "expired", "expired"),
+    ]
+
+
+def test_events_name_the_line_they_come_from() -> None:
+    found = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
+    lines = [event["request_id"] for event in found.events if "request_id" in event]
+    assert lines == [f"request-1.log:{line}" for line in (1, 2, 4, 3, 5)]
+
+
+def test_without_batches_the_end_of_an_append_is_the_offset_that_a_follower_asks_for_next() -> None:
+    found = translate(requests(LOG), Given({T: "t"}, CLUSTER))
+    assert (21.0, "produce", None, 10, 12) in _said(found)
+    counts = found.report.counts
+    assert (counts["end_from_offsets"], counts["end_from_batches"], counts["end_supposed"]) == (1, 0, 0)
+
+
+def test_without_names_the_id_is_the_name_and_the_report_says_so() -> None:
+    found = translate(requests(LOG))
+    assert {event["topic"] for event in found.events if event["type"] == "partition"} == {T}
+    assert found.report.counts["unnamed_topic"] == 1
+    assert found.report.counts["isr_supposed"] == 1
+
+
+def test_a_repeated_base_offset_is_a_retry_that_appends_nothing() -> None:
+    found = translate(requests([*LOG, produced(55, 10, local=1)]), GIVEN_ALL)
+    assert found.report.counts["retried_batch"] == 1
+    ends = [event["offset"] for event in found.events if event.get("change") == "log_end"]
+    assert ends == sorted(set(ends))
+
+
+def test_a_produce_without_an_answer_has_the_batch_that_no_other_names() -> None:
+    lines = [*LOG, produced(41, -1, size=60, acks=0, local=1)]
+    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    assert [one[3:] for one in _said(found) if one[1] == "produce"] == [(10, 12), (13, 13)]
+    assert found.report.counts["unanswered_offsets"] == 1
+    assert found.report.counts["acks_zero_errors"] == 1
+
+
+def test_the_controllers_own_traffic_is_left_out_and_counted() -> None:
+    raft = written(5, body("FETCH", {"topics": []}, {}, listener="CONTROLLER"))
+    vote = written(6, body("VOTE", {}, {}))
+    api = written(7, body("API_VERSIONS", {}, {}))
+    found = translate(requests([raft, vote, api]))
+    assert (found.events, found.report.counts["controller"], found.report.counts["no_purgatory"]) == ([], 2, 1)
+
+
+def test_a_body_that_cannot_be_read_is_rejected_with_its_place() -> None:
+    broken = written(5, body("PRODUCE", {"acks": 1}, None))
+    (bad,) = translate(requests([LOG[0], broken])).bad
+    assert bad.place == (0, 2)
+    assert bad.reason.startswith("malformed: PRODUCE 13: KeyError")
+
+
+def test_group_requests_that_a_broker_turned_away_are_no_events() -> None:
+    def heartbeat(at: float, code: int) -> str:
+        asked = {"groupId": "g", "memberId": "m", "generationId": 3}
+        return written(at, body("HEARTBEAT", asked, {"errorCode": code}, version=4, local=0.5))
+
+    found = translate(requests([heartbeat(5, 16), heartbeat(9, 27)]))
+    assert [(event["type"], event["group"], event["generation"]) for event in found.events] == [("heartbeat", "g", 3)]
+    assert found.report.counts["not_coordinator"] == 1
+    assert [one.error for one in found.recorded.values()] == ["REBALANCE_IN_PROGRESS"]
