@@ -75,10 +75,11 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
         raise UserError(f"{options.events}: the table holds no event")
     events, files = staged(spark, options.events, layout, found.events, options.config.batch_events)
     stream = _Stream(spark, options.config, layout, run, found)
-    stream.watches(events, files)
-    stream.run_out_the_clock()
-    stream.watches(events, files)
-    stream.operations()
+    if found.operations:
+        stream.watches(events, files)
+        stream.run_out_the_clock()
+        stream.watches(events, files)
+        stream.operations()
     groups = replay_groups(spark, options.config, layout, run, found, events, files)
     log.info("working out the gauges")
     assert found.first_us is not None and found.last_us is not None
