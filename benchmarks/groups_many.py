@@ -1,0 +1,125 @@
+"""10,000 consumer groups of 3 to 50 members, replayed in several ways, one of them killed on its way: the same tables?
+
+    python -m benchmarks.groups_many --work /tmp/groups
+
+It prints how long each way takes, and ends with status 1 if any table differs. Ways are GROUPING:EVENTS_PER_BATCH, with
+`:kill` where the replay is to be killed (for good, with all its children) once two of its batches are committed, and
+run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from benchmarks.groups_trace import groups_trace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLES = ("completions", "expirations", "group_transitions", "group_disagreements", "purgatory_gauges")
+WAYS = ("shard:500000", "partition:1000000:kill")
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--work", type=Path, required=True, help="folder for the trace and the tables")
+    options.add_argument("--groups", type=int, default=10_000)
+    options.add_argument("--seconds", type=int, default=45, help="length of the trace")
+    options.add_argument("--memory", default="4g", help="of the driver")
+    options.add_argument("ways", nargs="*", default=WAYS, metavar="WAY")
+    asked = options.parse_args()
+    from purgatory_udf.session import build_session
+
+    spark = build_session("groups-many", {"spark.driver.memory": asked.memory})
+    events = _write_trace(spark, asked.work, asked.groups, asked.seconds)
+    digests = []
+    for way in asked.ways:
+        out = asked.work / way.replace(":", "-")
+        seconds = _replay(way, asked.work / "events", out, asked.memory)
+        digests.append({name: _digest(spark, out / name) for name in TABLES})
+        print(f"{way}: {seconds:,.0f} s, {events / seconds:,.0f} events/s", flush=True)
+        print("  " + ", ".join(f"{name} {rows:,}" for name, (rows, _) in digests[-1].items()), flush=True)
+    same = all(digest == digests[0] for digest in digests)
+    print("all tables are the same" if same else "TABLES DIFFER")
+    return 0 if same else 1
+
+
+def _write_trace(spark: SparkSession, work: Path, groups: int, seconds: int) -> int:
+    from purgatory_udf.stream.staging import write_in_time_order
+
+    began = time.monotonic()
+    trace = groups_trace(groups, seconds)
+    count = trace.events.num_rows
+    if not (work / "events" / "_delta_log").is_dir():
+        raw = work / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        for place, at in enumerate(range(0, count, 500_000)):
+            pq.write_table(trace.events.slice(at, 500_000), raw / f"{place:04}.parquet")
+        write_in_time_order(spark.read.parquet(str(raw)), str(work / "events"), count, 100_000)
+        shutil.rmtree(raw)
+    made = time.monotonic() - began
+    print(f"{groups:,} groups, {trace.members:,} members, {count:,} events, made in {made:,.0f} s", flush=True)
+    return count
+
+
+def _replay(way: str, events: Path, out: Path, memory: str) -> float:
+    """Seconds, those until the kill included."""
+    grouping, per_batch, *kill = way.split(":")
+    shutil.rmtree(out, ignore_errors=True)
+    command = [
+        *(
+            str(ROOT / "spark-submit.sh"),
+            "--driver-memory",
+            memory,
+            "replay",
+            "--events",
+            str(events),
+            "--out",
+            str(out),
+        ),
+        *("--set", f"grouping={grouping}", "--batch-events", per_batch),
+    ]
+    began = time.monotonic()
+    if kill:
+        _run_and_kill(command, out / "_replay" / "checkpoints" / "groups" / "commits" / "1")
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def _run_and_kill(command: list[str], sign: Path) -> None:
+    """Kill the process and all its children as soon as the file is there."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    while not sign.exists():
+        if process.poll() is not None:
+            raise SystemExit("the replay ended before it could be killed: fewer events per batch, please")
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    print("killed, and run again", flush=True)
+
+
+def _digest(spark: SparkSession, path: Path) -> tuple[int, int]:
+    """How many rows, and a sum over them that hardly any other rows have."""
+    from pyspark.sql import functions as sf
+
+    table = spark.read.format("delta").load(str(path)).drop("run_id")
+    row = table.agg(
+        sf.count("*").alias("rows"), sf.sum(sf.xxhash64(*table.columns).cast("decimal(38,0)")).alias("sum")
+    ).first()
+    assert row is not None
+    return row.rows, int(row["sum"] or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
