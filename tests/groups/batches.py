@@ -54,13 +54,15 @@ class Batches:
         self.packets: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
+        self._deadlines: dict[str, int] = {}
 
     def take(self, events: Sequence[Event]) -> None:
         """One batch, decided up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
         rows = dict(Requests.of(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
-        for key in {*rows, *self._state}:
+        due = [key for key, deadline_ms in self._deadlines.items() if deadline_ms <= horizon_ms]
+        for key in dict.fromkeys([*rows, *due]):
             self._call(key, rows.get(key), horizon_ms)
 
     def drain(self) -> None:
@@ -72,7 +74,7 @@ class Batches:
         rows = rows if rows is not None else ROWS.empty()
         kept, found = step(key, shelf.take(key), rows, horizon_ms, self._config, self._worth_columns)
         shelf.put(key, kept)
-        self._state[key] = shelf.to_bytes()
+        self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
         self._note(key, found, kept)
         self.packets.append(packet({key: found}))
 

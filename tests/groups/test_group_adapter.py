@@ -24,7 +24,7 @@ from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.tables import EVENTS
 
-_SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+_SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> dict[str, pa.Table]:

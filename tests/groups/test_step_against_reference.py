@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from purgatory_udf.groups.step import WORTH_COLUMNS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, WORTH_COLUMNS)))
 def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)
