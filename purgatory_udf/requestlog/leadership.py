@@ -106,7 +106,8 @@ def _leader(now: _Known, min_isr: int | None) -> dict[str, Any]:
 
 def _ready_us(facts: PartitionFacts, first_us: int) -> int:
     """A new leader turns requests away until the metadata has reached it: it leads from the last of those on."""
-    served = min((one.start_us for one in facts.appends if one.base >= 0), default=2**62)
+    appended = (one.start_us for one in facts.appends if one.base >= 0)
+    served = min([*appended, *(one.at_us for one in facts.positions)], default=2**62)
     early = [one.at_us + 1 for one in facts.troubles if one.error in NOT_READY and one.at_us < served]
     return max([first_us, *early])
 

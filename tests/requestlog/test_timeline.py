@@ -1,0 +1,152 @@
+"""One partition at one broker: from what requests show of it to what its log and leadership did, and when.
+
+Times are milliseconds; each test's events are (when, change, offset or replica and offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from purgatory_udf.requestlog.cluster import GIVEN, Change
+from purgatory_udf.requestlog.context import Context
+from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Trim, Trouble
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.timeline import build_timeline
+from tests.requestlog.lines import START_US, us
+
+NOT_LEADER, UNKNOWN_TOPIC = 6, 3
+NO_REPLICA, THIS, OTHER, THIRD = -1, 1, 2, 3
+
+
+def _append(at: float, base: int = -1, end: int = -1, line: int = -1, **more: Any) -> Append:
+    """Handled from `at` on for 1 ms; a line makes it a produce."""
+    return Append(us(at), us(at + 0.4), us(at + 1), us(at + 1), base=base, end=end, bytes=10, line=line, **more)
+
+
+def _asked(at: float, replica: int, offset: int, log_start: int = -1) -> Position:
+    return Position(us(at), us(at), us(at + 1), us(at), replica, offset, log_start)
+
+
+def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, epoch: int = 0) -> Change:
+    return Change(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
+
+
+def _told(facts: Iterable[Fact], *changes: Change) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+    """Events in time order, and what the report counts."""
+    report = Report()
+    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), Context(changes={("t", 0): [*changes]}), report)
+    told = []
+    for timed in sorted(timeline.events, key=lambda one: (one.at_us, one.rank)):
+        fields = [timed.event[name] for name in ("replica_id", "offset", "isr") if name in timed.event]
+        told.append((round((timed.at_us - START_US) / 1000), timed.event["change"], *fields))
+    return told, dict(report.counts)
+
+
+def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_left_unsaid() -> None:
+    told, counts = _told([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, OTHER, 1)], _led(0))
+    assert told == [
+        (10, "leader", [THIS, OTHER]),
+        (10, "log_end", 0),
+        (11, "log_end", 1),
+        (12, "replica_end", OTHER, 0),
+        (20, "replica_end", OTHER, 1),
+    ]
+    assert counts == {"isr_given": 1}
+
+
+def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_yet() -> None:
+    facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, NO_REPLICA, 1), _asked(21, OTHER, 1)]
+    told, counts = _told(facts, _led(0))
+    assert told[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
+    assert counts["high_watermark_proven"] == 1
+
+
+def test_an_in_sync_set_that_shrinks_counts_when_the_metadata_has_come() -> None:
+    facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(12, THIRD, 0), _asked(20, OTHER, 1)]
+    told, _ = _told(facts, _led(0, (THIS, OTHER, THIRD)), _led(30))
+    assert told[-1] == (90, "isr", [THIS, OTHER])
+
+
+def test_a_transaction_holds_the_last_stable_offset_until_its_marker_is_replicated() -> None:
+    begun = _append(10, 0, 2, line=1, transaction="x")
+    ended = _append(20, ends_transaction="x", records=1)
+    told, _ = _told([begun, _asked(12, OTHER, 0), _asked(14, OTHER, 2), ended, _asked(30, OTHER, 3)], _led(0))
+    assert told[2:] == [
+        (11, "log_end", 2),
+        (12, "last_stable", 0),
+        (12, "replica_end", OTHER, 0),
+        (14, "replica_end", OTHER, 2),
+        (21, "log_end", 3),
+        (30, "last_stable", 3),
+        (30, "replica_end", OTHER, 3),
+    ]
+
+
+def test_an_append_without_a_produce_is_put_at_the_request_that_explains_it_or_before_who_shows_it() -> None:
+    told, counts = _told(
+        [_asked(5, OTHER, 0), _append(10, records=1), _asked(14, OTHER, 1), _asked(30, OTHER, 4)], _led(0)
+    )
+    assert told[2:] == [
+        (5, "replica_end", OTHER, 0),
+        (11, "log_end", 1),
+        (14, "replica_end", OTHER, 1),
+        (30, "log_end", 4),
+        (30, "replica_end", OTHER, 4),
+    ]
+    assert (counts["hidden_confirmed"], counts["hidden_inferred"]) == (1, 1)
+
+
+def test_a_request_that_no_follower_confirms_appends_nothing() -> None:
+    told, _ = _told([_asked(5, OTHER, 0), _append(10, records=1)], _led(0))
+    assert [one for one in told if one[1] == "log_end"] == [(5, "log_end", 0)]
+
+
+def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one() -> None:
+    facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _asked(40, OTHER, 8)]
+    told, counts = _told(facts)
+    assert [one for one in told if one[1] == "log_end"] == [
+        (10, "log_end", 0),
+        (11, "log_end", 3),
+        (21, "log_end", 6),
+        (31, "log_end", 8),
+    ]
+    assert (counts["unanswered_offsets"], counts["isr_supposed"]) == (1, 1)
+
+
+def test_a_new_leader_turns_requests_away_until_it_knows_that_it_leads() -> None:
+    told, _ = _told([Trouble(us(5), NOT_LEADER), Trouble(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0))
+    assert told == [(5, "not_leader"), (5, "log_end", 0), (8, "leader", [THIS, OTHER]), (12, "replica_end", OTHER, 0)]
+
+
+def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_it() -> None:
+    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1))
+    assert told == [
+        (5, "leader", [THIS, OTHER]),
+        (5, "log_end", 0),
+        (5, "replica_end", OTHER, 0),
+        (40, "not_leader"),
+    ]
+
+
+def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:
+    gone = Change(us(35), "t", 0, GIVEN, deleted=True)
+    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(40), UNKNOWN_TOPIC)], _led(0), gone)
+    assert told[-1] == (40, "deleted")
+
+
+def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
+    facts = [_asked(5, OTHER, 0), _append(10, 0, 1, line=1), Trouble(us(40), NOT_LEADER), _append(60, 1, 2, line=2)]
+    told, counts = _told(facts)
+    assert [one[:2] for one in told if one[1] in ("leader", "not_leader", "online")] == [
+        (5, "leader"),
+        (40, "not_leader"),
+        (60, "online"),
+    ]
+    assert counts["status_reported"] == 2
+
+
+def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> None:
+    facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
+    told, _ = _told(facts, _led(0))
+    assert told[-1] == (12, "log_start", 4)
