@@ -1,0 +1,88 @@
+"""Two hundred groups of up to 50 members that heartbeat and crash: cut, sharded, killed, the tables are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from stream.groups_by_hand import Groups
+
+from benchmarks.groups_trace import groups_trace
+from purgatory_udf.columnar.outcome_rows import outcomes_of
+from purgatory_udf.config import INT32_MAX, Config, load
+from purgatory_udf.groups.tables import Tables
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
+from purgatory_udf.stream.group_queries import packer
+from purgatory_udf.stream.packing import CLOCK
+
+Rows = list[tuple[Any, int, bytes]]
+
+
+def batches(events: pa.Table, config: Config, per_batch: int) -> Iterator[Rows]:
+    """Cut between milliseconds; the row that lets the clock run out, and an empty batch, come last."""
+    at, ms = 0, [us // 1000 for us in events["time_us"].to_pylist()]
+    while at < len(ms):
+        end = min(at + per_batch, len(ms))
+        while end < len(ms) and ms[end] == ms[end - 1]:
+            end += 1
+        packed = pa.Table.from_batches(list(packer(config)(iter(events.slice(at, end - at).to_batches()))))
+        times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        yield list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+        at = end
+    yield [(CLOCK, (ms[-1] + INT32_MAX + 2000) * 1000, b"")]
+    yield []
+
+
+def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None = None) -> dict[str, pa.Table]:
+    """The tables in one order. The batch numbered `kill` is lost with all that it found, and run again."""
+    end_us = events["time_us"][-1].as_py()
+    groups = Groups(coordinating(GroupLimits(config.group, False, end_us // 1000)), delay_ms=1)
+    packets: list[bytes] = []
+    for number, rows in enumerate(batches(events, config, per_batch)):
+        before = groups.values.copy(), groups.timers.copy(), groups.latest_us
+        found = groups.batch(rows)
+        if number == kill:
+            groups.values, groups.timers, groups.latest_us = before
+            found = groups.batch(rows)
+        packets += [payload for (payload,) in found]
+        groups.advance()
+    tables = Tables("run", end_us, True)
+    found_tables = {name: tables.rows(name, packets) for name in ("completions", "expirations", "group_transitions")}
+    order = {"group_transitions": ["group", "at", "generation", "to_state"]}
+    return {
+        name: table.sort_by([(column, "ascending") for column in order.get(name, ["operation_id"])])
+        for name, table in found_tables.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def events() -> pa.Table:
+    return groups_trace(200, seconds=45).events
+
+
+def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
+    shards = load(None, ["grouping=shard", "grouping_shards=7"])
+    expected = replayed(events, shards, per_batch=20_000)
+    assert {name: table.num_rows for name, table in expected.items()} == {
+        "completions": 68_827,
+        "expirations": 5633,
+        "group_transitions": 1276,
+    }
+    assert replayed(events, load(None, []), per_batch=30_000, kill=1) == expected
+
+
+def test_they_live_and_crash_as_in_the_reference() -> None:
+    events = groups_trace(12, seconds=45).events
+    found = replayed(events, load(None, ["grouping=shard"]), per_batch=1000)
+    expected = replay(events.to_pylist(), Config())
+    assert outcomes_of(found["completions"], found["expirations"]) == sorted(
+        expected.outcomes, key=lambda one: one.operation_id
+    )
+    assert {answer.error for answer in expected.groups.answers} == {
+        "NONE",
+        "MEMBER_ID_REQUIRED",
+        "REBALANCE_IN_PROGRESS",
+    }
