@@ -15,6 +15,7 @@ from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.step import step
+from purgatory_udf.groups.words import ERRORS
 from purgatory_udf.tables import EVENTS
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
@@ -82,6 +83,25 @@ def test_a_run_stops_at_the_first_gap_of_any_member() -> None:
 
 def test_a_stranger_changes_nothing() -> None:
     assert run((7000, "nobody")) == (1, [], [("a", 16_200), ("b", 16_200)])
+
+
+def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing() -> None:
+    group = GroupTimeline()
+    group.heartbeat(7000, "a", generation=0)
+    group.heartbeat(7100, "a", generation=2)
+    group.commit(7200, "nobody")
+    group.commit(7300, "a")
+    kept = of_two_members()
+    found = take_signs(kept, _rows(group))
+    assert [ERRORS[answer] for answer in found.answers] == [
+        "ILLEGAL_GENERATION",
+        "ILLEGAL_GENERATION",
+        "UNKNOWN_MEMBER_ID",
+        "NONE",
+    ]
+    assert [operation_line(one) for one in outcomes_of(found.ended, 0, "g")] == [
+        "heartbeat g-a: 6200 to 7300 of 16200, completed by offset_commit"
+    ]
 
 
 def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
