@@ -34,7 +34,7 @@ from purgatory_udf.stream.queries import (
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import staged
 from purgatory_udf.stream.survey import Survey, survey
-from purgatory_udf.stream.watch import follow_to_end
+from purgatory_udf.stream.watch import follow_to_end, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -225,11 +225,12 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
         .start()
     )
     others = follow_groups(spark, stream.config, layout, run, events)
-    try:
-        follow_to_end(first, "replay", nothing)
-    finally:
-        for query in (first, second, *others):
-            query.stop()
+    with stopped_by_signal():
+        try:
+            follow_to_end(first, "replay", nothing, beside=(second, *others))
+        finally:
+            for query in (first, second, *others):
+                query.stop()
     return run
 
 

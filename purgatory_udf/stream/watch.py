@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from purgatory_udf.progress import Progress
 
@@ -15,8 +19,11 @@ if TYPE_CHECKING:
 _LOOK_EVERY_SECONDS = 1
 
 
-def follow_to_end(query: StreamingQuery, title: str, found: Survey | None) -> int:
-    """Show batches until the query ends; how many rows its stateful operator dropped as late."""
+def follow_to_end(
+    query: StreamingQuery, title: str, found: Survey | None, beside: Sequence[StreamingQuery] = ()
+) -> int:
+    """Show batches until the query ends; how many rows its stateful operator dropped as late. What a query `beside` it
+    dies of is raised."""
     seen: dict[int, Any] = {}
     with Progress(title) as line:
         try:
@@ -28,10 +35,30 @@ def follow_to_end(query: StreamingQuery, title: str, found: Survey | None) -> in
                         _show(line, progress, seen, found)
                 if ended:
                     break
+                for other in beside:
+                    if not other.isActive:
+                        other.awaitTermination()
         except KeyboardInterrupt:
             query.stop()
             raise
     return sum(state.numRowsDroppedByWatermark for progress in seen.values() for state in progress.stateOperators)
+
+
+@contextmanager
+def stopped_by_signal() -> Iterator[None]:
+    """Whoever asks the process to end (SIGTERM) interrupts it, as the keyboard does: what is in here stops first."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | None) -> None:
