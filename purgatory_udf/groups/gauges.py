@@ -2,6 +2,11 @@
 
 Each operation is on one list: that of its group (rounds and syncs) or of its member's sessions. The check that
 completes it takes it off; if its timer ends it, it stays until the list's next walk, or a purge.
+
+One thing is not known here. Where an operation has no delay at all and its purgatory's wheels lag, its timer runs not
+with the event but when the reaper wakes after it; and what that sets off in the other purgatory may be one purge later
+there. Only a session or an initial delay of 0 ms, which no broker has by default, and an interval of few operations
+can show it.
 """
 
 from __future__ import annotations
