@@ -34,7 +34,7 @@ from purgatory_udf.stream.queries import (
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import staged
 from purgatory_udf.stream.survey import Survey, survey
-from purgatory_udf.stream.watch import follow_to_end, stopped_by_signal
+from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -229,8 +229,9 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
         try:
             follow_to_end(first, "replay", nothing, beside=(second, *others))
         finally:
-            for query in (first, second, *others):
-                query.stop()
+            # What others read from stops first.
+            coordinators, group_tables = others
+            stop_all((first, coordinators, second, group_tables))
     return run
 
 

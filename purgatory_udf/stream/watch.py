@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from purgatory_udf.stream.survey import Survey
 
 _LOOK_EVERY_SECONDS = 1
+_A_MOMENT_SECONDS = 0.05
+_PATIENCE_SECONDS = 30
 
 
 def follow_to_end(
@@ -39,9 +42,23 @@ def follow_to_end(
                     if not other.isActive:
                         other.awaitTermination()
         except KeyboardInterrupt:
-            query.stop()
+            # With others beside it, whoever started them all stops them all.
+            if not beside:
+                query.stop()
             raise
     return sum(state.numRowsDroppedByWatermark for progress in seen.values() for state in progress.stateOperators)
+
+
+def stop_all(queries: Sequence[StreamingQuery]) -> None:
+    """Stop them in this order, each after the batch that it is at, if that does not take too long: a batch that is
+    interrupted is done again, but Spark says so in many lines."""
+    for query in queries:
+        # The interrupt that stops us may have stopped the JVM, too.
+        with suppress(Exception):
+            began = time.monotonic()
+            while query.status["isTriggerActive"] and time.monotonic() - began < _PATIENCE_SECONDS:
+                query.awaitTermination(_A_MOMENT_SECONDS)
+            query.stop()
 
 
 @contextmanager
