@@ -57,7 +57,7 @@ def stop_all(queries: Sequence[StreamingQuery]) -> None:
         with suppress(Exception):
             began = time.monotonic()
             while query.status["isTriggerActive"] and time.monotonic() - began < _PATIENCE_SECONDS:
-                query.awaitTermination(_A_MOMENT_SECONDS)
+                time.sleep(_A_MOMENT_SECONDS)
             query.stop()
 
 
