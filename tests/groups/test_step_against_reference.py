@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from batches import in_batches, reference_of
 from group_strategies import GroupTraffic, group_traffic
+from group_timeline import GroupTimeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purgatory_udf.config import Config
 from purgatory_udf.groups.step import WORTH_COLUMNS
 
 
@@ -18,3 +20,20 @@ def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: li
     assert {key: told.in_order() for key, told in batches.told.items()} == {
         key: told.in_order() for key, told in expected.items()
     }
+
+
+def test_signs_that_come_when_timers_have_ended_the_stable_time_are_no_run() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6100, "b")
+    group.sync(6200, "a")
+    group.heartbeat(6500, "b")
+    group.rejoin(7000, "b")
+    #   16,200: a's session expires, and the round that follows waits for b
+    group.heartbeat(16_400, "b")
+    group.heartbeat(16_450, "a")
+    config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
+    found = in_batches(group.events, config, [4], worth_columns=1).told["0/g"].in_order()
+    assert [answer.error for answer in found.answers[-2:]] == ["REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"]
+    assert found == reference_of(group.events, config)["0/g"].in_order()
