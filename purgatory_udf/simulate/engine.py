@@ -30,6 +30,8 @@ class Engine(Replayer):
     def __init__(self, config: Config, start_ms: int) -> None:
         super().__init__(config, start_ms)
         self._coordinators: dict[int, GroupCoordinator] = {}
+        self._passed_ms = start_ms
+        self._due_now = False
 
     def submit(self, event: Event, respond: Respond | None = None) -> None:
         """Apply an event; `respond` is told its answer, now or when a later event or the time ends the wait."""
@@ -37,17 +39,22 @@ class Engine(Replayer):
         self.pass_time(now_ms)
         kind = event["type"]
         if kind in REQUESTS:
-            self.operations.append(REQUESTS[kind](self.cluster, event, respond))
+            operation = REQUESTS[kind](self.cluster, event, respond)
+            self.operations.append(operation)
+            self._due_now = not operation.completed and operation.deadline_ms <= now_ms
         elif kind in GROUP_EVENTS:
             self.coordinator(event["broker"]).handle(group_request(event, self.config.group, respond))
+            self._due_now = True
         elif kind == "partition":
             apply_change(self.cluster, event)
-        # A wait of no time is over by now.
         self.pass_time(now_ms)
 
     def pass_time(self, now_ms: int) -> None:
-        """Expire what is due."""
-        self.cluster.clock.advance_to(now_ms)
+        """Expire what is due: a wait of no time is, in the millisecond in which it began."""
+        if self._due_now or now_ms > self._passed_ms:
+            self._due_now = False
+            self._passed_ms = now_ms
+            self.cluster.clock.advance_to(now_ms)
 
     def next_due_ms(self) -> int | None:
         """Nothing expires before."""

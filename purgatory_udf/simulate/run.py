@@ -4,59 +4,77 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.simulate.check import check
+from purgatory_udf.simulate.check import check as check_replay
 from purgatory_udf.simulate.closed_loop import ClosedLoop
 from purgatory_udf.simulate.jsonl import write_jsonl
+from purgatory_udf.simulate.open_loop.workload import Workload
+from purgatory_udf.simulate.open_loop.write import events_of, write_events
 from purgatory_udf.simulate.output import Output, make_room, write
 from purgatory_udf.simulate.report import Teller, summary
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.stream import runs
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.runs import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-@dataclass(frozen=True)
-class Request:
-    """A scenario as it is to be played, and where its tables go."""
-
-    scenario: Scenario
-    out: str
-    jsonl: Path | None = None
-    check: bool = False
-    overwrite: bool = False
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return self.scenario.model_dump(mode="json")
-
-    @property
-    def run_id(self) -> str:
-        return f"simulate-{hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:12]}"
+Say = Callable[[str], None]
 
 
-def varied(scenario: Scenario, seed: int | None, duration_s: float | None, scale: float) -> Scenario:
-    """The scenario with another seed, length, or number of clients."""
-    changes: dict[str, Any] = {"seed": seed, "duration_s": duration_s}
-    kept = {key: value for key, value in changes.items() if value is not None}
-    return scenario.scaled(scale).model_copy(update=kept)
+class Played:
+    """A scenario with another seed, length, or number of clients; the same asked again has the same name."""
+
+    def __init__(self, scenario: Scenario, seed: int | None, duration_s: float | None, scale: float) -> None:
+        changes = {"seed": seed, "duration_s": duration_s}
+        given = {key: value for key, value in changes.items() if value is not None}
+        self.scenario = scenario.scaled(scale).model_copy(update=given)
+        self.settings: dict[str, Any] = self.scenario.model_dump(mode="json")
+        self.run_id = _name("simulate", self.settings)
 
 
-def simulate(spark: SparkSession, request: Request, say: Callable[[str], None]) -> None:
-    output = Output(request.out, request.run_id, request.overwrite)
+def simulate(
+    spark: SparkSession, played: Played, output: Output, say: Say, jsonl: Path | None = None, check: bool = False
+) -> None:
+    """The closed loop."""
     make_room(spark, output)
-    simulated = ClosedLoop(request.scenario).run(Teller(say))
-    if request.jsonl is not None:
-        write_jsonl(simulated.events, request.jsonl)
+    simulated = ClosedLoop(played.scenario).run(Teller(say))
+    if jsonl is not None:
+        write_jsonl(simulated.events, jsonl)
     say(f"writing {len(simulated.events):,} events")
-    write(spark, output, simulated, request.settings)
-    print("\n".join(summary(simulated, request.out)))
-    if request.check:
+    write(spark, output, simulated, played.settings)
+    print("\n".join(summary(simulated, output.out)))
+    if check:
         say("replaying the trace")
-        verdict = check(spark, request.out, request.overwrite)
+        verdict = check_replay(spark, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))
         verdict.require_agreement()
+
+
+def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, say: Say) -> None:
+    """The open loop."""
+    settings = asdict(workload)
+    output = Output(out, _name("open-loop", settings), overwrite)
+    make_room(spark, output)
+    run, began = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
+    say(f"making {workload.events:,} events in {workload.slices:,} slices of time")
+    write_events(events_of(spark, workload, output.run_id), output.events)
+    seconds = time.perf_counter() - began
+    runs.save(spark, Layout(out).table("runs"), run.finished({"events": workload.events}))
+    lines = [
+        f"events    {workload.events:,}  {out.removeprefix('file://')}/events",
+        f"requests  {workload.produces:,} produces and {workload.fetches:,} fetches of {workload.keys} partitions each",
+        f"time      {workload.length_us / 1e6:,.1f} s of the trace in {seconds:.1f} s "
+        f"({workload.events / seconds:,.0f} events/s)",
+    ]
+    print("\n".join(lines))
+
+
+def _name(job: str, settings: dict[str, Any]) -> str:
+    return f"{job}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"

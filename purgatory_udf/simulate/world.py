@@ -71,7 +71,8 @@ class World:
         due_ms = self.engine.next_due_ms()
         if due_ms is None:
             return
-        due_us = max(due_ms * 1000, self.now_us)
+        # What was due in this millisecond has ended: a bucket that has begun holds something for later.
+        due_us = max(due_ms, self.now_ms + 1) * 1000
         if self._wakes_us is None or due_us < self._wakes_us:
             self._wakes_us = due_us
             self.later(due_us - self.now_us, self._wake)
