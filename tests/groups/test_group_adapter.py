@@ -110,6 +110,16 @@ def test_events_out_of_order_within_the_allowed_disorder_change_nothing(
     assert told(streamed(batches, config)) == expected(traffic.events, config)
 
 
+def test_what_may_still_be_preceded_waits() -> None:
+    """5 ms of disorder: after an event at 10,005 another may come from 10,000 on, before b's that is here already."""
+    group = GroupTimeline()
+    group.until(10_005)
+    group.join(10_000.9, "b")
+    group.join(10_000.1, "a")
+    config = Config.model_validate({"group": {"min_session_timeout_ms": 0}, "max_disorder_ms": 5})
+    assert told(streamed([[event] for event in group.events], config)) == expected(group.events, config)
+
+
 @_SOME
 @given(group_traffic())
 def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
