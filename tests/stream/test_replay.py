@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import oracle_traces
 import pyarrow as pa
+import pytest
 
 from purgatory_udf.columnar.engine import event_table
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import load
 from purgatory_udf.outcomes import Outcome
+from purgatory_udf.stream import delta
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Tables = dict[str, pa.Table]
 
 TABLES = ("completions", "expirations", "watches", "purgatory_gauges")
 
@@ -31,7 +40,7 @@ def _write_events(spark: SparkSession, events: list[dict[str, Any]], folder: Pat
     return str(folder / "events")
 
 
-def _rows(spark: SparkSession, out: Path) -> dict[str, pa.Table]:
+def _rows(spark: SparkSession, out: Path) -> Tables:
     """Every table without its run, in one order."""
     tables = {}
     for name in TABLES:
@@ -41,7 +50,7 @@ def _rows(spark: SparkSession, out: Path) -> dict[str, pa.Table]:
     return tables
 
 
-def _outcomes(tables: dict[str, pa.Table]) -> list[Outcome]:
+def _outcomes(tables: Tables) -> list[Outcome]:
     run = [pa.array([""] * tables[name].num_rows, pa.string()) for name in TABLES[:2]]
     completions, expirations = (
         tables[name].append_column("run_id", column) for name, column in zip(TABLES, run, strict=False)
@@ -49,17 +58,64 @@ def _outcomes(tables: dict[str, pa.Table]) -> list[Outcome]:
     return outcomes_of(completions, expirations)
 
 
-def test_a_trace_ends_as_in_kafka_in_many_batches_by_partition_and_in_one_by_shard(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    trace = oracle_traces.load("tiny-2")
-    events = _write_events(spark, trace.events, tmp_path / "trace")
-    many, one = tmp_path / "many", tmp_path / "one"
-    run = run_replay(spark, ReplayOptions(events, str(many), load(None, ["batch_events=200"])))
+@pytest.fixture(scope="module")
+def trace() -> oracle_traces.OracleTrace:
+    return oracle_traces.load("tiny-2")
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _write_events(spark, trace.events, tmp_path_factory.mktemp("trace") / "in")
+
+
+@pytest.fixture(scope="module")
+def in_many_batches(spark: SparkSession, events: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Tables]:
+    """What a replay by partition answers, a few hundred events at a time."""
+    out = tmp_path_factory.mktemp("many")
+    run = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=200"])))
+    return run, _rows(spark, out)
+
+
+def test_a_trace_ends_as_in_kafka(trace: oracle_traces.OracleTrace, in_many_batches: tuple[Run, Tables]) -> None:
+    run, found = in_many_batches
     assert run.counts["open"] == 0
-    found = _rows(spark, many)
     assert trace.rows(_outcomes(found)) == trace.outcomes
-    shards = load(None, ["grouping=shard", "grouping_shards=3"])
-    again = run_replay(spark, ReplayOptions(events, str(one), shards))
+
+
+def test_one_batch_by_shard_over_seven_partitions_answers_the_same(
+    spark: SparkSession, events: str, tmp_path: Path, in_many_batches: tuple[Run, Tables]
+) -> None:
+    run, found = in_many_batches
+    usual = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    try:
+        shards = load(None, ["grouping=shard", "grouping_shards=3"])
+        again = run_replay(spark, ReplayOptions(events, str(tmp_path / "out"), shards))
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
-    assert _rows(spark, one) == found
+    assert _rows(spark, tmp_path / "out") == found
+
+
+@pytest.mark.end_to_end
+def test_a_replay_that_was_killed_goes_on_where_it_was(
+    spark: SparkSession, events: str, tmp_path: Path, in_many_batches: tuple[Run, Tables]
+) -> None:
+    run, found = in_many_batches
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "jobs.replay", "--events", events, "--out", str(out), "--batch-events", "300"]
+    root = Path(__file__).resolve().parents[2]
+    # A group of its own, so that the JVM dies with it; what it says comes line by line.
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "replay: batch 0" in line:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "".join(said)
+    assert not delta.is_table(spark, str(out / "purgatory_gauges")), "it had not come to the end"
+    again = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=300"])))
+    assert again.run_id == run.run_id
+    assert _rows(spark, out) == found
