@@ -8,7 +8,23 @@ from pathlib import Path
 from purgatory_udf.errors import UserError
 
 
+def local_folder(out: str) -> Path | None:
+    """The folder, if it can only be this machine's."""
+    if out.startswith("file:"):
+        return Path(out.removeprefix("file:").replace("//", "", 1))
+    return None if "://" in out or os.environ.get("HADOOP_CONF_DIR") else Path(out)
+
+
 def require_folder(out: str) -> None:
     """Raise if there is no such folder; a place that only Spark can look at may be anything."""
-    if "://" not in out and not os.environ.get("HADOOP_CONF_DIR") and not Path(out).is_dir():
+    folder = local_folder(out)
+    if folder is not None and not folder.is_dir():
         raise UserError(f"{out}: no such folder")
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names are one folder's, be it named from here, from the root, or as a URI."""
+    here, there = local_folder(one), local_folder(other)
+    if here is None or there is None:
+        return one.rstrip("/") == other.rstrip("/")
+    return here.absolute() == there.absolute()

@@ -84,11 +84,17 @@ class RunTables:
         return reader.load(path)
 
 
-def as_table(frame: DataFrame, schema: pa.Schema, run_id: str) -> DataFrame:
-    """The frame's columns in the schema's order and types; every row names its run."""
-    columns = [field for field in from_arrow_schema(schema).fields if field.name != "run_id"]
-    named = [sf.col(field.name).cast(field.dataType).alias(field.name) for field in columns]
-    return frame.select(sf.lit(run_id).alias("run_id"), *named)
+def as_table(frame: DataFrame, schema: pa.Schema, run_id: str, **constants: str) -> DataFrame:
+    """The frame's columns in the schema's order and types; every row names its run, and has these constants."""
+    named = {"run_id": run_id, **constants}
+    return frame.select(
+        *(
+            (sf.lit(named[field.name]) if field.name in named else sf.col(field.name).cast(field.dataType)).alias(
+                field.name
+            )
+            for field in from_arrow_schema(schema).fields
+        )
+    )
 
 
 def window_start(moment: str, window_ms: int) -> Column:

@@ -347,6 +347,31 @@ METRICS_REBALANCES = pa.schema(
     ]
 )
 
+# An operation that a variant of the settings changes anything of; null where one of both has no end for it.
+WHAT_IF = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("variant", pa.string()),
+        ("operation_id", pa.int64()),
+        ("kind", pa.string()),
+        ("broker", pa.int32()),
+        ("request_id", pa.string()),
+        ("client_id", pa.string()),
+        ("key", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("change", pa.string()),
+        ("baseline_expired", pa.bool_()),
+        ("variant_expired", pa.bool_()),
+        ("baseline_completed_by", pa.string()),
+        ("variant_completed_by", pa.string()),
+        ("baseline_wait_ms", pa.int64()),
+        ("variant_wait_ms", pa.int64()),
+        ("shift_ms", pa.int64()),
+        ("baseline_bytes", pa.int64()),
+        ("variant_bytes", pa.int64()),
+    ]
+)
+
 METRICS = {
     "metrics/expires": METRICS_EXPIRES,
     "metrics/operations": METRICS_OPERATIONS,

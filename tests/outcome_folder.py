@@ -64,8 +64,8 @@ def _group() -> GroupTimeline:
     return group
 
 
-def write_folder(out: Path, events: list[Event], config: Config | None = None, finished: bool = True) -> Replay:
-    """Every table of a replay of these events; unfinished, only what a running one has by then."""
+def write_folder(out: Path, events: list[Event], config: Config | None = None, events_path: str = "") -> Replay:
+    """Every table of a replay of these events; those of a variant name the events that they share."""
     config = config or Config()
     replayed = replay(events, config)
     table = event_table([_typed(event) for event in events])
@@ -80,13 +80,14 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, f
         "expirations": pa.concat_tables([*(each[1] for each in ends), _ends(groups, True, last_us)]),
         "watches": pa.concat_tables([watch_table(*each, RUN_ID) for each in settled]),
     }
-    if finished:
-        tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))
-        rows = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
-        tables["purgatory_gauges"] = _rows("purgatory_gauges", rows)
+    gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
+    tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))
+    tables["purgatory_gauges"] = _rows("purgatory_gauges", gauges)
+    if events_path:
+        del tables["events"]
     for name, rows_of_it in tables.items():
         write_deltalake(str(out / name), rows_of_it)
-    write_deltalake(str(out / "runs"), _runs(out, len(events), replayed, finished))
+    write_deltalake(str(out / "runs"), _runs(out, config, len(events), replayed, events_path))
     return replayed
 
 
@@ -123,18 +124,18 @@ def _transition(change: Transition) -> Row:
     return asdict(change) | {"at": at_us(change.at_us), "members": list(change.members)}
 
 
-def _runs(out: Path, events: int, replayed: Replay, finished: bool) -> pa.Table:
+def _runs(out: Path, config: Config, events: int, replayed: Replay, events_path: str) -> pa.Table:
     now = datetime.now(UTC)
     counts = {"events": events, "operations": len(replayed.outcomes) + len(replayed.open), "open": len(replayed.open)}
     row = {
         "job": "replay",
-        "status": "finished" if finished else "running",
-        "trace": json.dumps({"events": str(out / "events")}),
-        "configuration": Config().model_dump_json(),
+        "status": "finished",
+        "trace": json.dumps({"events": events_path or str(out / "events"), "ingest": "story"}),
+        "configuration": config.model_dump_json(),
         "versions": "{}",
-        "counts": json.dumps(counts if finished else {}),
+        "counts": json.dumps(counts),
         "started_at": now,
-        "finished_at": now if finished else None,
-        "wall_seconds": 1.0 if finished else None,
+        "finished_at": now,
+        "wall_seconds": 1.0,
     }
     return _rows("runs", [row])

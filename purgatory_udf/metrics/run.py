@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from purgatory_udf.errors import UserError
 from purgatory_udf.metrics.meters import expires
 from purgatory_udf.metrics.operations import by_window, causes
 from purgatory_udf.metrics.options import MetricsOptions
@@ -12,6 +13,7 @@ from purgatory_udf.metrics.purgatories import purgatories
 from purgatory_udf.metrics.rebalances import rebalances
 from purgatory_udf.metrics.waits import waits
 from purgatory_udf.run_tables import RunTables, as_table
+from purgatory_udf.stream import delta
 from purgatory_udf.tables import METRICS
 
 if TYPE_CHECKING:
@@ -40,17 +42,30 @@ class Metrics:
         return self.frames[f"metrics/{name}"]
 
 
-def write_metrics(spark: SparkSession, out: str, options: MetricsOptions) -> Metrics:
-    """Write every table of `METRICS` anew from what the replay under `out` has written so far."""
+def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder: str = "") -> Metrics:
+    """Write every table of `METRICS` anew from what the replay under `out` has written so far; beside its tables, or
+    in a folder there."""
     tables = RunTables(spark, out)
     frames = {}
     for name, frame in _frames(tables, options).items():
-        path = tables.layout.table(name)
+        path = tables.layout.table(f"{folder}{name}")
         # One file, in order: what is counted is small, but nothing before it may be done by a single task.
         written = as_table(frame, METRICS[name], tables.run.run_id).repartition(1).sortWithinPartitions(*_ORDER[name])
         written.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
         frames[name] = spark.read.format("delta").load(path)
     return Metrics(tables, options, frames)
+
+
+def read_metrics(spark: SparkSession, out: str) -> Metrics:
+    """The tables as `write_metrics` left them there."""
+    tables = RunTables(spark, out)
+    if not all(delta.is_table(spark, tables.layout.table(name)) for name in METRICS):
+        raise UserError(f"{out}: no metrics there (metrics --out {out} makes them)")
+    return Metrics(
+        tables,
+        MetricsOptions(),
+        {name: spark.read.format("delta").load(tables.layout.table(name)) for name in METRICS},
+    )
 
 
 def _frames(tables: RunTables, options: MetricsOptions) -> dict[str, DataFrame]:

@@ -1,0 +1,110 @@
+"""The page: everything in one file, so that it opens without a network, years later, from a mail's attachment.
+
+Names come from traces, and so from anybody: they are text wherever they stand, never markup, never script.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from purgatory_udf.printing import Cell, Table
+from purgatory_udf.report.skin import SCRIPT, STYLE
+
+# The browser itself refuses whatever is not in the file. (Vega makes functions of its own expressions.)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, and what follows: markup that the functions below have made."""
+
+    title: str
+    said: str
+    body: str
+
+
+def page(title: str, said: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
+    """The whole file. `top`: markup above the sections; `specs`: the pictures, by the names of their figures."""
+    parts = "\n".join(map(_section, sections))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p class=soft>{escape(said)}</p>
+<noscript><p class=expired>The pictures are drawn by scripts in this file; this browser runs none.</p></noscript>
+{top}
+{parts}
+<script type="application/json" id="pictures">{_data(specs)}</script>
+<script>{_library()}</script>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    said = f"<p class=soft>{escape(section.said)}</p>" if section.said else ""
+    return f"<section><h2>{escape(section.title)}</h2>\n{said}\n{section.body}</section>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Large numbers beside each other, each with what it counts."""
+    cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
+    return f"<div class=facts>{cards}</div>"
+
+
+def figure(name: str) -> str:
+    """Where the picture of that name is drawn."""
+    return f"<figure id={name}></figure>"
+
+
+def table(of: Table) -> str:
+    numeric = [all(isinstance(row[at], int | float | None) for row in of.rows) for at in range(len(of.columns))]
+    head = "".join(_cell("th", text, number) for text, number in zip(of.columns, numeric, strict=True))
+    rows = "".join(
+        f"<tr>{''.join(_cell('td', value, number) for value, number in zip(row, numeric, strict=True))}</tr>\n"
+        for row in of.rows
+    )
+    return f"<div class=scroll><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+
+
+def stories(told: Sequence[tuple[str, Sequence[str], bool]]) -> str:
+    """Each a title that opens to its lines; those that expired stand out."""
+    return "\n".join(
+        f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
+        f"<pre>{escape(chr(10).join(lines))}</pre></details>"
+        for title, lines, expired in told
+    )
+
+
+def _cell(tag: str, value: Cell, number: bool) -> str:
+    text = "–" if value is None else value if isinstance(value, str) else f"{value:,}"
+    return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+
+
+def _data(specs: dict[str, dict[str, Any]]) -> str:
+    """JSON in which nothing can end the element that it stands in."""
+    return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed, as a Python package ships them."""
+    import altair as alt
+    import vl_convert
+
+    version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
+    # In a script element, an end tag would end it wherever it stands.
+    return bundle.replace("</script", "<\\/script")

@@ -1,0 +1,83 @@
+"""From a replay's folder to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from purgatory_udf.metrics.options import MetricsOptions
+from purgatory_udf.metrics.overview import Totals, overview, totals
+from purgatory_udf.metrics.run import Metrics, write_metrics
+from purgatory_udf.report import page
+from purgatory_udf.report.charts import Spec, charts
+from purgatory_udf.report.page import Section
+from purgatory_udf.report.pictures import pictures
+from purgatory_udf.report.slowest import slowest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STORIES_OF_EACH_KIND = 3
+_FOLDER = "_report/"
+
+# The pictures, in their order on the page, and what each lets one see.
+_FIGURES = {
+    "ends": ("When operations ended", "Each column counts those that ended in it, by kind: on arrival, after a wait, "
+             "or by their timer."),
+    "purgatories": ("How full the purgatories were", "The most that each gauge read in a column's time. Dead entries "
+                    "are those of operations that have ended; a triangle marks a purge."),
+    "waits": ("How long operations waited, and what ended that", "Only those that had to wait; each bar is twice as "
+              "wide in time as the one before."),
+    "topics": ("Which topics' requests expired, and when", "A request counts once for each of its topics."),
+    "groups": ("What groups went through", "The state of each group over time; after the trace's end, members count "
+               "as silent."),
+}  # fmt: skip
+
+
+def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
+    """Write the page. Its metrics have windows of their own, and leave the user's alone."""
+    metrics = write_metrics(spark, out, options, _FOLDER)
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(report_page(metrics), encoding="utf-8")
+    return html
+
+
+def report_page(metrics: Metrics) -> str:
+    """The report as HTML."""
+    tables = metrics.tables
+    drawn, found = pictures(metrics), totals(metrics)
+    specs = charts(drawn)
+    state = "" if tables.finished else " Still running, or interrupted: this is what it has written so far."
+    said = f"From {found.first} to {found.last} (UTC); a column of time is {_spoken(drawn.width_ms)}.{state}"
+    sections = [*_figures(specs), *_told(metrics, found)]
+    return page.page(f"Replay {tables.run.run_id}", said, page.facts(_facts(found)), sections, specs)
+
+
+def _facts(found: Totals) -> Iterator[tuple[str, str]]:
+    yield f"{found.operations:,}", "operations ended"
+    yield f"{found.waited_percent} %", "had to wait"
+    late = f" ({found.after_end:,} after the trace's end)" if found.after_end else ""
+    yield f"{found.expired:,}", f"expired{late}"
+    seconds = sum(row.waited_ms for row in found.kinds) / 1000
+    yield f"{seconds:,.1f} s", "waited in all"
+
+
+def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
+    for name, (title, said) in _FIGURES.items():
+        if name in specs:
+            yield Section(title, said, page.figure(name))
+
+
+def _told(metrics: Metrics, found: Totals) -> Iterator[Section]:
+    told = [(one.title, one.lines, one.expired) for one in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
+    if told:
+        said = "Of each kind those that waited longest, first those that expired. A click tells an operation's story."
+        yield Section("The slowest operations", said, page.stories(told))
+    for table in overview(metrics, found):
+        if table.rows:
+            yield Section(table.title, "", page.table(table))
+
+
+def _spoken(width_ms: int) -> str:
+    return f"{width_ms / 1000:g} s" if width_ms >= 1000 else f"{width_ms} ms"

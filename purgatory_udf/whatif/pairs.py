@@ -1,0 +1,68 @@
+"""Every operation under the baseline beside the same one under a variant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from purgatory_udf.run_tables import RunTables
+
+SAME, APPEARS, VANISHES, OTHERWISE, LONGER, SHORTER, ONLY_ONE = (
+    "same",
+    "expiration appears",
+    "expiration vanishes",
+    "ended by something else",
+    "waits longer",
+    "waits less",
+    "in one of both only",
+)
+CHANGES = (APPEARS, VANISHES, OTHERWISE, LONGER, SHORTER, ONLY_ONE)
+
+_WHO = ("operation_id", "kind")
+_NAMED = ("broker", "request_id", "client_id", "key", "started_at")
+
+
+def pairs(baseline: RunTables, variant: RunTables) -> DataFrame:
+    """One row an operation, with its `change`. What one side has no end for (it was open, or its group never began
+    it) is null there."""
+    left, right = (_side(tables, name) for tables, name in ((baseline, "baseline"), (variant, "variant")))
+    both = left.join(right, [*_WHO], "full")
+    named = [sf.coalesce(f"baseline_{name}", f"variant_{name}").alias(name) for name in _NAMED]
+    ends = [
+        f"{side}_{what}"
+        for what in ("expired", "completed_by", "wait_ms", "watched", "bytes")
+        for side in ("baseline", "variant")
+    ]
+    shift = (sf.col("variant_wait_ms") - sf.col("baseline_wait_ms")).alias("shift_ms")
+    return both.select(*_WHO, *named, *ends, shift, _change().alias("change"))
+
+
+def differing(paired: DataFrame) -> DataFrame:
+    """Those that a variant changes anything of."""
+    return paired.where(sf.col("change") != SAME)
+
+
+def _side(tables: RunTables, name: str) -> DataFrame:
+    columns = (*_NAMED, "expired", "completed_by", "wait_ms", "watched", "bytes")
+    return tables.ended().select(*_WHO, *(sf.col(column).alias(f"{name}_{column}") for column in columns))
+
+
+def _change() -> Column:
+    before, after = sf.col("baseline_expired"), sf.col("variant_expired")
+    same_end = (sf.col("baseline_completed_by") == sf.col("variant_completed_by")) & sf.col(
+        "baseline_bytes"
+    ).eqNullSafe(sf.col("variant_bytes"))
+    shift = sf.col("variant_wait_ms") - sf.col("baseline_wait_ms")
+    return (
+        sf.when(before.isNull() | after.isNull(), ONLY_ONE)
+        .when(~before & after, APPEARS)
+        .when(before & ~after, VANISHES)
+        .when(shift > 0, LONGER)
+        .when(shift < 0, SHORTER)
+        .when(~same_end, OTHERWISE)
+        .otherwise(SAME)
+    )

@@ -1,0 +1,82 @@
+"""From a table of events and some variants to what they change: a table, lines to read, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from purgatory_udf.printing import Table
+from purgatory_udf.report import page
+from purgatory_udf.report.page import Section
+from purgatory_udf.run_tables import RunTables, as_table
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.tables import WHAT_IF
+from purgatory_udf.whatif import BASELINE, HELD_FIXED
+from purgatory_udf.whatif.comparison import counted, ends_table, purgatories_table
+from purgatory_udf.whatif.pairs import differing, pairs
+from purgatory_udf.whatif.pictures import what_if_charts
+from purgatory_udf.whatif.replays import replays
+from purgatory_udf.whatif.variants import Variant
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIGURES = {
+    "expired": ("Expirations over time", "How many operations expired in a column's time."),
+    "waits": ("Waits", "How many operations waited that long, of those that had to wait."),
+    "sizes": ("PurgatorySize", "The most that the gauge read in a column's time."),
+}
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What came of it: a table for each variant, one of purgatories, and the folder of each replay."""
+
+    folders: dict[str, str]
+    ends: list[Table]
+    purgatories: Table
+
+    def lines(self) -> Iterator[str]:
+        yield HELD_FIXED
+        for table in (*self.ends, self.purgatories):
+            yield ""
+            yield from table.lines() if table.rows else [table.title]
+        yield ""
+        yield from (f"Tables of {name}: {folder}" for name, folder in self.folders.items())
+
+
+def what_if(spark: SparkSession, events: str, out: str, variants: list[Variant], html: Path | None) -> WhatIf:
+    """Replay the variants (the first is the baseline), write `what_if`, and draw the page."""
+    folders = replays(spark, events, out, variants)
+    return compare(spark, out, folders, html)
+
+
+def compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path | None) -> WhatIf:
+    """Hold replayed variants, by their folders, against the baseline's."""
+    read = {folder: RunTables(spark, folder) for folder in dict.fromkeys(folders.values())}
+    runs = {name: read[folder] for name, folder in folders.items()}
+    baseline = runs[BASELINE]
+    path = Layout(out).table("what_if")
+    ends = []
+    for place, (name, tables) in enumerate(each for each in runs.items() if each[0] != BASELINE):
+        paired = pairs(baseline, tables)
+        ends.append(ends_table(name, counted(paired)))
+        rows = as_table(differing(paired), WHAT_IF, baseline.run.run_id, variant=name)
+        writer = rows.write.format("delta").mode("append" if place else "overwrite")
+        writer.option("overwriteSchema", "false" if place else "true").save(path)
+    found = WhatIf(folders, ends, purgatories_table(runs))
+    if html is not None:
+        _write_page(found, runs, html)
+    return found
+
+
+def _write_page(found: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
+    specs = what_if_charts(runs)
+    tables = [Section(table.title, "", page.table(table) if table.rows else "") for table in found.ends]
+    drawn = [Section(*_FIGURES[name], page.figure(name)) for name in specs]
+    purgatories = Section(found.purgatories.title, "", page.table(found.purgatories))
+    sections = [*tables, *drawn, purgatories]
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(page.page("What if", HELD_FIXED, "", sections, specs), encoding="utf-8")

@@ -1,0 +1,84 @@
+"""The variants that a user names: `--variant half produce.timeout_ms=x0.5 fetch.max_wait_ms=x0.5 --variant …`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from purgatory_udf.config import Config, load
+from purgatory_udf.errors import UserError
+from purgatory_udf.whatif import BASELINE
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    config: Config
+
+
+@dataclass
+class _Words:
+    name: str
+    settings: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+def variants(words: Iterable[str], config: Path | None, settings: list[str]) -> list[Variant]:
+    """The baseline, then each variant: the baseline's settings, with its own on top.
+
+    A word with `=` is a setting, one that ends in .yaml is a file of settings, any other is the next variant's name.
+    """
+    named: list[_Words] = []
+    for word in words:
+        if "=" not in word and not word.endswith((".yaml", ".yml")):
+            named.append(_Words(word))
+        elif not named:
+            raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
+        elif "=" in word:
+            named[-1].settings.append(word)
+        else:
+            named[-1].files.append(word)
+    for each in named:
+        _check(each, named)
+    baseline = Variant(BASELINE, load(config, settings))
+    return [baseline, *(_variant(each, config, settings) for each in named)]
+
+
+def _check(one: _Words, named: list[_Words]) -> None:
+    if not _NAME.fullmatch(one.name) or one.name == BASELINE:
+        raise UserError(f"--variant {one.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
+    if sum(other.name == one.name for other in named) > 1:
+        raise UserError(f"--variant {one.name}: named twice")
+    if not one.settings and not one.files:
+        raise UserError(f"--variant {one.name}: no setting follows (--variant NAME key=value…)")
+    if len(one.files) > 1 or (one.files and one.settings):
+        raise UserError(f"--variant {one.name}: give either one file of settings or settings")
+
+
+def _variant(one: _Words, config: Path | None, settings: list[str]) -> Variant:
+    try:
+        if one.files:
+            load(one.files[0])
+            return Variant(one.name, _over(config, settings, Path(one.files[0])))
+        return Variant(one.name, load(config, [*settings, *one.settings]))
+    except UserError as error:
+        raise UserError(f"--variant {one.name}: {error}") from None
+
+
+def _over(config: Path | None, settings: list[str], file: Path) -> Config:
+    """The baseline's settings, with those that the file gives on top."""
+    given = load(file).model_dump(exclude_unset=True)
+    flat = [f"{key}={value}" for key, value in _flat(given)]
+    return load(config, [*settings, *flat])
+
+
+def _flat(values: dict[str, object], at: str = "") -> Iterable[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", "" if value is None else value

@@ -1,0 +1,52 @@
+"""A user's mistake is told in one line and ends with status 2, before Spark is started."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+MISTAKES = [
+    (
+        "metrics",
+        ["--out", "{here}", "--by", "colour"],
+        "--by colour: unknown (there are broker, topic, partition, client, group)",
+    ),
+    ("metrics", ["--out", "{here}/none"], "{here}/none: no such folder"),
+    ("report", ["--out", "{here}", "--html", "{here}"], "{here}: is a folder; --html names a file"),
+    ("report", ["--out", "s3://x/y"], "s3://x/y: is not on this machine; --html names the file to write"),
+    ("explain", ["--out", "{here}"], "give one of --operation ID, --request-id ID, --group ID"),
+    (
+        "explain",
+        ["--out", "{here}", "--group", "g", "--operation", "3"],
+        "give one of --operation ID, --request-id ID, --group ID",
+    ),
+    (
+        "what_if",
+        ["--events", "{here}", "--out", "{here}", "--variant", "half", "produce.timeout=3"],
+        "--variant half: --set produce.timeout=3: produce.timeout: unknown key",
+    ),
+    (
+        "what_if",
+        ["--events", "{here}/none", "--out", "{here}", "--variant", "half", "produce.timeout_ms=x0.5"],
+        "{here}/none: no such folder (--events names a table of events, as ingest makes it)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "arguments", "said"), MISTAKES)
+def test_a_mistake_is_one_line(
+    job: str, arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = importlib.import_module(f"jobs.{job}").main
+    given = [word.format(here=tmp_path) for word in arguments]
+    assert main.check(given) == 2
+    assert capsys.readouterr().err == f"{main.name}: {said.format(here=tmp_path)}\n"
+
+
+@pytest.mark.parametrize("job", ["metrics", "report", "explain", "what_if"])
+def test_every_option_is_explained(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module(f"jobs.{job}").main
+    assert main.check(["--help"]) == 0
+    assert f"Usage: spark-submit.sh {job.replace('_', '-')}" in capsys.readouterr().out

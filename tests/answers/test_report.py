@@ -1,0 +1,113 @@
+"""The report is one file, shows what the tables say, and is drawn without complaint by Vega and by a real browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import browser
+import pandas as pd
+import pytest
+from lake import Lake
+from pages import Page, marks
+
+from purgatory_udf.printing import Table
+from purgatory_udf.report import page
+from purgatory_udf.report.charts import charts
+from purgatory_udf.report.pictures import Pictures
+from purgatory_udf.report.run import report_page
+
+if TYPE_CHECKING:
+    from purgatory_udf.metrics.run import Metrics
+
+FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
+
+
+@pytest.fixture(scope="module")
+def report(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story's page."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(report_page(metrics), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def parsed(report: Path) -> Page:
+    return Page(report.read_text(encoding="utf-8"))
+
+
+def test_everything_is_in_the_file(parsed: Page, report: Path) -> None:
+    assert parsed.loads == ["data:,"]
+    assert "default-src 'none'" in report.read_text(encoding="utf-8")
+    assert parsed.figures == FIGURES == list(parsed.specs)
+
+
+def test_the_pictures_count_what_the_tables_have(parsed: Page, story_folder: Path) -> None:
+    lake = Lake(story_folder)
+
+    def total(name: str, field: str) -> int:
+        spec = parsed.specs[name]
+        (rows,) = spec["datasets"].values()
+        return sum(row[field] for row in rows)
+
+    count = "SELECT count(*) FROM"
+    assert [(total("ends", "operations"),)] == lake.rows(
+        f"{count} (SELECT operation_id FROM completions UNION ALL SELECT operation_id FROM expirations)"
+    )
+    assert [(total("waits", "operations"),)] == lake.rows(
+        f"{count} (SELECT watched FROM completions UNION ALL SELECT watched FROM expirations) WHERE watched"
+    )
+    assert [(total("topics", "expired"),)] == lake.rows(
+        f"{count} (SELECT DISTINCT operation_id, p.topic FROM (SELECT operation_id, unnest(partitions) AS p "
+        "FROM expirations))"
+    )
+
+
+def test_vega_draws_every_picture(parsed: Page) -> None:
+    drawn = {name: marks(spec) for name, spec in parsed.specs.items()}
+    assert {name: count > 5 for name, count in drawn.items()} == dict.fromkeys(FIGURES, True), drawn
+
+
+def test_the_slowest_operations_tell_their_story(parsed: Page) -> None:
+    titles = [text for text in parsed.texts if re.search(r"\(operation -?\d+\): (expired|completed) after", text)]
+    assert len(titles) == len({*titles}) == 24
+    assert any("replica 3 had reached" in text and "(not enough)" in text for text in parsed.texts)
+
+
+def test_names_from_a_trace_are_text_and_never_markup() -> None:
+    evil = "</script><script>alert(1)</script>"
+    ends = pd.DataFrame({"t": [0], "kind": [evil], "end": ["expired"], "operations": [1]})
+    none = ends.head(0)
+    specs = charts(Pictures(200, ends, none, none, none, none))
+    html = page.page(
+        evil,
+        evil,
+        page.facts([(evil, evil)]),
+        [
+            page.Section(evil, evil, page.figure("ends")),
+            page.Section("t", "", page.table(Table("t", (evil, "n"), [(evil, 1.5)]))),
+            page.Section("s", "", page.stories([(evil, [evil], True)])),
+        ],
+        specs,
+    )
+    assert "<script>alert" not in html
+    assert list(Page(html).specs) == ["ends"]
+    assert html.count("<script") == html.count("</script>") == 3 + html.count("<\\/script")
+
+
+def test_a_real_browser_draws_the_page_in_light_and_in_dark(report: Path) -> None:
+    """Without a browser on this machine the pictures are those of Vega's own tests above; CI installs one."""
+    found = browser.find()
+    if found is None:
+        return
+    light, dark = (browser.look(found, report, dark) for dark in (False, True))
+    for seen in (light, dark):
+        assert seen.console == []
+        assert f'data-drawn="{len(FIGURES)}"' in seen.dom
+        drawn = re.findall(r'<figure id="?(\w+)"?.*?</figure>', seen.dom, re.DOTALL)
+        assert drawn == FIGURES
+        assert seen.dom.count("<svg") >= len(FIGURES)
+        assert len(seen.picture) > 50_000
+    assert light.picture != dark.picture
+    assert re.search(r'fill="#5b6470"', light.dom) and re.search(r'fill="#a3adb8"', dark.dom)

@@ -1,0 +1,131 @@
+"""What-if: which operations end otherwise under other settings, against counts that DuckDB makes of both replays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from lake import Lake
+from outcome_folder import story, write_folder
+from pages import Page, marks
+
+from purgatory_udf.config import load
+from purgatory_udf.errors import UserError
+from purgatory_udf.stream.replay import ReplayOptions
+from purgatory_udf.whatif import HELD_FIXED, replays
+from purgatory_udf.whatif.run import WhatIf, what_if
+from purgatory_udf.whatif.variants import Variant, variants
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5"]
+# Written otherwise, and yet the same: every recorded value, once.
+UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]
+GROUPED = ["grouped", "grouping=shard"]
+
+
+@pytest.fixture(scope="module")
+def replayed(story_folder: Path) -> list[ReplayOptions]:
+    """What the fixture below had replayed, in order."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
+    """The story under three variants; the reference replays, faster than Spark would start to."""
+
+    def replay(_: SparkSession, options: ReplayOptions) -> None:
+        replayed.append(options)
+        write_folder(Path(options.out), story(), options.config, options.events)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replays, "run_replay", replay)
+        chosen = variants([*HALF, *UNCHANGED, *GROUPED], None, [])
+        page = story_folder / "what-if.html"
+        return what_if(spark, str(story_folder / "events"), str(story_folder), chosen, page)
+
+
+def test_a_replay_that_is_there_is_the_baseline_and_equal_settings_are_replayed_once(
+    found: WhatIf, replayed: list[ReplayOptions], story_folder: Path
+) -> None:
+    out = str(story_folder)
+    assert found.folders == {
+        "baseline": out,
+        "half": f"{out}/_what_if/half",
+        "unchanged": f"{out}/_what_if/unchanged",
+        "grouped": out,
+    }
+    assert [(each.out, each.overwrite) for each in replayed] == [
+        (f"{out}/_what_if/half", False),
+        (f"{out}/_what_if/unchanged", False),
+    ]
+
+
+def test_every_difference_is_paired_by_operation(found: WhatIf, story_folder: Path) -> None:
+    here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
+    ends = "SELECT operation_id, {} FROM {}"
+    what = "wait_ms, completed_by, bytes"
+
+    def all_ends(lake: Lake) -> dict[int, tuple[object, ...]]:
+        tables = (("completions", "false"), ("expirations", "true"))
+        rows = [row for table, expired in tables for row in lake.rows(ends.format(f"{expired}, {what}", table))]
+        return {row[0]: row[1:] for row in rows}
+
+    before, after = all_ends(here), all_ends(there)
+    differ = {number for number in before.keys() | after.keys() if before.get(number) != after.get(number)}
+    table = here.rows("SELECT operation_id, baseline_expired, variant_expired, change FROM what_if")
+    assert len(table) == len(differ) > 100
+    assert {row[0] for row in table} == differ
+    both = before.keys() & after.keys()
+    turned = Counter(row[3] for row in table if row[0] in both and row[1] != row[2])
+    assert turned["expiration appears"] == sum(after[one][0] and not before[one][0] for one in both) > 0
+    assert turned["expiration vanishes"] == sum(before[one][0] and not after[one][0] for one in both)
+    assert turned.total() == turned["expiration appears"] + turned["expiration vanishes"]
+    assert here.rows("SELECT DISTINCT variant FROM what_if") == [("half",)]
+
+
+def test_a_variant_equal_to_the_baseline_shows_no_difference(found: WhatIf) -> None:
+    lines = list(found.lines())
+    assert lines[0] == HELD_FIXED
+    operations = next(line for line in lines if line.startswith("half: ")).split(" of ")[1].split()[0]
+    assert f"unchanged: no difference in any of {operations} operations" in lines
+    assert f"grouped: no difference in any of {operations} operations" in lines
+
+
+def test_the_page_draws_the_variants_over_each_other(found: WhatIf, story_folder: Path) -> None:
+    page = Page((story_folder / "what-if.html").read_text(encoding="utf-8"))
+    assert page.figures == list(page.specs) == ["expired", "waits", "sizes"]
+    assert {name: marks(spec) > 5 for name, spec in page.specs.items()} == dict.fromkeys(page.specs, True)
+    assert any(HELD_FIXED in text for text in page.texts)
+
+
+def test_a_variant_is_the_baselines_settings_with_its_own_on_top(tmp_path: Path) -> None:
+    file = tmp_path / "patient.yaml"
+    file.write_text("fetch:\n  max_wait_ms: 900\n", encoding="utf-8")
+    chosen = variants(["a", "fetch.min_bytes=10", "b", str(file)], None, ["produce.timeout_ms=700"])
+    common = ["produce.timeout_ms=700"]
+    assert chosen == [
+        Variant("baseline", load(None, common)),
+        Variant("a", load(None, [*common, "fetch.min_bytes=10"])),
+        Variant("b", load(None, [*common, "fetch.max_wait_ms=900"])),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["half", "produce.timeout=3"], "--variant half: --set produce.timeout=3: produce.timeout: unknown key"),
+        (["produce.timeout_ms=3"], "--variant produce.timeout_ms=3: a variant's name comes first"),
+        (["half"], "--variant half: no setting follows"),
+        (["baseline", "drain=true"], "--variant baseline: expected a name of letters"),
+        (["../x", "drain=true"], r"--variant \.\./x: expected a name of letters"),
+        (["a", "drain=true", "a", "drain=false"], "--variant a: named twice"),
+        (["a", "no-such.yaml"], "--variant a: no-such.yaml: cannot be read"),
+    ],
+)
+def test_what_is_no_variant_is_named(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        variants(words, None, [])

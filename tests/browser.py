@@ -1,0 +1,50 @@
+"""A real browser without a window: what it makes of a page, and what it complains of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# It must ask nobody for anything, need no sandbox of its own, and wait for scripts in its own time.
+_OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--virtual-time-budget=20000", "--window-size=1160,2400", "--enable-logging=stderr"),
+)
+_CONSOLE = re.compile(r":CONSOLE[:(]\d+\)?\] (.*)")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The document after its scripts have run, the console's lines, and the picture as PNG."""
+
+    dom: str
+    console: list[str]
+    picture: bytes
+
+
+def find() -> str | None:
+    """The browser that PURGATORY_BROWSER names, else the first one on the path."""
+    named = os.environ.get("PURGATORY_BROWSER")
+    return named or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def look(browser: str, page: Path, dark: bool) -> Seen:
+    """Open the page twice, for its document and for its picture."""
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [browser, *_OPTIONS, scheme, f"--user-data-dir={scratch}/profile"]
+        picture = Path(scratch, "page.png")
+        dumped = _run([*command, "--dump-dom", page.as_uri()])
+        _run([*command, f"--screenshot={picture}", page.as_uri()])
+        return Seen(dumped.stdout, _CONSOLE.findall(dumped.stderr), picture.read_bytes())
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
