@@ -14,8 +14,6 @@ from purgatory_udf.errors import UserError
 # The 75th and the 99.9th percentile of the normal distribution.
 _Z75, _Z999 = 0.6744897501960817, 3.090232306167813
 
-# About how many events a file of the table holds.
-EVENTS_PER_SLICE = 50_000
 BROKERS = 3
 PARTITIONS_PER_TOPIC = 50
 # Of each partition that moves: it resigns, and leads again.
@@ -42,6 +40,8 @@ class Workload:
     p75_ms: float = 60
     timeout_ms: int = 1000
     max_wait_ms: int = 500
+    # About how many events a file of the table holds; more where that would make a slice shorter than a latency.
+    events_per_slice: int = 50_000
 
     def __post_init__(self) -> None:
         if self.p75_ms < self.median_ms:
@@ -66,7 +66,7 @@ class Workload:
     @cached_property
     def slice_us(self) -> int:
         """A slice is whole milliseconds: no file border splits one."""
-        wanted_ms = math.ceil(EVENTS_PER_SLICE / (1.5 * self.rate) * 1000)
+        wanted_ms = math.ceil(self.events_per_slice / (1.5 * self.rate) * 1000)
         return max(self.longest_ms, wanted_ms) * 1000
 
     @cached_property

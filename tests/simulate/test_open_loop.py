@@ -1,0 +1,151 @@
+"""The open loop: exactly as many events as asked for, the same whatever the parallelism, and a sound trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from purgatory_udf.columnar.engine import Engine
+from purgatory_udf.columnar.engine import replay as columnar_replay
+from purgatory_udf.columnar.outcome_rows import outcomes_of
+from purgatory_udf.config import Config
+from purgatory_udf.contract import read_row
+from purgatory_udf.errors import UserError
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.simulate.open_loop.arrivals import arrivals, totals
+from purgatory_udf.simulate.open_loop.rows import slice_rows
+from purgatory_udf.simulate.open_loop.workload import Workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = Workload(5_000, partitions=60, rate=400, skew=1.0, events_per_slice=1000)
+
+
+def _slices(workload: Workload) -> list[pa.Table]:
+    return [slice_rows(workload, number, "run") for number in range(workload.slices)]
+
+
+def _events(tables: list[pa.Table]) -> list[dict[str, Any]]:
+    rows = itertools.chain.from_iterable(table.to_pylist() for table in tables)
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+@pytest.mark.parametrize("events", [127, 128, 129, 5_000, 60_000])
+def test_there_are_exactly_as_many_events_as_asked_for(events: int) -> None:
+    workload = Workload(events, partitions=60)
+    assert sum(table.num_rows for table in _slices(workload)) == events
+
+
+def test_any_slice_knows_what_came_before_it() -> None:
+    workload = Workload(40_000, partitions=30, rate=1000, events_per_slice=1000)
+    before = np.zeros(30, dtype=np.int64)
+    fetches = 0
+    for number in range(workload.slices):
+        found = arrivals(workload, number)
+        assert found.before.tolist() == before.tolist()
+        before += found.produces
+        fetches += found.fetches
+    assert workload.slices > 5
+    assert [*before.tolist(), fetches] == totals(workload).tolist()
+
+
+def test_events_keep_the_contract_and_come_in_order_with_no_millisecond_in_two_slices() -> None:
+    tables = _slices(SMALL)
+    assert len(tables) > 2
+    events = _events(tables)
+    keys = [(event["time_us"], event["seq"]) for event in map(read_row, events)]
+    assert keys == sorted(set(keys))
+    ends = [(table["time_us"][0].as_py() // 1000, table["time_us"][-1].as_py() // 1000) for table in tables]
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(ends))
+
+
+def test_logs_grow_without_gaps_and_fetches_begin_at_their_ends() -> None:
+    """A follower fetches from the log's end, a consumer from the high watermark: nothing there is out of range."""
+    events = _events(_slices(SMALL))
+    ends: Counter[tuple[str, int]] = Counter()
+    marks: Counter[tuple[str, int]] = Counter()
+    for event in events:
+        if event["type"] == "produce":
+            (part,) = event["partitions"]
+            assert part["base_offset"] == ends[part["topic"], part["partition"]]
+            ends[part["topic"], part["partition"]] = part["last_offset"] + 1
+        elif event.get("change") == "high_watermark":
+            key = event["topic"], event["partition"]
+            marks[key] = max(marks[key], event["offset"])
+        elif event["type"] == "fetch":
+            known = ends if event["replica_id"] >= 0 else marks
+            for part in event["partitions"]:
+                assert part["fetch_offset"] == known[part["topic"], part["partition"]]
+    assert marks == ends, "in the end everything is replicated"
+
+
+def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
+    tables = _slices(SMALL)
+    truth = replay(_events(tables), Config())
+    core = outcomes_of(*columnar_replay(tables, Engine(Config())))
+    kept = (one if one.expired else replace(one, fetcher=None) for one in truth.outcomes)
+    assert core == sorted(kept, key=lambda one: one.operation_id)
+    ends = Counter(one.completed_by for one in truth.outcomes if one.kind == "produce" and not one.expired)
+    assert ends["high_watermark"] > 0.8 * ends.total()
+    assert {"acks", "high_watermark"} <= set(ends)
+
+
+def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for() -> None:
+    from purgatory_udf.simulate.open_loop.requests import produces
+
+    workload = Workload(90_000, partitions=60)
+    found = produces(workload, 0)
+    latency_ms = (found.replicated_t - found.t) / 1000
+    assert np.percentile(latency_ms, 50) == pytest.approx(20, rel=0.05)
+    assert np.percentile(latency_ms, 75) == pytest.approx(60, rel=0.05)
+    gaps = np.diff(np.sort(found.t))
+    # Of a Poisson process: the intervals' deviation equals their mean.
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
+
+
+def test_a_skew_gives_the_first_partition_most() -> None:
+    counts = totals(Workload(50_000, partitions=60, skew=2))[:-1]
+    assert counts[0] > counts[1:].sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"events": 100}, "--events 100: 1000 partitions need at least"),
+        ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1 is below --median-ms 20"),
+        ({"events": 9_000, "keys": 500}, "--keys 500: a broker leads only 333 partitions"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Workload(**options)
+
+
+def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_files_in_time_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from purgatory_udf.simulate.open_loop.write import events_of, write_events
+    from purgatory_udf.stream.staging import in_time_order
+
+    expected = pa.concat_tables(_slices(SMALL))
+    one = events_of(spark, SMALL, "run", tasks=1).toArrow()
+    assert one.cast(expected.schema).equals(expected)
+    path = str(tmp_path / "events")
+    write_events(events_of(spark, SMALL, "run"), path)
+    written = spark.read.format("delta").load(path).orderBy("seq").toArrow()
+    assert written.cast(expected.schema).equals(expected)
+    assert in_time_order(spark, path)
+    (log,) = Path(path, "_delta_log").glob("*.json")
+    added = [json.loads(line)["add"] for line in log.read_text().splitlines() if "add" in json.loads(line)]
+    first = [json.loads(add["stats"])["minValues"]["time_us"] for add in added]
+    assert len(first) == SMALL.slices
+    assert first == sorted(first)
