@@ -3,63 +3,96 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from purgatory_udf import cli
 from purgatory_udf.config import Config, load
 from purgatory_udf.ingest.form import Form, require_fit
-from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, find_files
+from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
+from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.log_files import find_logs
 from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-def _configuration(
-    config: Path | None, settings: list[str] | None, max_disorder_ms: int | None, max_rejected: float | None
-) -> Config:
-    given = {"max_disorder_ms": max_disorder_ms, "max_rejected": max_rejected}
-    options = [f"{key}={value}" for key, value in given.items() if value is not None]
-    return load(config, [*(settings or []), *options])
+    from purgatory_udf.ingest.progress import Phases
 
 
-def _checks(
-    paths: list[str],
+class _Asked:
+    """The options of one call, as each form wants them."""
+
+    def __init__(self, form: Form, paths: list[str] | None, config: Config, given: dict[str, Any]) -> None:
+        self.form = form
+        self.paths = paths or []
+        self.config = config
+        self.given = {name: value for name, value in given.items() if value is not None}
+
+    def events(self) -> IngestOptions:
+        return IngestOptions(
+            paths=self.paths or [self.given["topic"]],
+            source="parquet" if self.form is Form.PARQUET else "jsonl",
+            max_disorder_ms=self.config.max_disorder_ms,
+            **self._of("out", "overwrite", "events_per_file", "run_id"),
+        )
+
+    def request_log(self) -> RequestLogOptions:
+        beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
+        paths = self.paths or [self.given["topic"]]
+        return RequestLogOptions(paths, **self._of("out", *beside, "overwrite", "events_per_file", "run_id"))
+
+    def kafka(self) -> KafkaTopic:
+        return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client"))
+
+    @property
+    def is_log(self) -> bool:
+        return self.form is Form.REQUEST_LOG or self.given.get("messages") is Messages.REQUEST_LOG
+
+    def check(self) -> None:
+        require_fit(self.form, self.paths, self.given)
+        if self.form is Form.KAFKA:
+            self.kafka().require_what_fits(self.given)
+        if self.is_log:
+            self.request_log().require_files()
+        if self.form is Form.REQUEST_LOG:
+            find_logs(self.paths)
+        elif self.form is not Form.KAFKA:
+            find_files(self.paths, PARQUET if self.form is Form.PARQUET else JSON_LINES)
+
+    def _of(self, *names: str) -> dict[str, Any]:
+        return {name: self.given[name] for name in names if name in self.given}
+
+
+def _asked(
+    paths: list[str] | None,
     form: Form,
-    out: str,
     config: Path | None,
     settings: list[str] | None,
     max_disorder_ms: int | None,
     max_rejected: float | None,
-    **more: Any,
-) -> None:
-    _configuration(config, settings, max_disorder_ms, max_rejected)
-    require_fit(form, {"max_disorder_ms": max_disorder_ms, **more})
-    if form is Form.REQUEST_LOG:
-        _request_log(paths, out, more).require_files()
-        find_logs(paths)
-    else:
-        find_files(paths, PARQUET if form is Form.PARQUET else JSON_LINES)
+    **given: Any,
+) -> _Asked:
+    options = {"max_disorder_ms": max_disorder_ms, "max_rejected": max_rejected}
+    words = [f"{key}={value}" for key, value in options.items() if value is not None]
+    return _Asked(form, paths, load(config, [*(settings or []), *words]), {"max_disorder_ms": max_disorder_ms, **given})
 
 
-def _request_log(paths: list[str], out: str, given: dict[str, Any]) -> RequestLogOptions:
-    return RequestLogOptions(paths, out, **{name: value for name, value in given.items() if value is not None})
+def _checks(**given: Any) -> None:
+    _asked(**given).check()
 
 
 @cli.job(checks=_checks)
 def main(
-    paths: Annotated[
-        list[str], typer.Argument(metavar="PATH…", help="Files, folders (searched to their depth), patterns, URIs.")
-    ],
     out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH…", help="Files, folders (searched to their depth), patterns, URIs."),
+    ] = None,
     form: Annotated[
-        Form,
-        typer.Option(
-            "--from",
-            help="What the files are: request-log is Kafka's own; packed ones are unpacked.",
-            show_default=True,
-        ),
+        Form, typer.Option("--from", help="What is read; request-log is Kafka's own. Packed files are unpacked.")
     ] = Form.JSONL,
     max_disorder_ms: Annotated[
         int | None, typer.Option(help="How far a file may go back in time.  [default: 0]", show_default=False)
@@ -79,57 +112,85 @@ def main(
     ] = None,
     topics: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Topic ids and names (JSON, kafka-topics --describe, or lines `id name`)."),
+        typer.Option(
+            metavar="FILE",
+            help="Of a request log: topic ids and names (JSON, kafka-topics --describe, or lines `id name`).",
+        ),
     ] = None,
     batches: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Record batches (kafka-dump-log's output, or CSV).")
+        str | None,
+        typer.Option(metavar="FILE", help="Of a request log: record batches (kafka-dump-log's output, or CSV)."),
     ] = None,
     isr: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Leaders and in-sync sets (dump of the metadata log).")
+        str | None,
+        typer.Option(metavar="FILE", help="Of a request log: leaders and in-sync sets (dump of the metadata log)."),
     ] = None,
     zone: Annotated[
         str | None,
         typer.Option(help="Zone of a log's times that name none, as +01:00.  [default: UTC]", show_default=False),
     ] = None,
     anonymise: Annotated[
-        bool, typer.Option("--anonymise", help="Pseudonyms for topics, groups, clients and members.")
+        bool,
+        typer.Option("--anonymise", help="Of a request log: pseudonyms for topics, groups, clients and members."),
     ] = False,
     anonymise_key: Annotated[
         str | None, typer.Option(help="Secret from which the pseudonyms are made, so that none can be guessed.")
     ] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT[,…]", help="Brokers of the cluster that has the topic.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Topic whose messages are read.")] = None,
+    messages: Annotated[
+        Messages | None,
+        typer.Option(help="What a topic's messages are, one line each.  [default: events]", show_default=False),
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Setting of Kafka's own client, as security.protocol=SSL (repeatable)."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with a topic that still grows, until stopped.")
+    ] = False,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (conf/local.yaml documents them).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
     ] = None,
 ) -> None:
     """Recorded traces become a table of events; what is no event goes to rejected_events, with the reason."""
+    asked = _asked(**locals())
     from purgatory_udf.ingest.progress import Phases, running_tasks
-    from purgatory_udf.ingest.run import ingest
-    from purgatory_udf.requestlog.spark_import import ingest_request_log
     from purgatory_udf.session import build_session
 
-    chosen = _configuration(config, settings, max_disorder_ms, max_rejected)
     spark = build_session("purgatory-ingest")
-    report: IngestReport | ImportReport
+    if follow:
+        from purgatory_udf.kafka.follow import follow_until_stopped
+
+        follow_until_stopped(spark, asked.kafka(), asked.events())
+        return
     with Phases(running_tasks(spark)) as phases:
-        if form is Form.REQUEST_LOG:
-            given: dict[str, Any] = {"topics": topics, "batches": batches, "isr": isr, "zone": zone}
-            given |= {"anonymise": anonymise, "anonymise_key": anonymise_key}
-            given |= {"overwrite": overwrite, "events_per_file": events_per_file, "run_id": run_id}
-            report = ingest_request_log(spark, _request_log(paths, out, given), phases)
-        else:
-            options = IngestOptions(
-                paths=paths,
-                out=out,
-                source="parquet" if form is Form.PARQUET else "jsonl",
-                max_disorder_ms=chosen.max_disorder_ms,
-                overwrite=overwrite,
-                events_per_file=events_per_file,
-                run_id=run_id,
-            )
-            report = ingest(spark, options, phases)
+        report = _from_kafka(spark, asked, phases) if form is Form.KAFKA else _from_files(spark, asked, phases)
     print("\n".join(report.summary()))
-    report.require_few_rejected(chosen.max_rejected)
+    report.require_few_rejected(asked.config.max_rejected)
+
+
+def _from_files(
+    spark: SparkSession, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
+) -> IngestReport | ImportReport:
+    from purgatory_udf.ingest.run import ingest
+    from purgatory_udf.requestlog.spark_import import ingest_request_log
+
+    if asked.is_log:
+        return ingest_request_log(spark, asked.request_log(), phases, files)
+    return ingest(spark, asked.events(), phases, files)
+
+
+def _from_kafka(spark: SparkSession, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
+    from purgatory_udf.kafka.source import connect
+    from purgatory_udf.kafka.spool import spooled
+
+    connect(spark, asked.kafka())
+    with spooled(spark, asked.kafka(), f"{asked.given['out'].rstrip('/')}/_messages") as files:
+        return _from_files(spark, asked, phases, files)
 
 
 if __name__ == "__main__":

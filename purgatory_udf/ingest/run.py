@@ -36,15 +36,22 @@ EVENTS, REJECTED = "events", "rejected_events"
 STAGING = "_ingest"
 
 
-def ingest(spark: SparkSession, options: IngestOptions, say: Callable[[str], None] = log.info) -> IngestReport:
+def ingest(
+    spark: SparkSession,
+    options: IngestOptions,
+    say: Callable[[str], None] = log.info,
+    files: Sequence[InputFile] | None = None,
+) -> IngestReport:
     """Read the recorded events and write `events` and `rejected_events` below `options.out`.
+
+    `files` are those of the options' paths, unless they are given.
 
     The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
     `events` is written last, so where there is one, the ingest that wrote it was finished. `say` hears each phase.
     """
     layout = Layout(options.out)
     _require_room(spark, layout, options.overwrite)
-    files = find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
+    files = files or find_files(options.paths, JSON_LINES if options.source == "jsonl" else PARQUET)
     sources = [file.name for file in files]
     run = Run(options.run(files), "ingest", {"paths": list(map(str, options.paths))}, options.settings())
     size = sum(file.size for file in files)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from purgatory_udf.errors import UserError
-from purgatory_udf.launch import trust
+from purgatory_udf.launch import maven
 
 VERSION = "4.4.0"
 
@@ -41,44 +36,16 @@ def ivy_home(environ: Mapping[str, str] = os.environ) -> Path:
 def cached(spark_version: str, ivy: Path) -> list[Path] | None:
     """The jars in an Ivy cache, or None unless every one of them is there and whole."""
     group, artifact, version = coordinate(spark_version).split(":")
-    jars = [ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *REST)]
-    # A zip's directory stands at its end: a file cut short is not a zip.
-    return jars if all(jar.is_file() and zipfile.is_zipfile(jar) for jar in jars) else None
+    return maven.whole(ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *REST))
 
 
 def fetch(
     spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str], options: Sequence[str] = ()
 ) -> list[Path]:
-    """Let spark-submit resolve Delta into the cache by running an empty program; its talk is shown only if it fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        nothing = Path(folder, "nothing.py")
-        nothing.write_text("", encoding="utf-8")
-        command = [
-            *(str(spark_home / "bin" / "spark-submit"), "--master", "local", *options),
-            *("--packages", coordinate(spark_version), "--exclude-packages", _EXCLUDED),
-            *("--conf", f"spark.jars.ivy={ivy}", str(nothing)),
-        ]
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        done = _call(command, {**environ, **python})
-        if "SSLHandshakeException" in done.stdout + done.stderr:
-            ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *trust.store(Path(folder, "trust")))
-            done = _call(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
+    """Resolve Delta into the cache. Raises UserError if that fails."""
+    what = f"Delta Lake {VERSION} for Spark {spark_version}"
+    maven.fetch(what, coordinate(spark_version), _EXCLUDED, spark_home, ivy, environ, options)
     jars = cached(spark_version, ivy)
-    if done.returncode != 0 or jars is None:
-        talk = "\n".join(f"  {line}" for line in _telling(done.stdout + done.stderr))
-        raise UserError(
-            f"Delta Lake {VERSION} for Spark {spark_version} could not be fetched from Maven into {ivy}"
-            f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{talk}"
-        )
+    if jars is None:
+        raise maven.failure(what, ivy, "its jars are not all there")
     return jars
-
-
-def _call(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-
-
-def _telling(talk: str) -> list[str]:
-    """The lines that say why: the servers' errors, or else whatever came last."""
-    lines = [line.strip() for line in talk.splitlines() if line.strip() and not line.startswith("\tat ")]
-    errors = [line for line in lines if "error" in line.lower() or "not found" in line]
-    return list(dict.fromkeys(errors))[:5] or lines[-5:]

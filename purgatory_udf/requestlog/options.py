@@ -61,8 +61,12 @@ class RequestLogOptions:
 
     def settings(self) -> dict[str, Any]:
         """What decides the tables, given the input. The key of pseudonyms stays with who gave it."""
-        names = ("topics", "batches", "isr", "zone", "anonymise", "events_per_file")
-        return {"source": "request-log", **{name: getattr(self, name) for name in names}}
+        beside = {name: getattr(self, name) for name in ("topics", "batches", "isr")}
+        if self.anonymise:
+            # A path may tell whose the logs are.
+            beside = {name: bool(path) for name, path in beside.items()}
+        others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
+        return {"source": "request-log", **beside, **others}
 
 
 @dataclass(frozen=True)

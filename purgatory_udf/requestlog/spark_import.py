@@ -50,16 +50,21 @@ ORDER = [name for name, _ in rows.ORDER]
 
 
 def ingest_request_log(
-    spark: SparkSession, options: RequestLogOptions, say: Callable[[str], None] = log.info
+    spark: SparkSession,
+    options: RequestLogOptions,
+    say: Callable[[str], None] = log.info,
+    logs: Sequence[InputFile] | None = None,
 ) -> ImportReport:
     """Read the logs and write `events`, `rejected_events` and `recorded` below `options.out`.
+
+    `logs` are those of the options' paths, unless they are given.
 
     The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
     `events` is written last, so where there is one, the import that wrote it was finished. `say` hears each phase.
     """
     layout = Layout(options.out)
     require_room(spark, layout, options.overwrite)
-    files = find_logs(options.paths)
+    files = logs or find_logs(options.paths)
     given = given_by(options)
     # A path may tell whose a file is: with pseudonyms only its number is left.
     sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
@@ -187,8 +192,10 @@ def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: R
     )
     refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
     rejected = lines.unionByName(bodies).unionByName(refused)
-    # What was refused still has the names in it.
-    return rejected.withColumn("raw", sf.lit("")) if options.anonymise else rejected
+    if not options.anonymise:
+        return rejected
+    # What was refused still has the names in it; a reason begins with the kind of fault.
+    return rejected.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
 
 
 def _held(spark: SparkSession, context: Context) -> Callable[[], Context]:

@@ -20,8 +20,13 @@ log = logging.getLogger(__name__)
 IN_TIME_ORDER = "purgatory-replay: files in time order"
 
 
-def write_in_time_order(events: DataFrame, path: str, count: int, per_file: int, mode: str = "errorifexists") -> None:
-    """Range-partition by whole millisecond: what happened in one millisecond lies in one file, in order."""
+def write_in_time_order(
+    events: DataFrame, path: str, count: int, per_file: int, mode: str = "errorifexists", **options: str | int
+) -> None:
+    """Range-partition by whole millisecond: what happened in one millisecond lies in one file, in order.
+
+    `options` are Delta's own, for the writer.
+    """
     files = max(1, -(-count // per_file))
     (
         events.withColumn("_ms", sf.expr("time_us div 1000"))
@@ -33,6 +38,7 @@ def write_in_time_order(events: DataFrame, path: str, count: int, per_file: int,
         .option("userMetadata", IN_TIME_ORDER)
         # What is ever skipped by; statistics of all columns cost a third of an ingest.
         .option("delta.dataSkippingStatsColumns", "event_time,time_us,seq")
+        .options(**options)
         .save(path)
     )
 

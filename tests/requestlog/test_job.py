@@ -13,12 +13,13 @@ from jobs.ingest import main
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--topics", "t", "a.jsonl"], "--topics goes with --from request-log, not with --from jsonl"),
-        (["--anonymise", "a.jsonl"], "--anonymise goes with --from request-log, not with --from jsonl"),
+        (["--topics", "t", "a.jsonl"], "--topics goes with --from kafka or request-log, not with --from jsonl"),
+        (["--anonymise", "a.jsonl"], "--anonymise goes with --from kafka or request-log, not with --from jsonl"),
         (
             ["--from", "request-log", "--max-disorder-ms", "3", "a.log"],
-            "--max-disorder-ms goes with --from jsonl or parquet, not with --from request-log",
+            "--max-disorder-ms goes with --from jsonl or kafka or parquet, not with --from request-log",
         ),
+        (["--from", "request-log"], "--from request-log needs the PATH of a file or folder"),
         (["--from", "request-log", "b.log"], "b.log: no such file or folder"),
         (["--from", "request-log", "empty"], "empty: no * in it"),
         (["--from", "request-log", "--isr", "none", "a.log"], "none: cannot be read: No such file or directory"),

@@ -1,0 +1,67 @@
+"""Which topic of which cluster, and what its messages are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from purgatory_udf.errors import UserError
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[\w.-]+):(\d{1,5})")
+_TOPIC = re.compile(r"[\w.-]{1,249}")
+
+
+class Messages(StrEnum):
+    EVENTS = "events"
+    REQUEST_LOG = "request-log"
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """`client` are settings of Kafka's own consumer, as `security.protocol=SASL_SSL`."""
+
+    bootstrap: str
+    topic: str
+    messages: Messages = Messages.EVENTS
+    client: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self.addresses()
+        if not _TOPIC.fullmatch(self.topic):
+            raise UserError(f"--topic {self.topic}: not a topic's name")
+        for setting in self.client:
+            if not setting.partition("=")[0] or "=" not in setting:
+                raise UserError(f"--client {setting}: expected KEY=VALUE")
+
+    def require_what_fits(self, given: Mapping[str, object]) -> None:
+        """`given` are an ingest's options by name."""
+        if self.messages is Messages.EVENTS:
+            for name in ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"):
+                if given.get(name):
+                    raise UserError(f"--{name.replace('_', '-')} goes with --messages request-log")
+        elif given.get("follow"):
+            raise UserError("--follow goes with --messages events: what a request log says is known at its end")
+        elif given.get("max_disorder_ms") is not None:
+            raise UserError("--max-disorder-ms goes with --messages events: a request log is put in order")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Hosts and ports; any of them will do."""
+        found = []
+        for word in self.bootstrap.split(","):
+            match = _ADDRESS.fullmatch(word.strip())
+            if match is None:
+                raise UserError(f"--bootstrap {self.bootstrap}: expected HOST:PORT, separated by commas")
+            found.append((match[1].strip("[]"), int(match[2])))
+        return found
+
+    def reader(self) -> dict[str, str]:
+        """Options of Spark's connector."""
+        given = (setting.split("=", 1) for setting in self.client)
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **{f"kafka.{key}": value for key, value in given},
+        }

@@ -1,0 +1,67 @@
+"""Jars from Maven: resolved by Spark's own Ivy into its cache, with whatever mirrors and proxies Spark is told of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch import trust
+
+
+def whole(jars: Iterable[Path]) -> list[Path] | None:
+    """The jars, or None unless every one of them is there and whole."""
+    found = list(jars)
+    # A zip's directory stands at its end: a file cut short is not a zip.
+    return found if all(jar.is_file() and zipfile.is_zipfile(jar) for jar in found) else None
+
+
+def fetch(
+    what: str,
+    coordinate: str,
+    excluded: str,
+    spark_home: Path,
+    ivy: Path,
+    environ: Mapping[str, str],
+    options: Sequence[str] = (),
+) -> None:
+    """Let spark-submit resolve the coordinate by running an empty program; its talk is shown only if it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        nothing = Path(folder, "nothing.py")
+        nothing.write_text("", encoding="utf-8")
+        command = [
+            *(str(spark_home / "bin" / "spark-submit"), "--master", "local", *options),
+            *("--packages", coordinate),
+            *(("--exclude-packages", excluded) if excluded else ()),
+            *("--conf", f"spark.jars.ivy={ivy}", str(nothing)),
+        ]
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        done = _call(command, {**environ, **python})
+        if "SSLHandshakeException" in done.stdout + done.stderr:
+            ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *trust.store(Path(folder, "trust")))
+            done = _call(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
+    if done.returncode != 0:
+        raise failure(what, ivy, done.stdout + done.stderr)
+
+
+def failure(what: str, ivy: Path, talk: str) -> UserError:
+    told = "\n".join(f"  {line}" for line in _telling(talk))
+    return UserError(
+        f"{what} could not be fetched from Maven into {ivy}"
+        f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{told}"
+    )
+
+
+def _call(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+def _telling(talk: str) -> list[str]:
+    """The lines that say why: the servers' errors, or else whatever came last."""
+    lines = [line.strip() for line in talk.splitlines() if line.strip() and not line.startswith("\tat ")]
+    errors = [line for line in lines if "error" in line.lower() or "not found" in line]
+    return list(dict.fromkeys(errors))[:5] or lines[-5:]

@@ -1,0 +1,158 @@
+"""A topic of a real broker as the source of events: once, followed, and replayed while it grows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest import main
+from purgatory_udf.config import Config
+from purgatory_udf.ingest.report import IngestOptions
+from purgatory_udf.kafka.follow import follow
+from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from tests.kafka.conftest import Send
+from tests.shared_data import shared
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START_US = 1_700_000_000_000_000
+
+
+def _event(ms: int, **fields: Any) -> str:
+    return json.dumps({"time_us": START_US + ms * 1000, "broker": 1, **fields})
+
+
+def _fetch(ms: int, offset: int) -> str:
+    partition = {"topic": "t", "partition": 0, "fetch_offset": offset, "max_bytes": 1000}
+    return _event(ms, type="fetch", replica_id=-1, max_wait_ms=100, min_bytes=1, max_bytes=1000, partitions=[partition])
+
+
+def _watermark(ms: int, offset: int) -> str:
+    return _event(ms, type="partition", topic="t", partition=0, change="high_watermark", offset=offset)
+
+
+def _appended(ms: int, offset: int) -> str:
+    return _event(ms, type="partition", topic="t", partition=0, change="log_end", offset=offset, bytes=50)
+
+
+def _rows(out: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    rows = DeltaTable(str(out / table)).to_pyarrow_table().to_pylist()
+    return sorted(tuple(row[name] for name in columns) for row in rows)
+
+
+def test_a_topic_is_read_once_to_its_present_end(
+    bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    send("once", [_appended(0, 5), "no JSON", _event(2, type="clock"), ""])
+    arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "once", "--out", str(tmp_path)]
+    assert main.status([*arguments, "--max-rejected", "50"]) == 0
+    assert "3 lines of 1 file" in capsys.readouterr().out
+    assert _rows(tmp_path, "events", "seq", "type", "source", "line") == [
+        (1, "partition", "once-0", 1),
+        (3, "clock", "once-0", 3),
+    ]
+    assert _rows(tmp_path, "rejected_events", "line", "raw") == [(2, "no JSON")]
+    assert not (tmp_path / "_messages").exists()
+
+
+def test_a_topic_of_request_log_lines_is_imported_as_a_log_is(
+    bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with gzip.open(shared("traces", "W1-steady", "request-1.log.gz"), "rt") as lines:
+        send("log", [line.rstrip("\n") for line in islice(lines, 400)])
+    arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "log", "--out", str(tmp_path)]
+    assert main.status([*arguments, "--messages", "request-log"]) == 0
+    assert capsys.readouterr().out.startswith("input     400 lines of 1 files\n")
+    sources = {source for (source,) in _rows(tmp_path, "recorded", "source")}
+    assert sources == {"log-0"}
+
+
+def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
+    spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path
+) -> None:
+    """
+    0 ── log end 5 ── 10 fetch at 5 waits ── 20 log end 6 ── high watermark 6 wakes it ── 400 the clock goes on
+    """
+    send("growing", [_appended(0, 5), _watermark(1, 5), _fetch(10, 5)])
+    topic = KafkaTopic(bootstrap, "growing")
+    options = IngestOptions([], str(tmp_path), run_id="followed")
+    query = follow(spark, topic, options)
+    query.processAllAvailable()
+    replay = threading.Thread(
+        target=run_replay,
+        args=(spark, ReplayOptions(str(tmp_path / "events"), str(tmp_path), Config(), follow=True)),
+    )
+    replay.start()
+    try:
+        send("growing", [_appended(20, 6), _watermark(21, 6), "{}", _event(400, type="clock")])
+        query.processAllAvailable()
+        query.stop()
+        # Stopped and begun again, it goes on behind what it has; what lies before that comes too late.
+        query = follow(spark, topic, options)
+        send("growing", [_event(300, type="clock"), _event(500, type="clock")])
+        query.processAllAvailable()
+        while not _has_rows(tmp_path / "completions"):
+            assert replay.is_alive()
+    finally:
+        for running in spark.streams.active:
+            running.stop()
+        replay.join()
+    columns = ("operation_id", "kind", "completed_by", "wait_ms")
+    assert _rows(tmp_path, "completions", *columns) == [(3, "fetch", "min_bytes", 11)]
+    assert _rows(tmp_path, "events", "seq", "type", "line") == [
+        (1, "partition", 0),
+        (2, "partition", 1),
+        (3, "fetch", 2),
+        (4, "partition", 3),
+        (5, "partition", 4),
+        (6, "clock", 6),
+        (7, "clock", 8),
+    ]
+    assert _rows(tmp_path, "rejected_events", "line", "reason") == [
+        (5, "type: missing"),
+        (7, "late: more than 0 ms behind what was there before it"),
+    ]
+
+
+def _has_rows(table: Path) -> bool:
+    return DeltaTable.is_deltatable(str(table)) and bool(DeltaTable(str(table)).to_pyarrow_table().num_rows)
+
+
+def test_a_broker_that_cannot_be_reached_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--from", "kafka", "--bootstrap", "127.0.0.1:1", "--topic", "t", "--out", str(tmp_path / "out")]
+    assert main.status(arguments) == 2
+    assert "ingest: --bootstrap 127.0.0.1:1: no broker can be reached: Connection refused" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--topic", "t"], "--from kafka needs --bootstrap"),
+        (["--bootstrap", "h:1"], "--from kafka needs --topic"),
+        (["--bootstrap", "h", "--topic", "t"], "--bootstrap h: expected HOST:PORT, separated by commas"),
+        (["--bootstrap", "h:1", "--topic", "a b"], "--topic a b: not a topic's name"),
+        (["--bootstrap", "h:1", "--topic", "t", "--client", "x"], "--client x: expected KEY=VALUE"),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "x.jsonl"],
+            "x.jsonl: a topic is read by --bootstrap and --topic, without files",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--anonymise"],
+            "--anonymise goes with --messages request-log",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_named(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.check(["--from", "kafka", *arguments, "--out", "out"]) == 2
+    assert capsys.readouterr().err == f"ingest: {sentence}\n"

@@ -1,0 +1,144 @@
+"""Spark's import of a real recording's beginning, its replay, and how near that comes to what the brokers did."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest import main
+from purgatory_udf.contract import read_row
+from purgatory_udf.requestlog.batches import batches_in_file
+from purgatory_udf.requestlog.cluster import cluster_in_file
+from purgatory_udf.requestlog.context import Given
+from purgatory_udf.requestlog.files import open_text
+from purgatory_udf.requestlog.line import read_line
+from purgatory_udf.requestlog.request import Place, Request
+from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.requestlog.translate import Translation, translate
+from tests.requestlog.conftest import LINES, Piece, Replayed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Rows = list[dict[str, Any]]
+# The least share of operations that end as they were recorded, in percent, and the most that their waits may differ by
+# at the median and the 95th percentile, in ms: the log of Kafka 3.9 has whole milliseconds.
+LEAST_ALIKE = {"consumer fetch": 99.4, "follower fetch": 98.9, "produce acks=-1": 99.6}
+MOST_APART = (0.8, 7.0)
+
+
+def _rows(out: Path, table: str) -> Rows:
+    rows: Rows = DeltaTable(str(out / table)).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: row.get("operation_id", row.get("seq")))
+
+
+@pytest.fixture(scope="module")
+def in_memory(piece: Piece) -> Translation:
+    """The same logs, translated at once without Spark."""
+    topics, batches, isr = piece.beside[1::2]
+    requests = []
+    for file, path in enumerate(piece.logs):
+        with open_text(path) as lines:
+            read = [read_line(line, Place(file, number)) for number, line in enumerate(lines, start=1)]
+        requests += [one for one in read if isinstance(one, Request)]
+    given = Given(names_in_file(topics), cluster_in_file(isr), batches_in_file(batches))
+    return translate(requests, given, dict(enumerate(map(str, piece.logs))))
+
+
+def test_the_events_are_the_same_as_those_of_the_whole_log_in_memory(
+    replayed: Replayed, in_memory: Translation
+) -> None:
+    mine = {"run_id", "event_time", "source", "line"}
+    written = [{k: v for k, v in row.items() if k not in mine} for row in _rows(replayed.out, "events")]
+    for row in written:
+        row["partitions"] = row["partitions"] and [_known(one) for one in row["partitions"]]
+    wanted = [_known(read_row(event)) for event in in_memory.events]
+    for event in wanted:
+        if event.get("partitions"):
+            event["partitions"] = [_known(one) for one in event["partitions"]]
+    assert len(written) > 4_000
+    assert [_known(row) for row in written] == wanted
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def test_what_each_broker_did_is_kept_beside_its_event(replayed: Replayed, in_memory: Translation) -> None:
+    told = {
+        row["operation_id"]: (row["kind"], row["recorded_outcome"], row["recorded_remote_ms"], row["recorded_error"])
+        for row in _rows(replayed.out, "recorded")
+    }
+    assert told == {seq: (one.kind, one.outcome, one.remote_ms, one.error) for seq, one in in_memory.recorded.items()}
+
+
+def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: Replayed) -> None:
+    said = replayed.imported
+    assert said.startswith(f"input     {3 * LINES:,} lines of 3 files\n")
+    assert f"{3 * LINES}  lines read" in said
+    for cause in (
+        "never wait in a purgatory",
+        "whose in-sync set comes from --isr",
+        "whose last offset is in --batches",
+    ):
+        assert re.search(rf"^ +[1-9]\d*  .*{cause}", said, re.MULTILINE), cause
+    assert "supposed" not in said
+
+
+def test_the_replay_ends_operations_as_the_brokers_did(replayed: Replayed) -> None:
+    rows = _rows(replayed.out, "fidelity")
+    for kind, least in LEAST_ALIKE.items():
+        own = [row for row in rows if row["kind"] == kind and row["cause"] != "not_replayed"]
+        assert len(own) > 100
+        alike = 100 * sum(row["agrees"] for row in own) / len(own)
+        assert alike >= least, f"{kind}: {alike:.2f} % of {len(own)} end alike"
+        apart = sorted(abs(row["difference_ms"]) for row in own if row["difference_ms"] is not None)
+        median, p95 = apart[len(apart) // 2], apart[len(apart) * 95 // 100]
+        assert median <= MOST_APART[0] and p95 <= MOST_APART[1], f"{kind}: {median:.2f} ms, {p95:.2f} ms"
+
+
+def test_the_replay_answers_groups_as_the_coordinators_did(replayed: Replayed) -> None:
+    rows = [row for row in _rows(replayed.out, "fidelity") if row["kind"] in ("join_group", "sync_group", "heartbeat")]
+    assert len(rows) > 20
+    assert [(row["request_id"], row["cause"]) for row in rows if not row["agrees"]] == []
+
+
+def test_every_disagreement_has_a_cause_and_only_they_have(replayed: Replayed) -> None:
+    rows = _rows(replayed.out, "fidelity")
+    assert all((row["cause"] is None) == row["agrees"] for row in rows)
+
+
+def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) -> None:
+    titles = (
+        "Operations recorded / replayed, by how they ended",
+        "Recorded end, down, against replayed end, across",
+        "Difference of waits, recorded against replayed, in ms",
+        "Worst differences of waits",
+        "Expirations (of produces: partitions timed out)",
+        "Answers of group coordinators",
+    )
+    html = (replayed.out / "fidelity.html").read_text()
+    for title in titles:
+        assert title in replayed.compared
+        assert f"<caption>{title}</caption>" in html
+    assert html.count("<svg") == 1
+    assert replayed.compared.endswith(f"Page: {replayed.out}/fidelity.html\n")
+
+
+def test_an_anonymised_import_tells_no_name(
+    spark: object, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = tmp_path / "request-1.log", tmp_path / "out"
+    with open_text(piece.logs[0]) as lines:
+        log.write_text("".join(line for number, line in enumerate(lines) if number % 3 == 0))
+    hidden = ["--anonymise", "--anonymise-key", "k"]
+    assert main.status(["--from", "request-log", str(log), *hidden, "--out", str(out)]) == 0
+    capsys.readouterr()
+    rows = _rows(out, "events")
+    names = {one["topic"] for row in rows for one in row["partitions"] or ()} | {row["topic"] for row in rows}
+    assert {name[:6] for name in names if name and not name.startswith("__")} == {"topic-"}
+    assert {(row["client_id"] or "client-")[:7] for row in rows} == {"client-"}
+    assert {row["source"] for row in rows} == {None, "log-0"}
