@@ -38,6 +38,8 @@ def _workload(seed: int | None, options: dict[str, Any]) -> Workload:
 def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
     from purgatory_udf.simulate.load import load, names
 
+    if open_loop and options["scenario"] is not None:
+        raise UserError("give --scenario or --open-loop, not both")
     strange = next((name for name, usual in (CLOSED if open_loop else OPEN).items() if options[name] != usual), None)
     if strange is not None:
         option = f"--{strange.replace('_', '-')}"

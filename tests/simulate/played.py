@@ -12,14 +12,14 @@ from purgatory_udf.simulate.scenario import Scenario
 # Of each scenario: how many of its clients, how much of their load, and how many seconds.
 SMALL = {
     "steady": (0.3, 0.3, 12),
-    "idle-consumers": (0.5, 1.0, 15),
+    "idle-consumers": (0.5, 1.0, 12),
     "slow-follower": (0.25, 0.3, 25),
     "rolling-restart": (1.0, 0.05, 60),
     "rebalance-storm": (1.0, 0.03, 60),
     "hot-partition": (0.25, 0.2, 12),
     "leader-failover": (0.34, 0.3, 35),
     "create-topics": (1.0, 0.3, 30),
-    "purgatory-leak": (1.0, 1.0, 12),
+    "purgatory-leak": (1.0, 1.0, 10),
 }
 
 

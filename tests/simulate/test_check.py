@@ -1,0 +1,69 @@
+"""From the command to the verdict on real Spark: written, replayed by the whole stream, held against the truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from purgatory_udf.contract import read_line
+from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.simulate.check import compare
+from purgatory_udf.simulate.output import Output
+from purgatory_udf.simulate.run import Played, simulate
+from purgatory_udf.simulate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "A bit of everything.",
+        "duration_s": 8,
+        "topics": [{"name": "orders", "partitions": 2}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 15, "request_timeout_ms": 800}],
+        "consumers": [{"name": "reader", "count": 2, "topics": ["orders"]}],
+        "topic_creations": [{"timeout_ms": 30}],
+        "incidents": [
+            {"what": "stall-follower", "broker": 3, "at_s": 2, "for_s": 2},
+            {"what": "crash-broker", "broker": 2, "at_s": 5, "for_s": 1},
+        ],
+    }
+)
+
+
+def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken_law(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = Played(SCENARIO, None, None, 1)
+    out, said = str(tmp_path / "out"), list[str]()
+    simulate(spark, played, Output(out, played.run_id), said.append, tmp_path / "trace.jsonl", check=True)
+    shown = capsys.readouterr().out
+    truth = {name: spark.read.format("delta").load(f"{out}/truth_{name}") for name in ("completions", "expirations")}
+    operations = sum(table.count() for table in truth.values())
+    assert f"check     the replay agrees on all {operations:,} operations" in shown
+    assert said[0].startswith("simulate: 100%")
+    assert said[-1] == "replaying the trace"
+
+    events = [read_line(line) for line in (tmp_path / "trace.jsonl").read_bytes().splitlines()]
+    assert len(events) == spark.read.format("delta").load(f"{out}/events").count()
+
+    first = truth["completions"].orderBy("operation_id").first()
+    assert first is not None
+    wrong = spark.sql(
+        f"UPDATE delta.`{out}/truth_completions` SET wait_ms = wait_ms + 7 WHERE operation_id = {first.operation_id}"
+    )
+    assert wrong.first() is not None
+    verdict = compare(spark, out)
+    assert verdict.lines() == [
+        f"check     1 of {operations:,} operations differ, for example",
+        f"          completions: operation {first.operation_id}: wait_ms is {first.wait_ms}, not {first.wait_ms + 7}",
+    ]
+    with pytest.raises(LawBrokenError, match="the replay differs from the truth in 1 operations"):
+        verdict.require_agreement()
+
+    with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):
+        simulate(spark, played, Output(out, played.run_id), said.append)
+    assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1
