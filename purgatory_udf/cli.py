@@ -185,3 +185,5 @@ def _log_plainly(verbose: bool) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for package in ("purgatory_udf", "jobs", "__main__"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
+    # Of every call that is cut short when a job is stopped, py4j has two pages to tell.
+    logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
