@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.simulate.load import load
+from purgatory_udf.simulate.load import home, load
+from purgatory_udf.simulate.scenario import Scenario
 
 TOPICS = [{"name": "orders"}]
 
@@ -86,3 +90,24 @@ def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
         [one.count for one in (*scaled.producers, *scaled.consumers)] for scaled in map(scenario.scaled, (2, 0.01))
     ]
     assert counts == [[8, 4, 6, 4], [1, 1, 1, 1]]
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    """The keys of a section and of all sections in it."""
+    found = set(model.model_fields)
+    for field in model.model_fields.values():
+        for kind in _models_in(field.annotation):
+            found |= _keys(kind)
+    return found
+
+
+def _models_in(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def test_every_key_is_documented_beside_the_scenarios() -> None:
+    described = set(re.findall(r"[a-z_0-9]+", (home() / "README.md").read_text(encoding="utf-8")))
+    assert "preferred_again_after_s" in _keys(Scenario), "incidents are looked into"
+    assert sorted(_keys(Scenario) - described) == []
