@@ -4,12 +4,13 @@ The brokers are the reference's own (`purgatory_udf/reference`), so what they di
 leave. Everything around them is a SimPy process. Read it in this order:
 
 - what is asked for: `scenario`, `load`; chance: `chance`
-- the world: `world` (one clock, one trace), `network`, `messages`
-- servers: `server`, and what it knows of: `partitions`, `fetch_session`, `quota`, `groups`; who leads: `controller`;
-  who copies: `follower`
-- clients: `client`; `producer` with its `accumulator`; `consumer` (the poll model) with its `fetcher`, `membership` and
-  `commits`; `admin`
+- the world: `engine` (the reference, made to answer), `world` (one clock, one trace), `messages`, `network`
+- brokers: `server`, and what it knows of: `fetch_session`, `quota`, `replication_quota`, `groups`; who leads what and
+  who is in sync: `partitions`, `controller`; who copies: `follower`
+- clients: `client`; `producer` with its `accumulator`; `consumer` (the poll model) with its `subscription`, `fetcher`,
+  `membership` and `commits`, and `instance`, its lives; `admin`
 - what goes wrong: `incidents`
-- the whole: `closed_loop`; what comes out: `truth`, `tables`, `check`, `report`
+- the whole: `closed_loop`; what comes out: `truth`, `output`, `jsonl`, `report`; whether it is so: `check`; all of it as
+  a command: `run`
 - traces of any size, without clients that answer back: `open_loop`
 """

@@ -11,6 +11,7 @@ class LeaderQuota:
     """Followers that are out of sync are held back while what they were sent goes beyond the quota."""
 
     def __init__(self, settings: Settings | None) -> None:
+        # Which partitions are throttled is asked here, by topic: topics are created while the cluster runs.
         self._topics = frozenset(settings.topics) if settings is not None else frozenset()
         self._quota = ReplicationQuota(settings.bytes_per_second, frozenset()) if settings is not None else None
 
