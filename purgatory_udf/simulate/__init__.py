@@ -10,7 +10,7 @@ leave. Everything around them is a SimPy process. Read it in this order:
 - clients: `client`; `producer` with its `accumulator`; `consumer` (the poll model) with its `subscription`, `fetcher`,
   `membership` and `commits`, and `instance`, its lives; `admin`
 - what goes wrong: `incidents`
-- the whole: `closed_loop`; what comes out: `truth`, `output`, `jsonl`, `report`; whether it is so: `check`; all of it as
-  a command: `run`
+- the whole: `closed_loop`; what comes out: `truth`, `output`, `jsonl`, `report`; whether it is so: `check`; and all of
+  it as a command: `run`
 - traces of any size, without clients that answer back: `open_loop`
 """
