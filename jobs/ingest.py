@@ -51,10 +51,13 @@ class _Asked:
     def is_log(self) -> bool:
         return self.form is Form.REQUEST_LOG or self.given.get("messages") is Messages.REQUEST_LOG
 
-    def check(self) -> None:
+    def require_fit(self) -> None:
+        """Of options to each other, whatever they name."""
         require_fit(self.form, self.paths, self.given)
         if self.form is Form.KAFKA:
             self.kafka().require_what_fits(self.given)
+
+    def require_files(self) -> None:
         if self.is_log:
             self.request_log().require_files()
         if self.form is Form.REQUEST_LOG:
@@ -81,7 +84,9 @@ def _asked(
 
 
 def _checks(**given: Any) -> None:
-    _asked(**given).check()
+    asked = _asked(**given)
+    asked.require_fit()
+    asked.require_files()
 
 
 @cli.job(checks=_checks)
@@ -89,7 +94,7 @@ def main(
     out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH…", help="Files, folders (searched to their depth), patterns, URIs."),
+        typer.Argument(metavar="PATH", help="Files, folders (searched to their depth), patterns, URIs."),
     ] = None,
     form: Annotated[
         Form, typer.Option("--from", help="What is read; request-log is Kafka's own. Packed files are unpacked.")
@@ -158,6 +163,7 @@ def main(
 ) -> None:
     """Recorded traces become a table of events; what is no event goes to rejected_events, with the reason."""
     asked = _asked(**locals())
+    asked.require_fit()
     from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.session import build_session
 
