@@ -54,12 +54,16 @@ def draw_topics(metrics: Metrics) -> alt.Chart:
 def time_axis(frame: pd.DataFrame, width_ms: int) -> tuple[pd.DataFrame, alt.X]:
     """Columns of time: from `t` to the next one. The axis is in UTC, wherever the page is read."""
     placed = frame.assign(t2=frame["t"] + width_ms, time=_clock(frame["t"]))
-    return placed, _axis("t")
+    return placed, _axis("t", width_ms)
 
 
-def _axis(field: str) -> alt.X:
+def _axis(field: str, width_ms: int) -> alt.X:
     return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc")).axis(
-        format="%H:%M:%S", labelOverlap=True, labelFlush=False, tickCount=10
+        # A tick between two seconds must not be labelled as one of them.
+        format="%H:%M:%S" if width_ms % 1000 == 0 else "%H:%M:%S.%L",
+        labelOverlap=True,
+        labelFlush=False,
+        tickCount=10,
     )
 
 
@@ -175,7 +179,7 @@ def _groups(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
         alt.Chart(placed, width=WIDTH, height=alt.Step(26))
         .mark_bar(cornerRadius=2, stroke="white", strokeWidth=0.5)
         .encode(
-            x=_axis("t"),
+            x=_axis("t", width_ms),
             x2="until:T",
             y=alt.Y("group:N", title=None, sort=list(dict.fromkeys(frame["group"]))),
             color=colours_of("state", STATE_COLOURS),
