@@ -76,10 +76,12 @@ def gauges(spark: SparkSession, out: Path) -> list[Gauge]:
     return sorted(found, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
 
 
-def write_trace(spark: SparkSession, folder: Path, events: list[Event], per_batch: int) -> str:
+def write_trace(
+    spark: SparkSession, folder: Path, events: list[Event], per_batch: int, mode: str = "errorifexists"
+) -> str:
     rows = [{"broker": 0, "event_time": event["time_us"]} | event for event in events]
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=EVENTS))
-    write_in_time_order(frame, str(folder / "events"), len(events), per_batch)
+    write_in_time_order(frame, str(folder / "events"), len(events), per_batch, mode)
     return str(folder / "events")
 
 

@@ -1,0 +1,44 @@
+"""Groups of a table that grows while it is replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cells import every_cell
+from test_group_replay import CONFIG, told, told_by, write_trace
+
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.groups import follow_groups
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.queries import delta_stream
+from purgatory_udf.stream.runs import Run
+from purgatory_udf.stream.watch import stop_all
+from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_followed_table_tells_what_its_events_and_their_clock_have_decided(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    cells = every_cell()
+    late = {"type": "clock", "time_us": 3_600_000_000, "seq": len(cells) + 1}
+    # What a batch says of the time is known to the batch after it.
+    later = late | {"time_us": 3_601_000_000, "seq": len(cells) + 2}
+    layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
+    for name, schema in (("completions", COMPLETIONS), ("expirations", EXPIRATIONS)):
+        delta.create(spark, layout.table(name), schema)
+    events = write_trace(spark, tmp_path, cells[:300], per_batch=10_000)
+    queries = follow_groups(spark, CONFIG, layout, run, delta_stream(spark, events, since=delta.began(spark, events)))
+    try:
+        for more in ([*cells[300:], late], [later]):
+            write_trace(spark, tmp_path, more, per_batch=10_000, mode="append")
+            queries[0].processAllAvailable()
+        queries[1].processAllAvailable()
+    finally:
+        stop_all(queries)
+    undrained = CONFIG.model_copy(update={"drain": False})
+    assert told(spark, tmp_path) == told_by(replay([*cells, late], undrained))
