@@ -81,7 +81,8 @@ class Index:
             return np.zeros(len(keys), dtype=np.int64)
         if self._ranks is not None:
             targets = np.searchsorted(self._ranks, targets)
-        place = np.clip(targets - self._low + 1, 0, self._span - 1)
+        # Half the price of np.clip where there are few rows.
+        place = np.minimum(np.maximum(targets - self._low + 1, 0), self._span - 1)
         return np.searchsorted(self._codes, keys * self._span + place).astype(np.int64)
 
 

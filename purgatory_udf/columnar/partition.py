@@ -13,17 +13,9 @@ import numpy as np
 from purgatory_udf.columnar import topics
 from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.columnar.logs import VIEW, Logs, fresh_replicas, positions_now, trim
 from purgatory_udf.columnar.lookup import bounds
-from purgatory_udf.columnar.replicas import (
-    VIEW,
-    Logs,
-    Round,
-    advance,
-    fresh_replicas,
-    positions_now,
-    round_numbers,
-    trim,
-)
+from purgatory_udf.columnar.replicas import Round, advance, round_numbers
 from purgatory_udf.columnar.watches import (
     ARRIVAL,
     CUT,
@@ -158,11 +150,11 @@ def step(state: State, names: list[str], rows: Frame, horizon_ms: int, retain_by
     result = Step(
         finished,
         _needed(timeline, finished.take((finished.n > 1) & (finished.code == Code.FETCH) & (finished.how != ARRIVAL))),
-        state.fresh.take(np.isin(state.fresh.op, finished.op)),
+        _of(state.fresh, finished),
         Frame.concat(walks),
     )
     state.entries = _needed(timeline, ahead.take((ahead.n > 1) & (ahead.code == Code.FETCH)))
-    state.fresh = state.fresh.take(np.isin(state.fresh.op, ahead.op))
+    state.fresh = _of(state.fresh, ahead)
     trim(state.logs, retain_bytes)
     return result
 
@@ -248,6 +240,10 @@ def _without_partitions(rows: Frame) -> Frame:
         op=rows.seq, deadline=rows.t // 1000 + np.maximum(0, rows.delay), rule=rule, end_t=rows.t, end_seq=rows.seq,
         how=np.full(len(rows), ARRIVAL),
     )  # fmt: skip
+
+
+def _of(fresh: Frame, watches: Frame) -> Frame:
+    return fresh.take(np.isin(fresh.op, watches.op)) if len(fresh) else fresh
 
 
 def _entries(round_: Round) -> Frame:

@@ -3,11 +3,6 @@
 A *view* is what one try of an operation would see. Within a *round* everything in it only grows, so every question
 "when first?" is a binary search. A round ends where something may fall or the in-sync set changes: a truncation, a
 leader or in-sync change, the first last stable offset. Those are rare; the common call is one round.
-
-How the batch map stays small: a fetch never counts more than its partition maximum, and never more than
-`fetch.max_bytes`. A batch that lies further than that behind both the high watermark and the last stable offset is
-merged with its neighbour: a fetch starting there still finds at least its maximum ahead of it, which is all that is
-asked. Batches without bytes are merged at once.
 """
 
 from __future__ import annotations
@@ -16,24 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.columnar.logs import FIRST_SEGMENT, FOLLOWERS, VIEW, Logs, position_of, segment_of
 from purgatory_udf.columnar.lookup import Index, bounds, last_said, running_max, running_sum
 from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Error
-
-VIEW = Layout(
-    (
-        "end", "end_seg", "end_pos",
-        "hw", "hw_seg", "hw_pos",
-        "lso", "lso_seg", "lso_pos",
-        "log_start", "standing", "epoch", "short",
-    )
-)  # fmt: skip
-REPLICA = Layout((*VIEW.numbers, "lso_said", "min_isr", "isr_size", "own"))
-BATCHES = Layout(("key", "end", "pos"))
-ROLLS = Layout(("key", "base"))
-FOLLOWERS = Layout(("key", "replica", "end", "in_sync"))
-
-FIRST_SEGMENT = 0  # what lies before the first roll that the trace tells of
 
 PRODUCE_CHECK, FETCH_CHECK, DELETE_CHECK = 1, 2, 4
 
@@ -43,31 +24,19 @@ _STANDING[[Code.NOT_LEADER, Code.OFFLINE, Code.DELETED]] = (
     Error.KAFKA_STORAGE_ERROR,
     Error.UNKNOWN_TOPIC_OR_PARTITION,
 )
-_STANDING_CODES = np.array([Code.LEADER, Code.ONLINE, Code.NOT_LEADER, Code.OFFLINE, Code.DELETED])
-_OPENING_CODES = np.array([Code.TRUNCATE, Code.LEADER, Code.ISR])
 
 
-def fresh_replicas(brokers: list[int]) -> Frame:
-    """Replicas of which nothing has been said: led, online, every offset unknown."""
-    frame = REPLICA.empty(len(brokers), fill=UNKNOWN)
-    for name in ("end_pos", "hw_pos", "lso_pos", "standing", "short", "lso_said"):
-        frame.columns[name] = np.zeros(len(brokers), dtype=np.int64)
-    frame.columns["own"] = np.array(brokers, dtype=np.int64)
-    return frame
+def _among(*codes: Code) -> Array:
+    """By code, whether it is one of these."""
+    table = np.zeros(max(Code) + 1, dtype=bool)
+    table[list(codes)] = True
+    return table
 
 
-@dataclass
-class Logs:
-    """Everything that the keys' logs carry from call to call; the frames' `key` is the row of `replicas`."""
-
-    replicas: Frame
-    batches: Frame
-    rolls: Frame
-    followers: Frame
-
-    @staticmethod
-    def nothing() -> Logs:
-        return Logs(fresh_replicas([]), BATCHES.empty(), ROLLS.empty(), FOLLOWERS.empty())
+_SAYS_STANDING = _among(Code.LEADER, Code.ONLINE, Code.NOT_LEADER, Code.OFFLINE, Code.DELETED)
+_OPENS = _among(Code.TRUNCATE, Code.LEADER, Code.ISR)
+_MAY_OPEN = _among(Code.TRUNCATE, Code.LEADER, Code.ISR, Code.LAST_STABLE)
+_TELLS_IN_SYNC = _among(Code.LEADER, Code.ISR)
 
 
 @dataclass
@@ -100,33 +69,14 @@ class Round:
 
     def position(self, keys: Array, offsets: Array, end: Array, end_pos: Array) -> Array:
         """Where the batch that holds the offset starts, in bytes; at or beyond the log end, the end's position."""
-        return _position(self._positions, self._batches, keys, offsets, end, end_pos)
+        return position_of(self._positions, self._batches, keys, offsets, end, end_pos)
 
     def segment(self, keys: Array, offsets: Array, rolls_known: Array) -> Array:
         """The base of the offset's segment, among the key's first `rolls_known` rolls."""
-        return _segment(self._bases, self._rolls, self._rolls_begin, keys, offsets, rolls_known)
+        return segment_of(self._bases, self._rolls, self._rolls_begin, keys, offsets, rolls_known)
 
     def rolls_known(self, rows: Array) -> Array:
         return self._rolls_by_row[rows]
-
-
-def _position(index: Index, batches: Frame, keys: Array, offsets: Array, end: Array, end_pos: Array) -> Array:
-    inside = (offsets < end) & (end != UNKNOWN)
-    if not len(batches):
-        return end_pos
-    at = index.first_at_least(keys, offsets + 1)
-    inside &= at < len(batches)
-    at = np.where(inside, at, 0)
-    # An offset of a batch that a truncation cut stands at the end: no batch of its key lies beyond it.
-    return np.where(inside & (batches.key[at] == keys), batches.pos[at], end_pos)
-
-
-def _segment(index: Index, rolls: Frame, begin: Array, keys: Array, offsets: Array, known: Array) -> Array:
-    if not len(rolls):
-        return np.full(len(keys), FIRST_SEGMENT, dtype=np.int64)
-    covered = index.first_at_least(keys, offsets + 1) - begin[keys]
-    count = np.minimum(covered, known)
-    return np.where(count > 0, rolls.base[np.maximum(begin[keys] + count - 1, 0)], FIRST_SEGMENT)
 
 
 def _previous(values: Array, initial: Array, keys: Array, begins: Array) -> Array:
@@ -140,7 +90,7 @@ def _previous(values: Array, initial: Array, keys: Array, begins: Array) -> Arra
 
 def round_numbers(rows: Frame, replicas: Frame, begins: Array) -> Array:
     """In which round of its key each row lies."""
-    opening = np.isin(rows.code, _OPENING_CODES)
+    opening = _OPENS[rows.code]
     stable = (rows.code == Code.LAST_STABLE) & (replicas.lso_said[rows.key] == 0)
     if stable.any():
         opening |= stable & (running_sum(rows.key, stable.astype(np.int64), begins) == 1)
@@ -159,7 +109,7 @@ def advance(logs: Logs, rows: Frame) -> Round:
     replicas = logs.replicas
     key, code = rows.key, rows.code
 
-    says = np.isin(code, _STANDING_CODES)
+    says = _SAYS_STANDING[code]
     said = last_said(key, says, begins)
     standing = np.where(said >= 0, _STANDING[code[said]], replicas.standing[key])
 
@@ -179,7 +129,7 @@ def advance(logs: Logs, rows: Frame) -> Round:
 
     rolls, rolls_begin, rolls_by_row, rolled = _roll(logs.rolls, rows, begins, keys)
     bases = Index(rolls.key, rolls.base)
-    end_seg = _segment(bases, rolls, rolls_begin, key, np.where(end == UNKNOWN, FOREVER, end), rolls_by_row)
+    end_seg = segment_of(bases, rolls, rolls_begin, key, np.where(end == UNKNOWN, FOREVER, end), rolls_by_row)
     end_seg = np.where(end == UNKNOWN, UNKNOWN, end_seg)
 
     derived = _derived_watermark(logs, rows, end, standing)
@@ -192,8 +142,8 @@ def advance(logs: Logs, rows: Frame) -> Round:
         """Segment and position of an offset as they were when it was last taken."""
         at = np.flatnonzero(taken)
         found_seg, found_pos = np.zeros((2, len(key)), dtype=np.int64)
-        found_seg[at] = _segment(bases, rolls, rolls_begin, key[at], offset[at], rolls_by_row[at])
-        found_pos[at] = _position(positions, batches, key[at], offset[at], end[at], end_pos[at])
+        found_seg[at] = segment_of(bases, rolls, rolls_begin, key[at], offset[at], rolls_by_row[at])
+        found_pos[at] = position_of(positions, batches, key[at], offset[at], end[at], end_pos[at])
         last = last_said(key, taken, begins)
         return np.where(last >= 0, found_seg[last], seg[key]), np.where(last >= 0, found_pos[last], pos[key])
 
@@ -243,7 +193,7 @@ def _open(logs: Logs, rows: Frame, begins: Array) -> Array:
     cut = np.full(keys, FOREVER, dtype=np.int64)
     first = begins[:-1][begins[:-1] < begins[1:]]
     code = rows.code[first]
-    opens = np.isin(code, [*_OPENING_CODES, Code.LAST_STABLE])
+    opens = _MAY_OPEN[code]
     if not opens.any():
         return cut
     replicas = logs.replicas = Frame({name: column.copy() for name, column in logs.replicas.columns.items()})
@@ -253,7 +203,7 @@ def _open(logs: Logs, rows: Frame, begins: Array) -> Array:
     new = stable[replicas.lso_said[stable] == 0]
     replicas.lso_said[new], replicas.lso[new] = 1, UNKNOWN
 
-    told = first[np.isin(code, [Code.LEADER, Code.ISR])]
+    told = first[_TELLS_IN_SYNC[code]]
     if len(told):
         _in_sync(logs, rows.take(told))
 
@@ -270,11 +220,11 @@ def _truncate(logs: Logs, keys: Array, offsets: Array, cut: Array) -> None:
     """The log ends at the offset; the batch that held it goes whole; watermarks above it come down with it."""
     replicas = logs.replicas
     index = Index(logs.batches.key, logs.batches.end)
-    pos = _position(index, logs.batches, keys, offsets, replicas.end[keys], replicas.end_pos[keys])
+    pos = position_of(index, logs.batches, keys, offsets, replicas.end[keys], replicas.end_pos[keys])
     logs.batches = logs.batches.take(logs.batches.end <= cut[logs.batches.key])
     logs.rolls = logs.rolls.take(logs.rolls.base <= cut[logs.rolls.key])
     begin = bounds(logs.rolls.key, len(replicas))
-    seg = _segment(Index(logs.rolls.key, logs.rolls.base), logs.rolls, begin, keys, offsets, np.diff(begin)[keys])
+    seg = segment_of(Index(logs.rolls.key, logs.rolls.base), logs.rolls, begin, keys, offsets, np.diff(begin)[keys])
     replicas.end[keys], replicas.end_pos[keys] = offsets, pos
     for name in ("hw", "lso"):
         above = replicas.columns[name][keys] > offsets
@@ -386,28 +336,3 @@ def _close(logs: Logs, done: Round, standing: Array) -> None:
             }
         )
         logs.followers = _merged(Frame.concat([logs.followers, seen]))
-
-
-def positions_now(logs: Logs, keys: Array, offsets: Array) -> Array:
-    """Where offsets lie as the logs are."""
-    replicas, index = logs.replicas, Index(logs.batches.key, logs.batches.end)
-    return _position(index, logs.batches, keys, offsets, replicas.end[keys], replicas.end_pos[keys])
-
-
-def trim(logs: Logs, retain_bytes: int) -> None:
-    """Drop the batches and rolls that no answer can depend on any more (see above)."""
-    batches, replicas = logs.batches, logs.replicas
-    if len(batches):
-        bound = np.where(replicas.hw == UNKNOWN, UNKNOWN, np.minimum(replicas.hw_pos, replicas.lso_pos) - retain_bytes)
-        bound = np.where((replicas.lso == UNKNOWN) & (replicas.lso_said == 1), UNKNOWN, bound)
-        same = batches.key[1:] == batches.key[:-1]
-        following = batches.pos[1:]
-        gone = same & ((following <= bound[batches.key[1:]]) | (following == batches.pos[:-1]))
-        far = np.flatnonzero(same & (following <= bound[batches.key[1:]]))
-        reach = np.full(len(replicas), UNKNOWN, dtype=np.int64)
-        np.maximum.at(reach, batches.key[far], batches.end[far])
-        logs.batches = batches.take(np.flatnonzero(np.append(~gone, True)))
-        rolls = logs.rolls
-        if len(rolls) > 1:
-            stale = (rolls.key[1:] == rolls.key[:-1]) & (rolls.base[1:] <= reach[rolls.key[1:]])
-            logs.rolls = rolls.take(np.flatnonzero(np.append(~stale, True)))

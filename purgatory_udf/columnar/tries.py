@@ -67,17 +67,13 @@ def fetch_answer(watch: Frame, view: Frame, start: Array) -> tuple[Array, Array]
     """The partition's error and readable bytes; `start` is the fetch offset's position looked up anew."""
     end, _, pos = reader_end(watch.mode, view)
     said = (watch.epoch != UNKNOWN) & (view.epoch != UNKNOWN)
-    error = np.select(
-        [
-            view.standing != Error.NONE,
-            said & (watch.epoch < view.epoch),
-            said & (watch.epoch > view.epoch),
-            _out_of_range(watch, view),
-        ],
-        [view.standing, Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.OFFSET_OUT_OF_RANGE],
-        Error.NONE,
-    )
-    readable = (view.standing == Error.NONE) & (watch.mode < THROTTLED) & (end != UNKNOWN) & (watch.offset < end)
+    error = np.where(_out_of_range(watch, view), Error.OFFSET_OUT_OF_RANGE, Error.NONE)
+    if said.any():
+        error = np.where(said & (watch.epoch > view.epoch), Error.UNKNOWN_LEADER_EPOCH, error)
+        error = np.where(said & (watch.epoch < view.epoch), Error.FENCED_LEADER_EPOCH, error)
+    stands = view.standing == Error.NONE
+    error = np.where(stands, error, view.standing)
+    readable = stands & (watch.mode < THROTTLED) & (end != UNKNOWN) & (watch.offset < end)
     return error, np.where(readable, np.minimum(watch.size, np.maximum(0, pos - start)), 0)
 
 

@@ -94,11 +94,9 @@ def first_tries(round_: Round, watch: Frame, at: Array) -> tuple[Frame, Frame, A
     if len(produce):
         mine, seen = watch.take(produce), view.take(produce)
         tried, answer = produce_try(mine, seen)
-        plain = np.select(
-            [mine.mode == Acks.AT_ONCE, mine.mode == Acks.INVALID, (mine.mode == Acks.ALL_IN_ERROR) | (mine.error > 0)],
-            [Rule.ACKS, Rule.INVALID_ACKS, Rule.APPEND_ERROR],
-            0,
-        )
+        plain = np.where((mine.mode == Acks.ALL_IN_ERROR) | (mine.error > 0), Rule.APPEND_ERROR, 0)
+        plain = np.where(mine.mode == Acks.INVALID, Rule.INVALID_ACKS, plain)
+        plain = np.where(mine.mode == Acks.AT_ONCE, Rule.ACKS, plain)
         rule[produce] = np.where(plain > 0, plain, tried)
         error[produce] = np.where(plain > 0, mine.error, answer)
         done[produce] = rule[produce] > 0
