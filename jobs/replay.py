@@ -90,8 +90,8 @@ def main(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="List where the replay answers a consumer group otherwise than the trace records; without --events and "
-            "--trace, of the replay that is in the folder.",
+            help="List where the replay answers a consumer group otherwise than the trace records; without --events "
+            "and --trace, of the replay that is in the folder.",
         ),
     ] = None,
 ) -> None:
