@@ -36,6 +36,7 @@ DEFAULTS = {
 
 # Delta and Spark both plan for clusters; on one machine their defaults are hundreds of empty tasks.
 LOCAL_DEFAULTS = {
+    "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -30,6 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
+            # Tests' tables are too small for compiled plans to pay.
+            "spark.sql.codegen.wholeStage": "false",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },
