@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory_udf.metrics.run import Metrics
-
-
-@pytest.fixture(scope="module", autouse=True)
-def interpreted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Queries of a few thousand rows are over before their generated code would be compiled."""
-    if not any("spark" in getattr(item, "fixturenames", ()) for item in request.node.collect()):
-        yield
-        return
-    spark = request.getfixturevalue("spark")
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
 
 
 @pytest.fixture(scope="session")
