@@ -106,3 +106,13 @@ def _line(entry: Answer | Removal | StateChange) -> str:
             change = entry.transition
             states = f"{change.from_state} → {change.to_state}"
             return f"{ms} {states} {change.generation} [{' '.join(change.members)}]: {change.reason}"
+
+
+def stable_pair(**settings: object) -> GroupTimeline:
+    """a leads, b follows; generation 1 since 4000, Stable since 4100. Rounds last 5 s at most."""
+    group = GroupTimeline(**settings)
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "b", rebalance_timeout_ms=3000)
+    group.sync(4100, "a")
+    group.sync(4100, "b")
+    return group
