@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.groups.words import API_OF, KINDS
 from purgatory_udf.stream import delta
@@ -52,9 +51,9 @@ def replay_groups(
     stream = delta_stream(spark, events, files, delta.began(spark, events))
     query = _coordinators(spark, config, layout, stream, found.last_us // 1000).trigger(availableNow=True)
     if not _clock_has_run_out(spark, layout):
-        _require_none_dropped(follow_to_end(query.start(), "groups", found), config)
+        follow_to_end(query.start(), "groups", found)
         _run_out_the_clock(spark, layout, found.last_us)
-    _require_none_dropped(follow_to_end(query.start(), "groups", found), config)
+    follow_to_end(query.start(), "groups", found)
     tables = Tables(run.run_id, found.last_us, config.drain)
     follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
     write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(layout.group_packets))
@@ -90,14 +89,6 @@ def _coordinators(
     limits = GroupLimits(config.group, config.max_disorder_ms > 0, trace_end_ms)
     frame = groups_query(events, delta_stream(spark, control_path(layout)), config, limits)
     return to_delta(frame, layout.group_packets, layout.checkpoint("groups"), "groups")
-
-
-def _require_none_dropped(dropped: int, config: Config) -> None:
-    if dropped:
-        raise LawBrokenError(
-            f"{dropped} packed rows of groups came later than max_disorder_ms={config.max_disorder_ms} allows and were "
-            "not replayed; ingest rejects such events by name, or allow more disorder"
-        )
 
 
 def _clock_has_run_out(spark: SparkSession, layout: Layout) -> bool:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.progress import Progress
 
 if TYPE_CHECKING:
@@ -24,10 +25,11 @@ _PATIENCE_SECONDS = 30
 
 def follow_to_end(
     query: StreamingQuery, title: str, found: Survey | None, beside: Sequence[StreamingQuery] = ()
-) -> int:
-    """Show batches until the query ends; how many rows its stateful operator dropped as late. What a query `beside` it
-    dies of is raised."""
+) -> None:
+    """Show batches until the query ends. Raised is what a query `beside` it dies of, and that rows were dropped as late
+    (at once with queries `beside`, for these may never end)."""
     seen: dict[int, Any] = {}
+    late: dict[tuple[str, int], int] = {}
     with Progress(title) as line:
         try:
             while True:
@@ -36,6 +38,13 @@ def follow_to_end(
                     if progress.batchId not in seen:
                         seen[progress.batchId] = progress
                         _show(line, progress, seen, found)
+                for each in (query, *beside):
+                    late |= {(each.id, progress.batchId): _dropped(progress) for progress in each.recentProgress}
+                if any(late.values()) and (ended or beside):
+                    raise LawBrokenError(
+                        f"{sum(late.values())} packed rows came later than max_disorder_ms allows and were not "
+                        "replayed; ingest rejects such events by name, or allow more disorder"
+                    )
                 if ended:
                     break
                 for other in beside:
@@ -46,7 +55,10 @@ def follow_to_end(
             if not beside:
                 query.stop()
             raise
-    return sum(state.numRowsDroppedByWatermark for progress in seen.values() for state in progress.stateOperators)
+
+
+def _dropped(progress: Any) -> int:
+    return sum(state.numRowsDroppedByWatermark for state in progress.stateOperators)
 
 
 def stop_all(queries: Sequence[StreamingQuery]) -> None:
