@@ -228,6 +228,21 @@ FIDELITY = pa.schema(
     ]
 )
 
+# A simulated client's side of each request of a trace (`operation_id` is its event's `seq`).
+TRUTH_REQUESTS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("operation_id", pa.int64()),
+        ("client_id", pa.string()),
+        ("request_id", pa.string()),
+        ("sent_at", TIMESTAMP),
+        ("arrived_at", TIMESTAMP),
+        ("answered_at", TIMESTAMP),
+        ("throttle_ms", pa.int64()),
+        ("received_at", TIMESTAMP),
+    ]
+)
+
 TABLES = {
     "events": EVENTS,
     "rejected_events": REJECTED_EVENTS,
@@ -241,6 +256,9 @@ TABLES = {
     "recorded": RECORDED,
     "fidelity": FIDELITY,
 }
+
+# What `simulate` writes beside `events`.
+TRUTH = {"truth_completions": COMPLETIONS, "truth_expirations": EXPIRATIONS, "truth_requests": TRUTH_REQUESTS}
 
 # What `metrics` writes, under one folder beside the tables that it is made from. Rows of windows are of those in which
 # something happened.

@@ -14,11 +14,11 @@ from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.tables import TRUTH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TRUTH = ("truth_completions", "truth_expirations", "truth_requests")
 EVENTS_PER_FILE = 50_000
 
 

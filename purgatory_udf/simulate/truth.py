@@ -15,21 +15,7 @@ import pyarrow as pa
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay
 from purgatory_udf.simulate.network import Exchange
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, TIMESTAMP
-
-TRUTH_REQUESTS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("operation_id", pa.int64()),
-        ("client_id", pa.string()),
-        ("request_id", pa.string()),
-        ("sent_at", TIMESTAMP),
-        ("arrived_at", TIMESTAMP),
-        ("answered_at", TIMESTAMP),
-        ("throttle_ms", pa.int64()),
-        ("received_at", TIMESTAMP),
-    ]
-)
+from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH_REQUESTS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
