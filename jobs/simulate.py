@@ -25,6 +25,15 @@ OPEN = {
     "p75_ms": 60.0,
     "timeout_ms": 1000,
     "max_wait_ms": 500,
+    "group_share": 0.4,
+    "members": 10,
+    "heartbeat_ms": 3000,
+    "commit_ms": 5000,
+    "session_timeout_ms": 10_000,
+    "incident_s": 60.0,
+    "crash_share": 0.5,
+    "delete_share": 0.001,
+    "create_share": 0.0005,
 }
 
 
@@ -90,8 +99,31 @@ def main(
     keys: Annotated[int, typer.Option(help="Open loop: partitions of a fetch.", min=1)] = 4,
     median_ms: Annotated[float, typer.Option(help="Open loop: a replication's median latency.", min=0.001)] = 20.0,
     p75_ms: Annotated[float, typer.Option(help="Open loop: its 75th percentile.", min=0.001)] = 60.0,
-    timeout_ms: Annotated[int, typer.Option(help="Open loop: a produce's time-out.", min=0)] = 1000,
+    timeout_ms: Annotated[
+        int, typer.Option(help="Open loop: the time-out of a produce, and of an administrator's request.", min=0)
+    ] = 1000,
     max_wait_ms: Annotated[int, typer.Option(help="Open loop: a fetch's longest wait.", min=0)] = 500,
+    group_share: Annotated[
+        float, typer.Option(help="Open loop: the share of members of groups in the requests.", min=0, max=0.95)
+    ] = 0.4,
+    members: Annotated[int, typer.Option(help="Open loop: members of a group, on average.", min=2, max=1000)] = 10,
+    heartbeat_ms: Annotated[int, typer.Option(help="Open loop: between a member's heartbeats.", min=100)] = 3000,
+    commit_ms: Annotated[int, typer.Option(help="Open loop: between a member's commits.", min=100)] = 5000,
+    session_timeout_ms: Annotated[
+        int, typer.Option(help="Open loop: until a member without a heartbeat is out.", min=6000, max=1_800_000)
+    ] = 10_000,
+    incident_s: Annotated[
+        float, typer.Option(help="Open loop: how often one of a group's members goes, and comes back.", max=1e6)
+    ] = 60.0,
+    crash_share: Annotated[
+        float, typer.Option(help="Open loop: how many of them crash; the others leave.", min=0, max=1)
+    ] = 0.5,
+    delete_share: Annotated[
+        float, typer.Option(help="Open loop: the share of deletions of records in the requests.", min=0, max=0.95)
+    ] = 0.001,
+    create_share: Annotated[
+        float, typer.Option(help="Open loop: the share of creations of topics in the requests.", min=0, max=0.95)
+    ] = 0.0005,
 ) -> None:
     """Make a trace: a simulated cluster whose clients answer back, or any number of events."""
     from purgatory_udf.ingest.progress import Phases, running_tasks
@@ -115,6 +147,15 @@ def main(
         "p75_ms": p75_ms,
         "timeout_ms": timeout_ms,
         "max_wait_ms": max_wait_ms,
+        "group_share": group_share,
+        "members": members,
+        "heartbeat_ms": heartbeat_ms,
+        "commit_ms": commit_ms,
+        "session_timeout_ms": session_timeout_ms,
+        "incident_s": incident_s,
+        "crash_share": crash_share,
+        "delete_share": delete_share,
+        "create_share": create_share,
     }
     _checks(open_loop, seed, **options)
     spark = build_session("purgatory-simulate")

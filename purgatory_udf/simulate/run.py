@@ -67,9 +67,12 @@ def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool,
     write_events(events_of(spark, workload, output.run_id), output.events)
     seconds = time.perf_counter() - began
     runs.save(spark, Layout(out).table("runs"), run.finished({"events": workload.events}))
+    plan = workload.plan
     lines = [
         f"events    {workload.events:,}  {out.removeprefix('file://')}/events",
-        f"requests  {workload.produces:,} produces and {workload.fetches:,} fetches of {workload.keys} partitions each",
+        f"requests  {workload.produces:,} produces, {workload.fetches:,} fetches of {workload.keys} partitions each",
+        f"groups    {plan.groups:,} of about {plan.members} members, {workload.group_events:,} requests",
+        f"admin     {workload.deletes:,} deletions of records, {workload.creations:,} creations of topics",
         f"time      {workload.length_us / 1e6:,.1f} s of the trace in {seconds:.1f} s "
         f"({workload.events / seconds:,.0f} events/s)",
     ]

@@ -27,7 +27,14 @@ from purgatory_udf.simulate.open_loop.workload import Workload
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL = Workload(5_000, partitions=60, rate=400, skew=1.0, events_per_slice=1000)
+SMALL = Workload(
+    5_000, partitions=60, rate=100, skew=1.0, events_per_slice=1000, incident_s=20, delete_share=0.02, create_share=0.02
+)
+# Long enough for every group's members to go and come back.
+LONG = Workload(30_000, partitions=60, rate=200, events_per_slice=5_000)
+
+OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
+OPERATIONS_OF_GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
 def _slices(workload: Workload) -> list[pa.Table]:
@@ -48,14 +55,17 @@ def test_there_are_exactly_as_many_events_as_asked_for(events: int) -> None:
 def test_any_slice_knows_what_came_before_it() -> None:
     workload = Workload(40_000, partitions=30, rate=1000, events_per_slice=1000)
     before = np.zeros(30, dtype=np.int64)
-    fetches = 0
+    fetches, deletes, creations = 0, 0, 0
     for number in range(workload.slices):
         found = arrivals(workload, number)
         assert found.before.tolist() == before.tolist()
+        assert found.created_before == creations
         before += found.produces
         fetches += found.fetches
+        deletes += found.deletes
+        creations += found.creations
     assert workload.slices > 5
-    assert [*before.tolist(), fetches] == totals(workload).tolist()
+    assert [*before.tolist(), fetches, deletes, creations] == totals(workload).tolist()
 
 
 def test_events_keep_the_contract_and_come_in_order_with_no_millisecond_in_two_slices() -> None:
@@ -88,15 +98,33 @@ def test_logs_grow_without_gaps_and_fetches_begin_at_their_ends() -> None:
     assert marks == ends, "in the end everything is replicated"
 
 
+def test_all_kinds_of_requests_come_at_about_the_rate_and_in_the_shares_asked_for() -> None:
+    kinds = Counter(event["type"] for event in _events(_slices(LONG)))
+    requests = kinds.total() - kinds["partition"]
+    assert requests == pytest.approx(LONG.rate * LONG.length_us / 1e6, rel=0.05)
+    assert sum(kinds[kind] for kind in OF_GROUPS) == pytest.approx(LONG.group_share * requests, rel=0.1)
+    assert kinds["heartbeat"] > 0.2 * requests
+    assert {*kinds} == {"produce", "fetch", "partition", "delete_records", "create_topics", *OF_GROUPS}
+
+
+def test_no_share_no_such_requests() -> None:
+    workload = Workload(2_000, partitions=60, group_share=0, delete_share=0, create_share=0)
+    kinds = Counter(event["type"] for event in _events(_slices(workload)))
+    assert {*kinds} == {"produce", "fetch", "partition"}
+    assert kinds.total() == 2_000
+
+
 def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
     tables = _slices(SMALL)
-    truth = replay(_events(tables), Config())
+    truth = [one for one in replay(_events(tables), Config()).outcomes if one.kind not in OPERATIONS_OF_GROUPS]
     core = outcomes_of(*columnar_replay(tables, Engine(Config())))
-    kept = (one if one.expired else replace(one, fetcher=None) for one in truth.outcomes)
+    kept = (one if one.expired else replace(one, fetcher=None) for one in truth)
     assert core == sorted(kept, key=lambda one: one.operation_id)
-    ends = Counter(one.completed_by for one in truth.outcomes if one.kind == "produce" and not one.expired)
-    assert ends["high_watermark"] > 0.8 * ends.total()
-    assert {"acks", "high_watermark"} <= set(ends)
+    ends = Counter((one.kind, one.completed_by) for one in truth)
+    produced = sum(count for (kind, _), count in ends.items() if kind == "produce")
+    assert ends["produce", "high_watermark"] > 0.8 * produced
+    asked_for = {("delete_records", "low_watermark"), ("create_topics", "leaders"), ("produce", "acks")}
+    assert asked_for <= {*ends}
 
 
 def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for() -> None:
@@ -113,7 +141,7 @@ def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for()
 
 
 def test_a_skew_gives_the_first_partition_most() -> None:
-    counts = totals(Workload(50_000, partitions=60, skew=2))[:-1]
+    counts = totals(Workload(50_000, partitions=60, skew=2))[:60]
     assert counts[0] > counts[1:].sum()
 
 
@@ -123,6 +151,16 @@ def test_a_skew_gives_the_first_partition_most() -> None:
         ({"events": 100}, "--events 100: 1000 partitions need at least"),
         ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1 is below --median-ms 20"),
         ({"events": 9_000, "keys": 500}, "--keys 500: a broker leads only 333 partitions"),
+        (
+            {"events": 9_000, "group_share": 1},
+            "--group-share, --delete-share and --create-share: at most 0.95 together",
+        ),
+        ({"events": 9_000, "heartbeat_ms": 4000}, "--heartbeat-ms 4000: at most a third of --session-timeout-ms"),
+        ({"events": 9_000, "incident_s": 19}, "--incident-s 19: with these sessions and heartbeats, at least 20"),
+        (
+            {"events": 400, "partitions": 60, "rate": 100, "members": 30, "group_share": 0.9},
+            "--events 400: --group-share 0.9 leaves no room for other requests",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
@@ -137,6 +175,7 @@ def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_fi
     from purgatory_udf.stream.staging import in_time_order
 
     expected = pa.concat_tables(_slices(SMALL))
+    assert {*OF_GROUPS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
     one = events_of(spark, SMALL, "run", tasks=1).toArrow()
     assert one.cast(expected.schema).equals(expected)
     path = str(tmp_path / "events")

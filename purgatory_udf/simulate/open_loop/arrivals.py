@@ -12,6 +12,7 @@ the first half of the time is binomial, and so on down to the slice: as many dra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +25,25 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Produces by partition, and fetches, in one slice; `before`: the produces of all earlier ones."""
+    """Produces by partition, and other requests, in one slice; `…before`: those of all earlier ones."""
 
     produces: Counts
     before: Counts
     fetches: int
+    deletes: int
+    creations: int
+    created_before: int
 
 
 def totals(workload: Workload) -> Counts:
-    """Produces by partition over the whole trace; the last number is that of all fetches."""
+    """Over the whole trace: produces by partition, then all fetches, deletes, and creations."""
     random = stream(workload.seed, Purpose.TOTALS)
-    return np.append(random.multinomial(workload.produces, workload.weights), workload.fetches)
+    others = [workload.fetches, workload.deletes, workload.creations]
+    return np.append(random.multinomial(workload.produces, workload.weights), others)
 
 
+# A slice and the one or two before it are asked for by all kinds of requests.
+@lru_cache(maxsize=8)
 def arrivals(workload: Workload, number: int) -> Arrivals:
     low, high = 0, workload.slices
     inside = totals(workload)
@@ -51,4 +58,5 @@ def arrivals(workload: Workload, number: int) -> Arrivals:
             high, inside = middle, first
         else:
             low, inside, before = middle, inside - first, before + first
-    return Arrivals(inside[:-1], before[:-1], int(inside[-1]))
+    fetches, deletes, creations = inside[-3:].tolist()
+    return Arrivals(inside[:-3], before[:-3], fetches, deletes, creations, int(before[-1]))

@@ -9,14 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from purgatory_udf.simulate.open_loop.arrivals import Counts, arrivals
-from purgatory_udf.simulate.open_loop.streams import Purpose, stream
+from purgatory_udf.simulate.open_loop.streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulate.open_loop.workload import BROKERS, Workload
-
-Numbers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 ONE_IN_HAS_ACKS_1 = 10
 FOLLOWERS_SHARE = 0.3
@@ -77,7 +73,7 @@ def produces(workload: Workload, number: int) -> Produces:
     began = np.cumsum(counts.produces) - counts.produces
     earlier = counts.before[partition] + np.arange(size) - began[partition]
     records = _records_of(partition)
-    latency_ms = workload.median_ms * np.exp(workload.sigma * random.standard_normal(size))
+    latency_us = latencies_us(workload, random, (size,))
     return Produces(
         t=t,
         partition=partition,
@@ -85,8 +81,8 @@ def produces(workload: Workload, number: int) -> Produces:
         end_offset=(earlier + 1) * records,
         bytes=random.integers(200, 2000, size),
         acks=np.where(random.integers(0, ONE_IN_HAS_ACKS_1, size) == 0, 1, -1),
-        replicated_t=t + (np.minimum(latency_ms, workload.longest_ms) * 1000).astype(np.int64),
-        before=_log_ends(counts.before),
+        replicated_t=t + latency_us,
+        before=log_ends(counts.before),
     )
 
 
@@ -115,8 +111,7 @@ def fetches(workload: Workload, number: int, now: Produces, rising: Marks) -> Fe
     random = stream(workload.seed, Purpose.FETCHES, number)
     t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
     follower = random.random(size) < FOLLOWERS_SHARE
-    first = np.searchsorted(np.cumsum(workload.weights)[:-1], random.random(size), side="right")
-    partitions = _of_one_broker(first, workload)
+    partitions = _of_one_broker(partitions_asked_for(workload, random, size), workload)
     when = np.repeat(t[:, None], workload.keys, axis=1)
     log_end = _Timeline(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
     watermark = _Timeline(rising.partition, rising.t, rising.offset, rising.before).at(partitions, when)
@@ -132,13 +127,23 @@ def move(workload: Workload, number: int) -> Move:
     return Move(int(random.integers(0, workload.partitions)), resigns, resigns + min(LEADERLESS_US, half))
 
 
+def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
+    latency_ms = workload.median_ms * np.exp(workload.sigma * random.standard_normal(shape))
+    return np.asarray((np.minimum(latency_ms, workload.longest_ms) * 1000).astype(np.int64))
+
+
+def partitions_asked_for(workload: Workload, random: np.random.Generator, size: int) -> Numbers:
+    return np.searchsorted(np.cumsum(workload.weights)[:-1], random.random(size), side="right")
+
+
+def log_ends(batches: Counts) -> Numbers:
+    """What all logs end at after so many batches each."""
+    return batches * _records_of(np.arange(len(batches)))
+
+
 def _records_of(partition: Numbers) -> Numbers:
     """How many records each batch of the partition has."""
     return 1 + partition * 7 % 20
-
-
-def _log_ends(batches: Counts) -> Numbers:
-    return batches * _records_of(np.arange(len(batches)))
 
 
 def _of_one_broker(first: Numbers, workload: Workload) -> Numbers:

@@ -1,0 +1,23 @@
+"""Groups that live by the open loop's plan: the engine says of them what the reference says."""
+
+from __future__ import annotations
+
+from batches import in_batches, reference_of
+
+from purgatory_udf.config import Config
+from purgatory_udf.simulate.open_loop.rows import slice_rows
+from purgatory_udf.simulate.open_loop.workload import Workload
+
+OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
+
+
+def test_members_that_leave_crash_and_come_back_in_batches() -> None:
+    workload = Workload(12_000, partitions=30, rate=60, members=3, incident_s=30)
+    rows = (row for number in range(workload.slices) for row in slice_rows(workload, number, "run").to_pylist())
+    events = [
+        {name: value for name, value in row.items() if value is not None} for row in rows if row["type"] in OF_GROUPS
+    ]
+    told = in_batches(events, Config(), range(500, len(events), 500)).told
+    expected = reference_of(events, Config())
+    assert len(expected) > 10
+    assert {key: one.in_order() for key, one in told.items()} == {key: one.in_order() for key, one in expected.items()}
