@@ -23,6 +23,8 @@ from purgatory_udf.contract import read_row
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
+from purgatory_udf.simulate.closed_loop import Simulated
+from purgatory_udf.simulate.truth import event_rows, request_rows
 from purgatory_udf.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,8 +89,18 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
         del tables["events"]
     for name, rows_of_it in tables.items():
         write_deltalake(str(out / name), rows_of_it)
-    write_deltalake(str(out / "runs"), _runs(out, config, len(events), replayed, events_path))
+    # What made the events may have left a record of its own there.
+    write_deltalake(str(out / "runs"), _runs(out, config, len(events), replayed, events_path), mode="append")
     return replayed
+
+
+def write_simulation(out: Path, simulated: Simulated, run_id: str) -> None:
+    """The tables of a simulation that a comparison of two of them reads."""
+    write_deltalake(str(out / "events"), event_rows(simulated.events, run_id))
+    write_deltalake(str(out / "truth_requests"), request_rows(simulated.exchanges, run_id))
+    run = {"run_id": run_id, "job": "simulate", "status": "finished", "started_at": at_us(0), "finished_at": at_us(1)}
+    texts = dict.fromkeys(("trace", "configuration", "versions", "counts"), "{}")
+    write_deltalake(str(out / "runs"), table_of("runs", [run | texts | {"wall_seconds": 1.0}]))
 
 
 def table_of(name: str, rows: Iterable[Row]) -> pa.Table:

@@ -42,9 +42,9 @@ class Simulated:
 
 
 class ClosedLoop:
-    def __init__(self, scenario: Scenario, seed: int | None = None) -> None:
+    def __init__(self, scenario: Scenario, config: Config | None = None) -> None:
         self.scenario = scenario
-        self.world = World(scenario.seed if seed is None else seed, Config())
+        self.world = World(scenario.seed, config or Config())
         self.servers: dict[int, Server] = {}
         self.replications: dict[int, Replication] = {}
         self.instances: dict[str, list[Instance]] = {}

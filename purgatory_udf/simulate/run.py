@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purgatory_udf.config import Config
 from purgatory_udf.simulate.check import check as check_replay
-from purgatory_udf.simulate.closed_loop import ClosedLoop
+from purgatory_udf.simulate.closed_loop import ClosedLoop, Simulated
 from purgatory_udf.simulate.jsonl import write_jsonl
 from purgatory_udf.simulate.open_loop.workload import Workload
 from purgatory_udf.simulate.open_loop.write import events_of, write_events
@@ -20,6 +21,7 @@ from purgatory_udf.simulate.report import Teller, summary
 from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.stream import runs
 from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.replay import semantic_settings
 from purgatory_udf.stream.runs import Run
 
 if TYPE_CHECKING:
@@ -29,13 +31,24 @@ Say = Callable[[str], None]
 
 
 class Played:
-    """A scenario with another seed, length, or number of clients; the same asked again has the same name."""
+    """A scenario with another seed, length, or number of clients, on brokers of a configuration; the same asked again
+    has the same name."""
 
-    def __init__(self, scenario: Scenario, seed: int | None, duration_s: float | None, scale: float) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int | None = None,
+        duration_s: float | None = None,
+        scale: float = 1.0,
+        config: Config | None = None,
+    ) -> None:
+        self.config = config or Config()
         changes = {"seed": seed, "duration_s": duration_s}
         given = {key: value for key, value in changes.items() if value is not None}
         self.scenario = scenario.scaled(scale).model_copy(update=given)
         self.settings: dict[str, Any] = self.scenario.model_dump(mode="json")
+        if semantic_settings(self.config) != semantic_settings(Config()):
+            self.settings["config"] = semantic_settings(self.config)
         self.run_id = _name("simulate", self.settings)
 
 
@@ -43,18 +56,26 @@ def simulate(
     spark: SparkSession, played: Played, output: Output, say: Say, jsonl: Path | None = None, check: bool = False
 ) -> None:
     """The closed loop."""
-    make_room(spark, output)
-    simulated = ClosedLoop(played.scenario).run(Teller(say))
-    if jsonl is not None:
-        write_jsonl(simulated.events, jsonl)
-    say(f"writing {len(simulated.events):,} events")
-    write(spark, output, simulated, played.settings)
+    simulated = play_and_write(spark, played, output, say, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
         say("replaying the trace")
         verdict = check_replay(spark, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))
         verdict.require_agreement()
+
+
+def play_and_write(
+    spark: SparkSession, played: Played, output: Output, say: Say, jsonl: Path | None = None
+) -> Simulated:
+    """Play the scenario, and write its trace and the truth about it."""
+    make_room(spark, output)
+    simulated = ClosedLoop(played.scenario, played.config).run(Teller(say))
+    if jsonl is not None:
+        write_jsonl(simulated.events, jsonl)
+    say(f"writing {len(simulated.events):,} events")
+    write(spark, output, simulated, played.settings)
+    return simulated
 
 
 def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, say: Say) -> None:

@@ -24,7 +24,7 @@ def replays(spark: SparkSession, events: str, out: str, variants: list[Variant])
     """The folder of each variant's tables, by name: the baseline's may be `out` itself."""
     here = Layout(out)
     known = runs.load(spark, here.table("runs"), "replay")
-    identity = delta.identity(spark, events) if delta.is_table(spark, events) else {}
+    identity = _identity(spark, events)
     folders: dict[str, str] = {}
     done: list[tuple[dict[str, Any], str]] = []
     if known and known.status == runs.FINISHED and _is_of(known, events, identity):
@@ -35,17 +35,22 @@ def replays(spark: SparkSession, events: str, out: str, variants: list[Variant])
         if same is None:
             same = here.table(f"_what_if/{variant.name}")
             log.info("variant %s", variant.name)
-            _replay(spark, events, same, variant.config, identity)
+            replay_once(spark, events, same, variant.config)
             done.append((asked, same))
         folders[variant.name] = same
     return folders
 
 
-def _replay(spark: SparkSession, events: str, out: str, config: Config, identity: dict[str, Any]) -> None:
+def replay_once(spark: SparkSession, events: str, out: str, config: Config) -> None:
     """A folder of another trace, or of other settings, is one of our own of an earlier time: it is replaced."""
+    identity = _identity(spark, events)
     known = runs.load(spark, Layout(out).table("runs"), "replay")
     stale = known is not None and (not _is_of(known, events, identity) or _asked(known) != semantic_settings(config))
     run_replay(spark, ReplayOptions(events, out, config, overwrite=stale))
+
+
+def _identity(spark: SparkSession, events: str) -> dict[str, Any]:
+    return delta.identity(spark, events) if delta.is_table(spark, events) else {}
 
 
 def _asked(run: Run) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from purgatory_udf.report.page import Section
 from purgatory_udf.run_tables import RunTables, as_table
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.tables import WHAT_IF
-from purgatory_udf.whatif import BASELINE, HELD_FIXED
+from purgatory_udf.whatif import BASELINE, HELD_FIXED, REACTING
+from purgatory_udf.whatif.clients import clients_table
+from purgatory_udf.whatif.closed_loop import play
 from purgatory_udf.whatif.comparison import counted, ends_table, purgatories_table
 from purgatory_udf.whatif.pairs import differing, pairs
 from purgatory_udf.whatif.pictures import what_if_charts
@@ -22,6 +24,9 @@ from purgatory_udf.whatif.variants import Variant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from purgatory_udf.simulate.run import Say
+    from purgatory_udf.whatif.closed_loop import Stage
 
 _FIGURES = {
     "expired": ("Expirations over time", "How many operations expired in a column's time."),
@@ -32,15 +37,16 @@ _FIGURES = {
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What came of it: a table for each variant, one of purgatories, and the folder of each replay."""
+    """What came of it: what is held fixed, a table for each variant, those of all, and the folder of each replay."""
 
+    held_fixed: str
     folders: dict[str, str]
     ends: list[Table]
-    purgatories: Table
+    together: list[Table]
 
     def lines(self) -> Iterator[str]:
-        yield HELD_FIXED
-        for table in (*self.ends, self.purgatories):
+        yield self.held_fixed
+        for table in (*self.ends, *self.together):
             yield ""
             yield from table.lines() if table.rows else [table.title]
         yield ""
@@ -49,11 +55,17 @@ class WhatIf:
 
 def what_if(spark: SparkSession, events: str, out: str, variants: list[Variant], html: Path | None) -> WhatIf:
     """Replay the variants (the first is the baseline), write `what_if`, and draw the page."""
-    folders = replays(spark, events, out, variants)
-    return compare(spark, out, folders, html)
+    return _compare(spark, out, replays(spark, events, out, variants), html, reacting=False)
 
 
-def compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path | None) -> WhatIf:
+def what_if_simulated(
+    spark: SparkSession, stage: Stage, out: str, variants: list[Variant], html: Path | None, say: Say
+) -> WhatIf:
+    """The same, with each variant simulated: the clients react."""
+    return _compare(spark, out, play(spark, stage, out, variants, say), html, reacting=True)
+
+
+def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path | None, reacting: bool) -> WhatIf:
     """Hold replayed variants, by their folders, against the baseline's."""
     read = {folder: RunTables(spark, folder) for folder in dict.fromkeys(folders.values())}
     runs = {name: read[folder] for name, folder in folders.items()}
@@ -61,12 +73,13 @@ def compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path |
     path = Layout(out).table("what_if")
     ends = []
     for place, (name, tables) in enumerate(each for each in runs.items() if each[0] != BASELINE):
-        paired = pairs(baseline, tables)
+        paired = pairs(baseline, tables, reacting)
         ends.append(ends_table(name, counted(paired)))
         rows = as_table(differing(paired), WHAT_IF, baseline.run.run_id, variant=name)
         writer = rows.write.format("delta").mode("append" if place else "overwrite")
         writer.option("overwriteSchema", "false" if place else "true").save(path)
-    found = WhatIf(folders, ends, purgatories_table(runs))
+    together = [*([clients_table(spark, folders)] if reacting else []), purgatories_table(runs)]
+    found = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, together)
     if html is not None:
         _write_page(found, runs, html)
     return found
@@ -76,7 +89,6 @@ def _write_page(found: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     specs = what_if_charts(runs)
     tables = [Section(table.title, "", page.table(table) if table.rows else "") for table in found.ends]
     drawn = [Section(*_FIGURES[name], page.figure(name)) for name in specs]
-    purgatories = Section(found.purgatories.title, "", page.table(found.purgatories))
-    sections = [*tables, *drawn, purgatories]
+    together = [Section(table.title, "", page.table(table)) for table in found.together]
     html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(page.page("What if", HELD_FIXED, "", sections, specs), encoding="utf-8")
+    html.write_text(page.page("What if", found.held_fixed, "", [*tables, *drawn, *together], specs), encoding="utf-8")

@@ -1,0 +1,119 @@
+"""What-if with clients that react: a variant is simulated anew, and a client's n-th request held beside its n-th."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from lake import Lake
+from outcome_folder import write_folder, write_simulation
+
+from purgatory_udf.config import load
+from purgatory_udf.simulate.closed_loop import ClosedLoop
+from purgatory_udf.simulate.output import Output
+from purgatory_udf.simulate.run import Played
+from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.stream.replay import ReplayOptions
+from purgatory_udf.whatif import REACTING, closed_loop, replays
+from purgatory_udf.whatif.closed_loop import Stage
+from purgatory_udf.whatif.run import WhatIf, what_if_simulated
+from purgatory_udf.whatif.variants import variants
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Two consumers of a group, whose fetches mostly wait for what one slow producer writes.
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "Fetches that wait.",
+        "duration_s": 6,
+        "topics": [{"name": "orders", "partitions": 2}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 1}],
+        "consumers": [{"name": "reader", "count": 2, "topics": ["orders"], "fetch_max_wait_ms": 300}],
+    }
+)
+PATIENT = ["patient", "fetch.max_wait_ms=x3"]
+UNCHANGED = ["unchanged", "fetch.max_wait_ms=x1"]
+GROUPED = ["grouped", "grouping=shard"]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("simulated") / "out"
+
+
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What the fixture below was told while it ran, twice."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
+    """The scenario under four configurations, played twice; a folder's tables are written without Spark."""
+
+    def write(_: SparkSession, played: Played, output: Output, __: Callable[[str], None]) -> None:
+        write_simulation(Path(output.out), ClosedLoop(SCENARIO, played.config).run(), output.run_id)
+
+    def replay(_: SparkSession, options: ReplayOptions) -> None:
+        if not (Path(options.out) / "completions").exists():
+            write_folder(Path(options.out), ClosedLoop(SCENARIO, options.config).run().events, options.config, "events")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replays, "run_replay", replay)
+        patch.setattr(closed_loop, "play_and_write", write)
+        chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
+        folders = closed_loop.play(spark, Stage(SCENARIO), str(out), chosen, said.append)
+        assert folders["grouped"] == folders["baseline"]
+        said.append("again")
+        return what_if_simulated(spark, Stage(SCENARIO), str(out), chosen[:-1], None, said.append)
+
+
+def test_each_variant_is_simulated_once_and_kept(found: WhatIf, said: list[str], out: Path) -> None:
+    home = f"{out}/_what_if"
+    assert found.folders == {
+        "baseline": f"{home}/baseline",
+        "patient": f"{home}/patient",
+        "unchanged": f"{home}/unchanged",
+    }
+    names = ("baseline", "patient", "unchanged")
+    steps = [line for line in said if line.startswith("variant ") or line == "again"]
+    first = [f"variant {name}: {step}" for name in names for step in ("simulating", "replaying")]
+    assert steps == [*first, "again", *(f"variant {name}: replaying" for name in names)]
+
+
+def test_a_variant_equal_to_the_baseline_shows_no_difference(found: WhatIf) -> None:
+    lines = list(found.lines())
+    assert lines[0] == REACTING
+    operations = len(ClosedLoop(SCENARIO).run().truth.outcomes)
+    assert f"unchanged: no difference in any of {operations:,} operations" in lines
+
+
+def test_clients_that_wait_longer_ask_less_often(found: WhatIf) -> None:
+    clients = found.together[0]
+    sent = {(row[0], row[1]): row[2] for row in clients.rows}
+    for name, settings in (("baseline", []), ("patient", PATIENT[1:])):
+        simulated = ClosedLoop(SCENARIO, load(None, settings)).run()
+        known = {each.operation_id for each in simulated.exchanges}
+        types = Counter(event["type"] for event in simulated.events if event["seq"] in known)
+        assert {kind: count for (kind, variant), count in sent.items() if variant == name} == types
+    assert sent["fetch", "patient"] < 0.6 * sent["fetch", "baseline"]
+
+
+def test_a_clients_nth_request_stands_beside_its_nth(found: WhatIf, out: Path) -> None:
+    def fetches(folder: str) -> dict[str, tuple[object, ...]]:
+        lake = Lake(Path(folder))
+        ends = [
+            lake.rows(f"SELECT request_id, {expired}, wait_ms, completed_by, bytes FROM {table} WHERE kind = 'fetch'")
+            for table, expired in (("completions", "false"), ("expirations", "true"))
+        ]
+        return {row[0]: row[1:] for rows in ends for row in rows}
+
+    before, after = (fetches(found.folders[name]) for name in ("baseline", "patient"))
+    differ = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    rows = Lake(out).rows("SELECT request_id FROM what_if WHERE variant = 'patient' AND kind = 'fetch'")
+    assert len(rows) == len(differ) > 20
+    assert {row[0] for row in rows} == differ
