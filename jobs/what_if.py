@@ -105,8 +105,7 @@ def main(
         Path | None, typer.Option(help="The page.  [default: what-if.html in the folder]", show_default=False)
     ] = None,
 ) -> None:
-    """What other settings would have changed: operation by operation, with every recorded arrival as it was, or with
-    simulated clients that react."""
+    """What other settings would have changed: every recorded arrival as it was, or simulated clients that react."""
     from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.session import build_session
     from purgatory_udf.simulate.load import load
