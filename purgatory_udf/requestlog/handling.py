@@ -18,7 +18,8 @@ from __future__ import annotations
 APPENDED_AT, APPENDED_WITHIN_US = 0.4, 600
 APPENDED_BEFORE_ANSWER_AT, ANSWER_TO_CHECK_US = 0.8, 200
 FIRST_READ_AT, READS_TAKE = 0.05, 0.75
-WAKES_AT = 0.6
+# Of a partition's part: recorded produces were answered late in it.
+WAKES_AT = 0.8
 # From the answer that gave a follower records until its next request is here, at the very least.
 TURNAROUND_US = 450
 # From the coordinator's answer that a partition has joined a transaction until the produce that waited for it is
