@@ -11,7 +11,18 @@ from purgatory_udf import cli
 from purgatory_udf.errors import UserError
 
 
-def _checks(jmx_before: str | None, jmx_after: str | None, **_: object) -> None:
+def _checks(
+    jmx_before: str | None, jmx_after: str | None, server_log: list[str] | None, zone: str, **_: object
+) -> None:
+    from purgatory_udf.requestlog.log_files import find_logs
+    from purgatory_udf.requestlog.stamp import zone_of
+
+    if server_log:
+        find_logs(server_log)
+    try:
+        zone_of(zone)
+    except ValueError as error:
+        raise UserError(f"--zone {zone}: {error}") from None
     if jmx_before and not jmx_after:
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
@@ -23,15 +34,21 @@ def main(
         str | None, typer.Option(help="Reading of the brokers' counters (JSON) when the log began.")
     ] = None,
     jmx_after: Annotated[str | None, typer.Option(help="Reading of the brokers' counters when it ended.")] = None,
+    server_log: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="A broker's server.log, or a folder of them: what became of its groups."),
+    ] = None,
+    zone: Annotated[str, typer.Option(help="Zone of the server logs' times that have none.")] = "UTC",
     html: Annotated[
         Path | None, typer.Option(help="The page.  [default: fidelity.html in the folder]", show_default=False)
     ] = None,
 ) -> None:
     """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
     from purgatory_udf.fidelity.run import FidelityOptions, run_fidelity
+    from purgatory_udf.requestlog.stamp import zone_of
     from purgatory_udf.session import build_session
 
-    options = FidelityOptions(out, jmx_before, jmx_after, html)
+    options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
     fidelity = run_fidelity(build_session("purgatory-fidelity"), options)
     print("\n".join(fidelity.summary()))
 

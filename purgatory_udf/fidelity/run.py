@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,12 @@ from pyspark.sql import functions as sf
 from purgatory_udf.errors import UserError
 from purgatory_udf.fidelity import figures
 from purgatory_udf.fidelity.comparison import compared
+from purgatory_udf.fidelity.coordinator_tables import logged_groups
 from purgatory_udf.fidelity.counters import COUNTERS, Counted, counted
 from purgatory_udf.fidelity.group_answers import compared_groups
 from purgatory_udf.fidelity.page import page
 from purgatory_udf.fidelity.picture import as_svg, points, recorded_against_replayed
+from purgatory_udf.fidelity.server_log import Fact, facts_in_logs
 from purgatory_udf.printing import Table
 from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.layout import Layout
@@ -29,12 +33,18 @@ PAGE = "fidelity.html"
 
 @dataclass(frozen=True)
 class FidelityOptions:
-    """`out` holds the tables of an import and of its replay; the JMX files are readings of the brokers' counters."""
+    """`out` holds the tables of an import and of its replay; the JMX files are readings of the brokers' counters, the
+    server logs what their coordinators wrote, `zone` that of its times without one."""
 
     out: str
     jmx_before: str | None = None
     jmx_after: str | None = None
     html: Path | None = None
+    server_logs: Sequence[str] = ()
+    zone: tzinfo = UTC
+
+    def logged(self) -> list[Fact]:
+        return facts_in_logs(self.server_logs, self.zone) if self.server_logs else []
 
     def counted(self) -> list[Counted]:
         if self.jmx_before and not self.jmx_after:
@@ -56,14 +66,15 @@ class Fidelity:
 
 def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
     layout = Layout(options.out)
-    beans = options.counted()
+    beans, logged = options.counted(), options.logged()
     for name, maker in NEEDED.items():
         if not delta.is_table(spark, layout.table(name)):
             raise UserError(f"{layout.table(name)}: no such table ({maker} makes it)")
     replay = runs.load(spark, layout.table("runs"), "replay")
     run_id = replay.run_id if replay else "unknown"
     rows = compared(spark, options.out, run_id)
-    if delta.is_table(spark, layout.table("group_transitions")):
+    has_groups = delta.is_table(spark, layout.table("group_transitions"))
+    if has_groups:
         rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
     delta.remove(spark, layout.table("fidelity"))
     rows.select(*FIDELITY.names).write.format("delta").save(layout.table("fidelity"))
@@ -77,6 +88,8 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
         figures.expirations(_expiring(spark, layout), beans),
         figures.group_answers(pairs),
     ]
+    if logged and has_groups:
+        tables.append(logged_groups(spark, layout, logged))
     written = _write_page(options, run_id, tables, pairs)
     pairs.unpersist()
     return Fidelity(tables, written)

@@ -23,11 +23,11 @@ GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", 
 def group_operations(request: Request, name: Callable[[str], str], report: Report) -> Iterator[Operation]:
     """One event a request, but for LEAVE_GROUP (3+), which may name several members."""
     body, answer = request.body, request.answer or {}
-    code = int(answer.get("errorCode", 0))
-    if code in errors.TURNED_AWAY:
+    if _code(request, answer) in errors.TURNED_AWAY:
         report.count("not_coordinator")
         return
     for sub, event in enumerate(_events(request, body, answer, name)):
+        code = _code(request, answer, sub)
         event["group"] = str(body["groupId"])
         if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
             event["time_us"] = request.answered_us
@@ -35,6 +35,16 @@ def group_operations(request: Request, name: Callable[[str], str], report: Repor
         else:
             event["time_us"] = request.start_us
         yield operation(request, event, recorded_group(request, code), sub)
+
+
+def _code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
+    """How it went, of a LEAVE_GROUP for one of its members. A commit's answer says it of each partition."""
+    code = int(answer.get("errorCode", 0))
+    if request.api == "OFFSET_COMMIT":
+        codes = (int(one["errorCode"]) for topic in answer.get("topics") or [] for one in topic["partitions"])
+        return code or next((one for one in codes if one), errors.NONE)
+    members = answer.get("members") or [] if request.api == "LEAVE_GROUP" else []
+    return code or (int(members[sub].get("errorCode", 0)) if sub < len(members) else errors.NONE)
 
 
 def _events(

@@ -52,6 +52,11 @@ def piece(tmp_path_factory: pytest.TempPathFactory) -> Piece:
     return Piece(logs, [word for option, name in files.items() for word in (f"--{option}", str(recording / name))])
 
 
+def _server_logs() -> list[str]:
+    logs = (shared("traces", "W3-groups-k39", f"server-{broker}.log.gz") for broker in BROKERS)
+    return [word for log in logs for word in ("--server-log", str(log))]
+
+
 @pytest.fixture(scope="session")
 def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPathFactory) -> Replayed:
     import contextlib
@@ -64,7 +69,7 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
     for job, arguments in (
         (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.beside]),
         (replay, ["--events", f"{out}/events", "--no-drain"]),
-        (fidelity, ["--jmx-after", str(shared("traces", "W3-groups-k39", "jmx-after.json.gz"))]),
+        (fidelity, ["--jmx-after", str(shared("traces", "W3-groups-k39", "jmx-after.json.gz")), *_server_logs()]),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as told:
             assert job.main.status([*arguments, "--out", str(out)]) == 0

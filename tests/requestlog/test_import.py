@@ -107,6 +107,14 @@ def test_the_replay_answers_groups_as_the_coordinators_did(replayed: Replayed) -
     assert [(row["request_id"], row["cause"]) for row in rows if not row["agrees"]] == []
 
 
+def test_groups_went_as_the_coordinators_logged_them(replayed: Replayed) -> None:
+    said = replayed.compared.split("as replayed\n")[1].split("\n\n")[0].splitlines()[1:]
+    assert said
+    for line in said:
+        pairs = re.findall(r"(\d+) / (\d+)", line)
+        assert pairs and all(logged == again for logged, again in pairs), line
+
+
 def test_every_disagreement_has_a_cause_and_only_they_have(replayed: Replayed) -> None:
     rows = _rows(replayed.out, "fidelity")
     assert all((row["cause"] is None) == row["agrees"] for row in rows)
@@ -120,6 +128,7 @@ def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) 
         "Worst differences of waits",
         "Expirations (of produces: partitions timed out)",
         "Answers of group coordinators",
+        "Groups, as their coordinators logged them / as replayed",
     )
     html = (replayed.out / "fidelity.html").read_text()
     for title in titles:

@@ -48,3 +48,22 @@ def test_a_mistake_is_one_sentence(
 def test_a_first_reading_of_counters_needs_a_second(capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
     assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after: what counts is the increase\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--server-log", "server.log"], "server.log: no such file or folder"),
+        (["--zone", "Mars"], "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00"),
+    ],
+)
+def test_a_mistake_about_server_logs_is_one_sentence(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fidelity.check(["--out", "out", *arguments]) == 2
+    assert capsys.readouterr().err == f"fidelity: {sentence}\n"

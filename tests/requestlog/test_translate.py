@@ -133,3 +133,31 @@ def test_group_requests_that_a_broker_turned_away_are_no_events() -> None:
     assert [(event["type"], event["group"], event["generation"]) for event in found.events] == [("heartbeat", "g", 3)]
     assert found.report.counts["not_coordinator"] == 1
     assert [one.error for one in found.recorded.values()] == ["REBALANCE_IN_PROGRESS"]
+
+
+def test_what_is_said_of_each_member_or_partition_is_what_was_recorded() -> None:
+    """A LEAVE_GROUP and an OFFSET_COMMIT went well as a whole, whatever became of their parts."""
+    left = {"members": [{"memberId": "m", "errorCode": 0}, {"memberId": "n", "errorCode": 25}], "errorCode": 0}
+    leave = {"groupId": "g", "members": [{"memberId": "m"}, {"memberId": "n"}]}
+    commit = {
+        "groupId": "g",
+        "memberId": "m",
+        "generationIdOrMemberEpoch": 3,
+        "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "committedOffset": 5}]}],
+    }
+
+    def committed(code: int) -> dict[str, Any]:
+        return {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": code}]}]}
+
+    log = [
+        written(5, body("LEAVE_GROUP", leave, left, version=5)),
+        written(9, body("OFFSET_COMMIT", commit, committed(16), version=9)),
+        written(12, body("OFFSET_COMMIT", commit, committed(22), version=9)),
+    ]
+    found = translate(requests(log))
+    assert [(found.recorded[one["seq"]].kind, found.recorded[one["seq"]].error) for one in found.events] == [
+        ("leave_group", "NONE"),
+        ("leave_group", "UNKNOWN_MEMBER_ID"),
+        ("offset_commit", "ILLEGAL_GENERATION"),
+    ]
+    assert found.report.counts["not_coordinator"] == 1

@@ -1,0 +1,147 @@
+"""Groups as their coordinators logged them, held against the replay's.
+
+logged    rebalance 0 ── generation 1 ───────── session m ── rebalance 1 ── generation 2
+replayed  rebalance 0 ─── generation 1 ──────── session m ── rebalance 1 ─ generation 2
+                      └─ 8 ms apart
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from purgatory_udf.fidelity.groups import COMPLETING, EMPTY, PREPARING
+from purgatory_udf.fidelity.server_log import GENERATION, JOIN, KINDS, REBALANCE, SESSION, SYNC, Fact
+from purgatory_udf.outcomes import Transition
+from purgatory_udf.printing import Cell, Table
+
+# How much later than its cause a line may be written.
+LATEST_US = 1_000_000
+MISSED = " did not rejoin"
+HEADS = {
+    REBALANCE: "rebalances",
+    GENERATION: "generations",
+    SESSION: "sessions expired",
+    JOIN: "joins expired",
+    SYNC: "syncs expired",
+}
+
+
+class Expired(NamedTuple):
+    """A heartbeat, join or sync that expired; the key is the group, a heartbeat's the group and the member."""
+
+    broker: int
+    kind: str
+    key: str
+    at_us: int
+
+
+class Span(NamedTuple):
+    from_us: int
+    to_us: int
+
+
+@dataclass(slots=True)
+class Compared:
+    """One group: how often each kind of fact was logged and replayed, and how far those on both sides lie apart, in ms
+    (above 0: it was logged later than replayed)."""
+
+    broker: int
+    group: str
+    logged: Counter[str] = field(default_factory=Counter)
+    replayed: Counter[str] = field(default_factory=Counter)
+    apart_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every fact is on both sides."""
+        return all(self.logged[kind] == self.replayed[kind] == len(self.apart_ms[kind]) for kind in KINDS)
+
+
+def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> Iterator[Fact]:
+    """What a coordinator would have logged of the replay."""
+    groups: dict[int, set[str]] = defaultdict(set)
+    lossy: set[tuple[int, str, int]] = set()
+    for one in transitions:
+        groups[one.broker].add(one.group)
+        if one.to_state == PREPARING:
+            yield Fact(one.broker, one.group, REBALANCE, str(one.generation), one.at_us)
+        elif one.from_state == PREPARING and one.to_state in (COMPLETING, EMPTY):
+            yield Fact(one.broker, one.group, GENERATION, str(one.generation), one.at_us)
+            if _loses(one):
+                lossy.add((one.broker, one.group, one.at_us))
+    for end in expired:
+        if end.kind == "heartbeat":
+            group = _group_of(end.key, groups[end.broker])
+            yield Fact(end.broker, group, SESSION, end.key[len(group) + 1 :], end.at_us)
+        elif end.kind == "sync":
+            yield Fact(end.broker, end.key, SYNC, "", end.at_us)
+        elif end.kind == "join" and (end.broker, end.key, end.at_us) in lossy:
+            yield Fact(end.broker, end.key, JOIN, "", end.at_us)
+
+
+def _loses(generation: Transition) -> bool:
+    """Whether an expired join has cost members: static ones that were missing stay."""
+    if not generation.reason.endswith(MISSED):
+        return generation.to_state == EMPTY
+    return not set(generation.reason.removesuffix(MISSED).split(", ")) <= set(generation.members)
+
+
+def _group_of(key: str, groups: Iterable[str]) -> str:
+    return max((one for one in groups if key.startswith(f"{one}-")), key=len, default=key)
+
+
+def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[Compared]:
+    """By broker and group, of what was replayed within the broker's span: from its first recorded request to its last.
+
+    A line is written a little after what it tells, so that of the last request may be later.
+    """
+    found: dict[tuple[int, str], Compared] = {}
+    own = _moments(one for one in replayed if _within(one, spans))
+    told = _moments(one for one in logged if _within(one, spans, LATEST_US))
+    told = {name: at_us for name, at_us in told.items() if at_us <= spans[name[0].broker].to_us or name in own}
+    for side, moments in (("logged", told), ("replayed", own)):
+        for fact, _ in moments:
+            group = found.setdefault((fact.broker, fact.group), Compared(fact.broker, fact.group))
+            getattr(group, side)[fact.kind] += 1
+    for name, at_us in told.items():
+        if name in own:
+            fact, _ = name
+            found[fact.broker, fact.group].apart_ms[fact.kind].append((at_us - own[name]) / 1000)
+    return [found[place] for place in sorted(found)]
+
+
+def _within(fact: Fact, spans: Mapping[int, Span], late_us: int = 0) -> bool:
+    span = spans.get(fact.broker)
+    return span is not None and span.from_us <= fact.at_us <= span.to_us + late_us
+
+
+def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
+    """When each fact happened, for the how manieth time."""
+    seen: Counter[Fact] = Counter()
+    moments = {}
+    for fact in sorted(facts, key=lambda one: one.at_us):
+        timeless = fact._replace(at_us=0)
+        seen[timeless] += 1
+        moments[timeless, seen[timeless]] = fact.at_us
+    return moments
+
+
+def table(groups: Iterable[Compared]) -> Table:
+    """A row a group; "found again" counts what is on both sides, with the same generation or member."""
+    return Table(
+        "Groups, as their coordinators logged them / as replayed",
+        ("group", "broker", *HEADS.values(), "found again", "median ms apart", "worst"),
+        [(*_row(one),) for one in groups],
+    )
+
+
+def _row(one: Compared) -> Iterator[Cell]:
+    yield from (one.group, str(one.broker))
+    yield from (f"{one.logged[kind]:,} / {one.replayed[kind]:,}" for kind in HEADS)
+    apart = [abs(ms) for kind in HEADS for ms in one.apart_ms[kind]]
+    yield len(apart)
+    yield from (round(median(apart), 1), round(max(apart), 1)) if apart else (None, None)
