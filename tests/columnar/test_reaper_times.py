@@ -6,6 +6,8 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.reaper_times import wake_ups
+from purgatory_udf.reference.timer import SystemTimer
+from purgatory_udf.reference.timer_task import TimerTask
 
 Moment = tuple[int, int]
 
@@ -59,3 +61,51 @@ def test_a_task_without_delay_wakes_nobody_unless_the_clock_lags() -> None:
 
 def test_no_tasks_no_wake_ups() -> None:
     assert wakes(0) == []
+
+
+class Task(TimerTask):
+    def run(self) -> None:
+        """Nothing depends on what it does."""
+
+
+def test_what_another_purgatory_s_turn_has_put_into_the_wheels_came_before_their_buckets_of_that_millisecond() -> None:
+    """A session expires at 1205 and begins a round, whose reaper has its turn after the sessions': by then its wheels
+    stand at 1200, and 1221 lies beyond the first of them. In a turn after its own they would stand at 1205.
+
+        turn 0: sessions    ─────────────────────── 1205 begins 1221 ────────
+        turn 1: rounds      1180 ── 1190 ── 1200 ── 1205 ────── 1220 ── 1221
+    """
+    timer, woken = SystemTimer(1180), []
+    timer.add(Task(1205))
+    for now_ms in range(1190, 1230):
+        if now_ms == 1205:
+            timer.add(Task(1221))
+        if timer.next_wake_ms() == now_ms:
+            woken.append(now_ms)
+            timer.advance_clock(now_ms)
+    assert woken == [1200, 1205, 1220, 1221]
+
+    assert _in_turn(1, begun_in_turn=0) == [(ms, 1) for ms in woken]
+    assert _in_turn(1, begun_in_turn=1) == [(1200, 1), (1205, 1), (1221, 1)]
+    assert _in_turn(0, begun_in_turn=0) == [(1200, 0), (1205, 0), (1221, 0)]
+
+
+def test_a_reaper_that_wakes_at_once_for_another_turn_of_the_clock_does_so_in_its_own_next_one() -> None:
+    """The clock stands at 0, so the bucket of 1010 has begun long since."""
+    for begun_in_turn, woken_in_turn in ((0, 1), (1, 1), (2, 3)):
+        rows = wake_ups(_by_clock((1005, begun_in_turn, 1010)), 0, turn=1).rows
+        moments = zip(rows.t.tolist(), rows.seq.tolist(), rows.sub.tolist(), strict=True)
+        assert list(moments) == [(1_005_000, BY_CLOCK, woken_in_turn), (1_010_000, BY_CLOCK, 1)]
+
+
+def _in_turn(turn: int, begun_in_turn: int) -> list[Moment]:
+    """(ms, turn) in which a reaper wakes for a task of 1190 and one that the clock begins at 1205."""
+    rows = wake_ups(_by_clock((1190, 0, 1205), (1205, begun_in_turn, 1221)), 1180, turn).rows
+    return [(t // 1000, sub) for t, sub in zip(rows.t.tolist(), rows.sub.tolist(), strict=True)]
+
+
+def _by_clock(*tasks: tuple[int, int, int]) -> Frame:
+    """(arrival, turn, deadline) of tasks that no event brings about."""
+    arrival, sub, deadline = np.array(tasks, dtype=np.int64).T
+    columns = {"t": arrival * 1000, "seq": np.full(len(tasks), BY_CLOCK), "sub": sub, "deadline": deadline}
+    return Frame(columns | {"until": deadline})
