@@ -71,7 +71,7 @@ def figure(name: str) -> str:
 
 
 def table(of: Table) -> str:
-    numeric = [all(isinstance(row[at], int | float | None) for row in of.rows) for at in range(len(of.columns))]
+    numeric = [all(_is_number(row[at]) for row in of.rows) for at in range(len(of.columns))]
     head = "".join(_cell("th", text, number) for text, number in zip(of.columns, numeric, strict=True))
     rows = "".join(
         f"<tr>{''.join(_cell('td', value, number) for value, number in zip(row, numeric, strict=True))}</tr>\n"
@@ -87,6 +87,11 @@ def stories(told: Sequence[tuple[str, Sequence[str], bool]]) -> str:
         f"<pre>{escape(chr(10).join(lines))}</pre></details>"
         for title, lines, expired in told
     )
+
+
+def _is_number(value: Cell) -> bool:
+    """A difference is text, for its sign."""
+    return not isinstance(value, str) or value[:1] in ("+", "-")
 
 
 def _cell(tag: str, value: Cell, number: bool) -> str:

@@ -19,6 +19,7 @@ figure { margin: 0; overflow-x: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { padding: 3px 12px 3px 0; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; }
 td.number, th.number { text-align: right; }
 details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; margin: 6px 0;
   padding: 6px 12px; }

@@ -61,15 +61,20 @@ def _over_time(
 ) -> alt.Chart:
     """A level holds until the next reading; a count is of its column alone, and those between have none."""
     placed, x = charts.time_axis(frame, width_ms)
-    chart = alt.Chart(placed, width=charts.WIDTH, height=90)
-    marked = chart.mark_line(interpolate="step-after", strokeWidth=1.5) if joined else chart.mark_circle(size=30)
-    return marked.encode(
+    chart = alt.Chart(placed, width=charts.WIDTH, height=90).encode(
         x=x,
         y=charts.count_axis(what),
         color=charts.colours_of("variant", colours),
         tooltip=["time:N", f"{row}:N", "variant:N", f"{what}:Q"],
         row=charts.rows_of(row, frame),
-    ).resolve_scale(y="independent")
+    )
+    if joined:
+        marked = chart.mark_line(interpolate="step-after", strokeWidth=1.5)
+    else:  # rings within each other: where variants agree, each is still seen
+        widths = [30 + 60 * (len(colours) - 1 - place) for place in range(len(colours))]
+        size = alt.Size("variant:N", scale=alt.Scale(domain=list(colours), range=widths), legend=None)
+        marked = chart.mark_point(strokeWidth=1.5, filled=False).encode(size=size)
+    return marked.resolve_scale(y="independent")
 
 
 def _ranges(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
