@@ -46,9 +46,9 @@ class Engine:
         groups = np.array([self._group(key) for key in exploded.keys], dtype=np.int64)
         of_row = groups[exploded.rows.key] if len(exploded.rows) else groups
         handed_on: list[Packet] = []
-        for group in np.unique(of_row):
+        for group in np.flatnonzero(np.bincount(of_row)):
             rows = exploded.rows.take(of_row == group)
-            used = np.unique(rows.key)
+            used = np.flatnonzero(np.bincount(rows.key))
             names = [exploded.keys[key] for key in used]
             rows = rows.with_columns(key=np.searchsorted(used, rows.key))
             state = self.states.get(int(group), State())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +48,8 @@ ROWS = Layout(
     texts=("request_id", "client_id", "text"),  # text: an in-sync set `1,2,3`, or a recorded error's name
 )
 
+# What requests list.
+_LISTS = ("partitions", "topics")
 _NAMED_ERRORS = {error.name: int(error) for error in Error if error is not Error.RECORDED}
 
 
@@ -74,11 +75,36 @@ def _scaled(recorded: Array, setting: int | str | None) -> Array:
     return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
 
 
-def _key_names(broker: pa.Array | str, partition: pa.Array | int, topic: pa.Array) -> pa.Array:
-    def text(part: Any) -> Any:
-        return part.cast(pa.string()) if isinstance(part, pa.Array) else pa.scalar(str(part))
+@dataclass(frozen=True)
+class _Keys:
+    """Rows' keys: which of the names each has. Names are made once each, for texts cost most of all."""
 
-    return pc.binary_join_element_wise(text(broker), text(partition), topic, "/")
+    number: Array
+    names: list[str]
+
+    @staticmethod
+    def of(broker: pa.Array | str, partition: pa.Array | int, topic: pa.Array) -> _Keys:
+        number, columns = np.zeros(len(topic), dtype=np.int64), []
+        for part in (broker, partition, topic):
+            if isinstance(part, pa.Array):
+                coded = part.dictionary_encode()
+                number = number * len(coded.dictionary) + coded.indices.to_numpy(zero_copy_only=False)
+                columns.append([str(value) for value in coded.dictionary.to_pylist()])
+            else:
+                columns.append([str(part)])
+        coded = pa.array(number).dictionary_encode()
+        places = np.unravel_index(coded.dictionary.to_numpy(), [max(1, len(values)) for values in columns])
+        words = zip(*([values[at] for at in place] for values, place in zip(columns, places, strict=True)), strict=True)
+        return _Keys(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), list(map("/".join, words)))
+
+    @staticmethod
+    def joined(several: list[_Keys]) -> _Keys:
+        known: dict[str, int] = {}
+        numbers = []
+        for keys in several:
+            place = np.array([known.setdefault(name, len(known)) for name in keys.names], dtype=np.int64)
+            numbers.append(place[keys.number])
+        return _Keys(np.concatenate(numbers), list(known))
 
 
 def _broker(events: pa.Table) -> pa.Array:
@@ -91,17 +117,25 @@ def _base(events: pa.Table, parents: Array | None = None) -> dict[str, Array]:
     return columns if parents is None else {name: column[parents] for name, column in columns.items()}
 
 
-def _part(names: pa.Array, base: dict[str, Array], code: int | Array, **columns: Array | int) -> tuple[pa.Array, Frame]:
-    rows = len(names)
-    frame = ROWS.empty(rows)
-    frame.columns["epoch"] = np.full(rows, UNKNOWN, dtype=np.int64)
-    frame.columns["who"] = np.full(rows, UNKNOWN, dtype=np.int64)
-    for name, values in {**base, "code": code, **columns}.items():
-        if isinstance(values, np.ndarray):
-            frame.columns[name] = values
-        else:
-            frame.columns[name] = np.full(rows, int(values), dtype=np.int64)
-    return names, frame
+_ABSENT: dict[str, Array | int | str] = {
+    **dict.fromkeys(ROWS.numbers, 0),
+    **dict.fromkeys(ROWS.texts, ""),
+    "epoch": UNKNOWN,
+    "who": UNKNOWN,
+}
+
+
+def _filled(value: Array | int | str, rows: int) -> Array:
+    """A column; one value for all rows takes up no room."""
+    if isinstance(value, np.ndarray):
+        return value
+    return np.broadcast_to(np.array(value, dtype=object if isinstance(value, str) else np.int64), rows)
+
+
+def _part(keys: _Keys, base: dict[str, Array], code: int | Array, **columns: Array | int) -> tuple[_Keys, Frame]:
+    rows = len(keys.number)
+    given = {**_ABSENT, **base, "code": code, **columns}
+    return keys, Frame({name: _filled(given[name], rows) for name in ROWS.names})
 
 
 class _Requests:
@@ -130,21 +164,21 @@ class _Requests:
     def item(self, name: str, absent: int = UNKNOWN) -> Array:
         return _numbers(pc.struct_field(self.items, name), absent)
 
-    def names(self) -> pa.Array:
+    def keys(self) -> _Keys:
         broker = pa.array(self.base["broker"])
-        return _key_names(broker, pc.struct_field(self.items, "partition"), pc.struct_field(self.items, "topic"))
+        return _Keys.of(broker, pc.struct_field(self.items, "partition"), pc.struct_field(self.items, "topic"))
 
-    def without_items(self, **columns: Array) -> tuple[pa.Array, Frame]:
+    def without_items(self, **columns: Array) -> tuple[_Keys, Frame]:
         """Requests that name no partition still are operations: they are answered at once."""
         empty = self.sizes == 0
         events = self.events.filter(pa.array(empty))
-        names = _key_names(_broker(events), NO_PARTITION, pa.array([""] * len(events), pa.string()))
+        keys = _Keys.of(_broker(events), NO_PARTITION, pa.array([""] * len(events), pa.string()))
         texts = {name: _texts(events[name]) for name in ("request_id", "client_id")}
         mine = {name: values[empty] for name, values in columns.items()}
-        return _part(names, _base(events) | texts, self.code, n=0, **mine)
+        return _part(keys, _base(events) | texts, self.code, n=0, **mine)
 
 
-def _produces(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+def _produces(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.PRODUCE)
     delay = _scaled(requests.event("timeout_ms"), config.produce.timeout_ms)
     errors = pc.fill_null(pc.struct_field(requests.items, "error"), "NONE").to_numpy(zero_copy_only=False)
@@ -162,7 +196,7 @@ def _produces(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
     invalid = mode[parents] == Acks.INVALID
     codes[invalid], texts[invalid] = Error.INVALID_REQUIRED_ACKS, ""
     items = _part(
-        requests.names(),
+        requests.keys(),
         requests.base,
         Code.PRODUCE,
         offset=requests.item("last_offset") + 1,
@@ -175,7 +209,7 @@ def _produces(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
     return [items, requests.without_items(delay=delay, mode=mode)]
 
 
-def _fetches(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+def _fetches(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.FETCH)
     parents = requests.parents
     delay = _scaled(requests.event("max_wait_ms"), config.fetch.max_wait_ms)
@@ -187,7 +221,7 @@ def _fetches(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
     throttled = pc.fill_null(pc.struct_field(requests.items, "throttled"), False)
     held = throttled.to_numpy(zero_copy_only=False) & (replica[parents] >= 0)
     items = _part(
-        requests.names(),
+        requests.keys(),
         requests.base,
         Code.FETCH,
         sub=np.where(replica[parents] >= 0, requests.idx, 0),
@@ -202,11 +236,11 @@ def _fetches(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
     return [items, requests.without_items(delay=delay, mode=reader)]
 
 
-def _deletes(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+def _deletes(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.DELETE_RECORDS)
     delay = _scaled(requests.event("timeout_ms"), config.delete_records.timeout_ms)
     items = _part(
-        requests.names(),
+        requests.keys(),
         requests.base,
         Code.DELETE_RECORDS,
         offset=requests.item("offset"),
@@ -215,17 +249,17 @@ def _deletes(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
     return [items, requests.without_items(delay=delay)]
 
 
-def _creates(events: pa.Table, config: Config) -> list[tuple[pa.Array, Frame]]:
+def _creates(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "topics", Code.CREATE_TOPICS)
     delay = _scaled(requests.event("timeout_ms"), config.create_topics.timeout_ms)
-    names = _key_names(ANY_BROKER, NO_PARTITION, pc.struct_field(requests.items, "topic"))
+    keys = _Keys.of(ANY_BROKER, NO_PARTITION, pc.struct_field(requests.items, "topic"))
     items = _part(
-        names, requests.base, Code.CREATE_TOPICS, offset=requests.item("partitions"), delay=delay[requests.parents]
+        keys, requests.base, Code.CREATE_TOPICS, offset=requests.item("partitions"), delay=delay[requests.parents]
     )
     return [items, requests.without_items(delay=delay)]
 
 
-def _changes(events: pa.Table) -> list[tuple[pa.Array, Frame]]:
+def _changes(events: pa.Table) -> list[tuple[_Keys, Frame]]:
     changes = events["change"].combine_chunks().dictionary_encode()
     known = np.array([CHANGES[name] for name in changes.dictionary.to_pylist()], dtype=np.int64)
     codes = known[changes.indices.to_numpy(zero_copy_only=False)] if len(events) else np.zeros(0, dtype=np.int64)
@@ -238,7 +272,7 @@ def _changes(events: pa.Table) -> list[tuple[pa.Array, Frame]]:
         texts[row] = "=" + ",".join(str(member) for member in isr[int(row)].as_py())
     topics, partitions = events["topic"].combine_chunks(), events["partition"].combine_chunks()
     rows = _part(
-        _key_names(_broker(events), partitions, topics),
+        _Keys.of(_broker(events), partitions, topics),
         base,
         codes,
         offset=_numbers(events["offset"]),
@@ -250,7 +284,7 @@ def _changes(events: pa.Table) -> list[tuple[pa.Array, Frame]]:
     metadata = leads | (codes == Code.DELETED)
     told = events.filter(pa.array(metadata))
     topic_rows = _part(
-        _key_names(ANY_BROKER, NO_PARTITION, told["topic"].combine_chunks()),
+        _Keys.of(ANY_BROKER, NO_PARTITION, told["topic"].combine_chunks()),
         _base(told),
         np.where(codes[metadata] == Code.LEADER, int(Code.LED), int(Code.UNLED)),
         offset=_numbers(told["partition"]),
@@ -262,23 +296,23 @@ def explode(events: pa.Table, config: Config) -> Exploded:
     """Rows sorted by key, then (time, seq, sub); events of no partition (groups, clock) leave no row."""
     events = events.combine_chunks()
     types = events["type"]
-    parts: list[tuple[pa.Array, Frame]] = []
-    makers: dict[str, Callable[[pa.Table], list[tuple[pa.Array, Frame]]]] = {
-        "produce": lambda some: _produces(some, config),
-        "fetch": lambda some: _fetches(some, config),
-        "delete_records": lambda some: _deletes(some, config),
-        "create_topics": lambda some: _creates(some, config),
-        "partition": _changes,
+    parts: list[tuple[_Keys, Frame]] = []
+    makers: dict[str, tuple[str | None, Callable[[pa.Table], list[tuple[_Keys, Frame]]]]] = {
+        "produce": ("partitions", lambda some: _produces(some, config)),
+        "fetch": ("partitions", lambda some: _fetches(some, config)),
+        "delete_records": ("partitions", lambda some: _deletes(some, config)),
+        "create_topics": ("topics", lambda some: _creates(some, config)),
+        "partition": (None, _changes),
     }
-    for name, make in makers.items():
-        some = events.filter(pc.equal(types, name))
+    for name, (listed, make) in makers.items():
+        # To filter lists costs most of all, even where no row has one.
+        lean = events.drop_columns([one for one in _LISTS if one != listed])
+        some = lean.filter(pc.equal(types, name))
         if len(some):
             parts += make(some.combine_chunks())
     parts = [part for part in parts if len(part[1])]
     if not parts:
         return Exploded([], ROWS.empty())
-    names = pa.chunked_array([part[0] for part in parts], pa.string()).combine_chunks().dictionary_encode()
-    rows = Frame.concat([part[1] for part in parts])
-    key = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    rows = rows.with_columns(key=key)
-    return Exploded(names.dictionary.to_pylist(), rows.take(np.lexsort((rows.sub, rows.seq, rows.t, key))))
+    keys = _Keys.joined([part[0] for part in parts])
+    rows = Frame.concat([part[1] for part in parts]).with_columns(key=keys.number)
+    return Exploded(keys.names, rows.take(np.lexsort((rows.sub, rows.seq, rows.t, rows.key))))

@@ -6,7 +6,7 @@ looked up for all watches of all keys together (`watches.Ends`), round by round 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -65,6 +65,13 @@ class State:
     def next_deadline(self) -> int:
         """The earliest deadline in ms, or a time that never comes."""
         return int(self.open.deadline.min()) if len(self.open) else _NOTHING_PENDING
+
+    def keep(self) -> None:
+        """Let go of the call's rows."""
+        for kept in (self, self.logs):
+            for one in fields(kept):
+                if isinstance(value := getattr(kept, one.name), Frame):
+                    setattr(kept, one.name, value.whole())
 
     def to_bytes(self) -> bytes:
         names = Frame({"name": np.array(self.keys, dtype=object)})
@@ -156,6 +163,7 @@ def step(state: State, names: list[str], rows: Frame, horizon_ms: int, retain_by
     state.entries = _needed(timeline, ahead.take((ahead.n > 1) & (ahead.code == Code.FETCH)))
     state.fresh = _of(state.fresh, ahead)
     trim(state.logs, retain_bytes)
+    state.keep()
     return result
 
 
@@ -250,7 +258,7 @@ def _entries(round_: Round) -> Frame:
     at = np.flatnonzero(round_.told)
     rows = round_.rows.only(("key", "t", "seq", "sub", "idx")).take(at)
     turned = round_.turned[at].astype(np.int64)
-    return Frame({**rows.columns, "checks": round_.checks[at], "turned": turned, **round_.after.take(at).columns})
+    return rows.with_columns(checks=round_.checks[at], turned=turned).beside(round_.after.take(at))
 
 
 def _walks(round_: Round) -> Frame:

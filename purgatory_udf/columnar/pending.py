@@ -8,6 +8,7 @@ import numpy as np
 
 from purgatory_udf.columnar.codec import pack, unpack
 from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.columnar.moments import in_order
 from purgatory_udf.columnar.partition import ENTRIES, WALKS, Step
 from purgatory_udf.columnar.settle import Settled, complete, settle
 from purgatory_udf.columnar.watches import ARRIVAL, DONE, FRESH
@@ -26,15 +27,21 @@ class Packet:
     fresh: Frame = field(default_factory=FRESH.empty)
     walks: Frame = field(default_factory=WALKS.empty)
 
+    def compact(self) -> Packet:
+        """Only the keys that occur, and nothing of what the rows were taken from."""
+        frames = {name: getattr(self, name) for name in _FRAMES}
+        occurs = np.zeros(len(self.keys), dtype=bool)
+        for frame in frames.values():
+            occurs[frame.key] = True
+        number = np.cumsum(occurs) - 1
+        names = [self.keys[key] for key in np.flatnonzero(occurs)]
+        return Packet(names, *(frame.with_columns(key=number[frame.key]).whole() for frame in frames.values()))
+
     def to_bytes(self) -> bytes:
         """Only the keys that occur travel along."""
-        used = np.unique(np.concatenate([getattr(self, name).key for name in _FRAMES]))
-        names = np.array([self.keys[key] for key in used], dtype=object)
-        frames = {"keys": Frame({"name": names})}
-        for name in _FRAMES:
-            frame: Frame = getattr(self, name)
-            frames[name] = frame.with_columns(key=np.searchsorted(used, frame.key))
-        return pack(frames)
+        mine = self.compact()
+        frames = {name: getattr(mine, name) for name in _FRAMES}
+        return pack({"keys": Frame({"name": np.array(mine.keys, dtype=object)}), **frames})
 
     @staticmethod
     def from_bytes(value: bytes) -> Packet:
@@ -60,7 +67,7 @@ def by_bucket(packet: Packet, buckets: int) -> dict[int, Packet]:
     bucket = bucket_of(packet.done.op, buckets)
     fresh_bucket = bucket_of(packet.fresh.op, buckets)
     result = {}
-    for number in np.unique(bucket):
+    for number in np.flatnonzero(np.bincount(bucket)):
         mine = packet.done.take(bucket == number)
         entries = _part(packet.entries, mine)
         result[int(number)] = Packet(packet.keys, mine, entries, packet.fresh.take(fresh_bucket == number))
@@ -93,7 +100,7 @@ class Pending:
         rest = merged.done.take(~whole)
         kept = np.isin(merged.fresh.op, rest.op)
         left = Packet(merged.keys, rest, _part(merged.entries, rest), merged.fresh.take(kept))
-        self.packet = Packet.from_bytes(left.to_bytes()) if len(rest) else Packet()
+        self.packet = left.compact() if len(rest) else Packet()
         return result, merged.keys
 
     def to_bytes(self) -> bytes:
@@ -114,7 +121,7 @@ def merge(parts: list[Packet]) -> Packet:
             frame: Frame = getattr(part, name)
             into.append(frame.with_columns(key=number[frame.key]) if len(frame) else frame)
     entries = Frame.concat(frames["entries"])
-    entries = entries.take(np.lexsort((entries.sub, entries.seq, entries.t, entries.key)))
+    entries = in_order(entries)
     if len(entries) > 1:
         # A stretch that watches of two calls waited through has come twice.
         same = np.ones(len(entries) - 1, dtype=bool)

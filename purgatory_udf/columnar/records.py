@@ -50,6 +50,8 @@ class Names:
 
 def _error_names(watches: Frame) -> pa.Array:
     recorded = watches.final_error == Error.RECORDED
+    if not recorded.any():
+        return _ERRORS.take(watches.final_error)
     return pc.if_else(pa.array(recorded), pa.array(watches.text, pa.string()), _ERRORS.take(watches.final_error))
 
 

@@ -40,8 +40,13 @@ class Settled:
 
 def complete(watches: Frame) -> Array:
     """Which watches belong to operations all of whose watches are here."""
-    _, where, counts = np.unique(watches.op, return_inverse=True, return_counts=True)
-    return counts[where] == np.maximum(watches.n, 1)
+    order = np.argsort(watches.op, kind="stable")
+    op = watches.op[order]
+    begin = np.flatnonzero(np.append(True, op[1:] != op[:-1])) if len(op) else order
+    counts = np.empty(len(op), dtype=np.int64)
+    lengths = np.diff(np.append(begin, len(op)))
+    counts[order] = np.repeat(lengths, lengths)
+    return counts == np.maximum(watches.n, 1)
 
 
 def settle(watches: Frame, entries: Frame, fresh: Frame) -> Settled:

@@ -54,12 +54,11 @@ def requests(round_: Round) -> tuple[Frame, Array]:
     rows = round_.rows
     at = np.flatnonzero(rows.code <= Code.DELETE_RECORDS)
     asked = rows.take(at)
-    watch = Frame(
-        {name: asked.columns[name] for name in OPEN.names if name in asked}
-        | {"op": asked.seq, "deadline": asked.t // 1000 + np.maximum(0, asked.delay)}
-        | {name: np.zeros(len(at), dtype=np.int64) for name in ("seg", "pos", "start", "had", "got", "moved", "error")}
+    watch = asked.only(tuple(name for name in (*OPEN.names, "error") if name in asked)).with_columns(
+        op=asked.seq,
+        deadline=asked.t // 1000 + np.maximum(0, asked.delay),
+        **{name: np.zeros(len(at), dtype=np.int64) for name in ("seg", "pos", "start", "had", "got", "moved")},
     )
-    watch.columns["error"] = asked.error
     view = round_.view(watch.key, at)
     fetches = watch.code == Code.FETCH
     if fetches.any():
