@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _against_reference(name: str, shape: Shape, runs: int) -> None:
     trace = partition_trace(shape)
     events = trace.to_pylist()
-    core, reference = _side_by_side(
+    core, reference = side_by_side(
         [lambda: _core(trace), lambda: by_event(events, Config())],
         runs,
     )
@@ -56,7 +56,7 @@ def _against_reference(name: str, shape: Shape, runs: int) -> None:
 
 def _growth(name: str, small: Shape, large: Shape, runs: int) -> None:
     traces = [partition_trace(shape) for shape in (small, large)]
-    one, ten = _side_by_side([lambda: _core(traces[0]), lambda: _core(traces[1])], runs)
+    one, ten = side_by_side([lambda: _core(traces[0]), lambda: _core(traces[1])], runs)
     each = (ten / large.operations) / (one / small.operations)
     print(f"{name}: {ten / one:.1f} times the time, {each:.2f} times per operation", flush=True)
 
@@ -66,14 +66,16 @@ def _core(trace: pa.Table) -> None:
     columnar(batches, Engine(Config()))
 
 
-def _side_by_side(measured: Sequence[Callable[[], object]], runs: int) -> list[float]:
+def side_by_side(
+    measured: Sequence[Callable[[], object]], runs: int, clock: Callable[[], float] = time.process_time
+) -> list[float]:
     """Medians of seconds; the runs of all take turns, so that what else the machine does falls on all alike."""
     seconds: list[list[float]] = [[] for _ in measured]
     for _ in range(runs):
         for taken, run in zip(seconds, measured, strict=True):
-            began = time.process_time()
+            began = clock()
             run()
-            taken.append(time.process_time() - began)
+            taken.append(clock() - began)
     return [statistics.median(taken) for taken in seconds]
 
 
