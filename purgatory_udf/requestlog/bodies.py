@@ -35,6 +35,8 @@ class ReadPartition(NamedTuple):
     error: int
     high_watermark: int
     bytes: int
+    # Where a follower's log and the leader's part, if they do: it truncates its own and asks again.
+    parts_at: int = -1
 
 
 @dataclass(slots=True)
@@ -155,6 +157,7 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
                     int(head.get("errorCode", 0)),
                     int(head.get("highWatermark", -1)),
                     record_bytes(one),
+                    int((head.get("divergingEpoch") or {}).get("endOffset", -1)),
                 )
             )
     return FetchAnswer(int(answer.get("errorCode", 0)), int(answer.get("sessionId", 0)), read)

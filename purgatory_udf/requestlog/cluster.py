@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.bodies import NO_TOPIC_ID, topic_of
@@ -25,6 +25,10 @@ Key = tuple[str, int]
 _RECORD = re.compile(r"offset: \d+ .*?CreateTime: (\d+) .*?payload: (\{.*\})\s*$")
 NO_LEADER_CHANGE = -2
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+# A broker is fenced (1), or no longer (-1).
+NO_LONGER = -1
+_REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
+_UNFENCED = frozenset({_REGISTRATION_CHANGE, "UNFENCE_BROKER_RECORD"})
 
 # How a change was learnt; a better source's changes replace a worse one's of the same partition.
 GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
@@ -49,12 +53,20 @@ class Change:
     asked_us: int = 0
 
 
+class Unfenced(NamedTuple):
+    """A broker that the controller had given up is back: its replicas count again."""
+
+    at_us: int
+    broker: int
+
+
 @dataclass(slots=True)
 class Cluster:
     """Everything of the cluster that brokers' logs need to know of each other."""
 
     names: dict[str, str] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+    unfenced: list[Unfenced] = field(default_factory=list)
     min_isr: int | None = None
     topic_min_isr: dict[str, int] = field(default_factory=dict)
 
@@ -103,6 +115,8 @@ def _read_record(
             cluster.topic_min_isr[data["resourceName"]] = int(value)
         elif data["resourceType"] == BROKER_RESOURCE and not data["resourceName"]:
             cluster.min_isr = int(value)
+    elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == NO_LONGER):
+        cluster.unfenced.append(Unfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
     elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
         key = (data["topicId"], int(data["partitionId"]))
         leader, epoch = leaders.get(key, (-1, -1))

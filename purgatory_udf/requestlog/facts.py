@@ -20,7 +20,7 @@ class Append:
 
     `at_us` is when the records are in the log, `check_us` when the fetches that wait for them are looked at,
     `until_us` the latest that either can be, `event_us` the time of the produce's own event, which is an append as
-    well.
+    well, `answered_us` that of the answer, if it had to wait for the other replicas and they came in time.
     """
 
     start_us: int
@@ -28,6 +28,7 @@ class Append:
     check_us: int
     until_us: int
     event_us: int = -1
+    answered_us: int = -1
     base: int = -1
     end: int = -1
     bytes: int = 0

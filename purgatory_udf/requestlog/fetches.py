@@ -41,9 +41,15 @@ class SessionReader:
         troubled = {(one.topic, one.partition): one.error for one in answered.partitions if one.error}
         left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
         self._report.count("left_out_partition", len(left_out))
-        read = [one for one in in_force.partitions if (one.topic, one.partition) not in left_out]
+        parted = {(one.topic, one.partition): one.parts_at for one in answered.partitions if one.parts_at >= 0}
+        # A follower whose log parts from the leader's has what lies below, whatever it asked for.
+        read = [
+            one._replace(offset=min(one.offset, parted.get((one.topic, one.partition), one.offset)))
+            for one in in_force.partitions
+            if (one.topic, one.partition) not in left_out
+        ]
         facts = [
-            *self._tries_of(request, asked, read),
+            *self._tries_of(request, asked, [one for one in read if (one.topic, one.partition) not in parted]),
             *self._troubles(request, troubled, left_out),
             *self._positions(request, asked, read, in_force, troubled),
             *self._deliveries(request, asked, answered),

@@ -7,16 +7,20 @@ from purgatory_udf.requestlog.bodies import ProducedPartition, produce_of
 from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.facts import Append, Fact, Key, Trouble
 from purgatory_udf.requestlog.handling import JOINED_TO_APPENDED_US, append_and_check
-from purgatory_udf.requestlog.operation import Operation, operation
+from purgatory_udf.requestlog.operation import AT_ONCE, Operation, operation
 from purgatory_udf.requestlog.recorded import recorded_produce
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Request
+
+ALL = -1
 
 
 def read_produce(request: Request, context: Context, report: Report) -> tuple[Operation, list[tuple[Key, Fact]]]:
     produced = produce_of(request.body, request.answer)
     at, check = append_and_check(request.start_us, request.local_us, produced.acks)
     report.count("acks_zero_errors", int(not produced.answered))
+    late = any(one.error == errors.REQUEST_TIMED_OUT for one in produced.partitions)
+    in_time = produced.acks == ALL and request.remote_us > 0 and not late
     appends: list[tuple[Key, Append]] = []
     troubles: list[tuple[Key, Fact]] = []
     for slot, one in enumerate(produced.partitions):
@@ -26,6 +30,7 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Op
             continue
         append = Append(request.start_us, at, check, check, base=one.base, bytes=one.bytes)
         append.file, append.line, append.slot = *request.place, slot
+        append.answered_us = request.answered_us if in_time else -1
         if produced.transactional_id:
             report.count("transactional")
             append.transaction = produced.transactional_id
@@ -35,8 +40,18 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Op
         appends.append((key, append))
     # A transaction's produce is tried first when the last of its partitions has joined and been appended.
     event_us = max([check, *(append.check_us for _, append in appends)])
+    if not appends:
+        # It may have waited for the coordinator of its transaction, in no purgatory: this is when it was refused.
+        event_us = max(event_us, request.answered_us)
     for _, append in appends:
         append.event_us = event_us
+    if late:
+        expired_us = max(request.answered_us, event_us + max(0, produced.timeout_ms) * 1000)
+        troubles += [
+            ((context.name(one.topic), one.partition), Trouble(expired_us, one.error))
+            for one in produced.partitions
+            if one.error == errors.REQUEST_TIMED_OUT
+        ]
     event = {
         "time_us": event_us,
         "type": "produce",
@@ -45,6 +60,8 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Op
         "partitions": [_written(one, context, produced.answered) for one in produced.partitions],
     }
     recorded = recorded_produce(request, produced)
+    if not appends:
+        recorded.outcome = AT_ONCE
     if request.remote_us:
         # The wait counts from the first try, as the replay's does.
         recorded.remote_ms = max(0, request.answered_us - event_us) / 1000

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.facts import Append, PartitionFacts, Position, Trim
-from purgatory_udf.requestlog.leadership import State
 from purgatory_udf.requestlog.replica import Replica
 from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.returning import State
 
 # What comes first among simultaneous events of a broker: state before what it makes possible, requests last.
 STATE, APPENDED, STABLE, REACHED, REQUEST = range(5)

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.facts import Append, PartitionFacts
-from purgatory_udf.requestlog.leadership import State, states
+from purgatory_udf.requestlog.leadership import states
 from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.requestlog.placing import place_appends, place_positions
 from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.returning import State
 from purgatory_udf.requestlog.sweep import Sweep, Timed
 
 
@@ -34,9 +35,7 @@ class Timeline:
 def build_timeline(facts: PartitionFacts, context: Context, report: Report) -> Timeline:
     key = (facts.topic, facts.partition)
     first_us = facts.first_us
-    leadership = states(
-        facts, context.changes.get(key, ()), context.cluster.min_isr_of(facts.topic), first_us - 2, report
-    )
+    leadership = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
     appends = _appends(facts, context, leadership, report)
     place_appends(appends, facts.positions, facts.follower_tries)
     place_positions(facts.positions, facts.consumer_tries)

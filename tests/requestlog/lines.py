@@ -109,6 +109,7 @@ def fetched(
     error: int = 0,
     wait: int = 500,
     min_bytes: int = 1,
+    parts_at: int | None = None,
     client: str = "c",
     **times: Any,
 ) -> str:
@@ -133,6 +134,7 @@ def fetched(
     }
     if replica >= 0:
         asked["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
+    parting = {"divergingEpoch": {"epoch": 0, "endOffset": parts_at}} if parts_at is not None else {}
     answered = {
         "errorCode": error,
         "sessionId": session if granted is None else granted,
@@ -140,7 +142,7 @@ def fetched(
             {
                 "topicId": T,
                 "partitions": [
-                    {"partitionIndex": one, "errorCode": 0, "highWatermark": 0, "recordsSizeInBytes": size}
+                    {"partitionIndex": one, "errorCode": 0, "highWatermark": 0, "recordsSizeInBytes": size} | parting
                     for one, size in (got or {}).items()
                 ],
             }

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.batches import Batch, BatchIndex, batches_in_file
-from purgatory_udf.requestlog.cluster import GIVEN, Change, cluster_in_file
+from purgatory_udf.requestlog.cluster import GIVEN, Change, Unfenced, cluster_in_file
 from purgatory_udf.requestlog.topics import names_in_file
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
@@ -33,6 +33,10 @@ METADATA = (
     f'{{"partitionId":2,"topicId":"{ID}","replicas":[2,3,1],"isr":[2,3,1],"leader":2,"leaderEpoch":0}}}}\n'
     '| offset: 3 CreateTime: 1795229690000 keySize: -1 payload: {"type":"PARTITION_CHANGE_RECORD","version":2,"data":'
     f'{{"partitionId":2,"topicId":"{ID}","isr":[2,1]}}}}\n'
+    '| offset: 4 CreateTime: 1795229690000 keySize: -1 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","data":'
+    '{"brokerId":3,"brokerEpoch":10,"fenced":1}}\n'
+    '| offset: 5 CreateTime: 1795229699000 keySize: -1 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","data":'
+    '{"brokerId":3,"brokerEpoch":10,"fenced":-1}}\n'
 )
 
 
@@ -82,6 +86,7 @@ def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: P
     first, second = cluster.changes
     assert first == Change(1795229680226000, ID, 2, GIVEN, 2, 0, (2, 3, 1), (2, 3, 1))
     assert second == Change(1795229690000000, ID, 2, GIVEN, 2, 0, None, (2, 1))
+    assert cluster.unfenced == [Unfenced(1795229699000000, 3)]
 
 
 @pytest.mark.parametrize(

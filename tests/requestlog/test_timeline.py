@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from purgatory_udf.requestlog.cluster import GIVEN, Change
+from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, Unfenced
 from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Trim, Trouble
+from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Trim, Trouble, Try
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.timeline import build_timeline
 from tests.requestlog.lines import START_US, us
 
-NOT_LEADER, UNKNOWN_TOPIC = 6, 3
+NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7
 NO_REPLICA, THIS, OTHER, THIRD = -1, 1, 2, 3
 
 
@@ -32,10 +32,13 @@ def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, ep
     return Change(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
 
 
-def _told(facts: Iterable[Fact], *changes: Change) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
+def _told(
+    facts: Iterable[Fact], *changes: Change, unfenced: Iterable[Unfenced] = ()
+) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Events in time order, and what the report counts."""
     report = Report()
-    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), Context(changes={("t", 0): [*changes]}), report)
+    context = Context(changes={("t", 0): [*changes]}, cluster=Cluster(unfenced=[*unfenced]))
+    timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
     told = []
     for timed in sorted(timeline.events, key=lambda one: (one.at_us, one.rank)):
         fields = [timed.event[name] for name in ("replica_id", "offset", "isr") if name in timed.event]
@@ -127,6 +130,43 @@ def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_
         (5, "replica_end", OTHER, 0),
         (40, "not_leader"),
     ]
+
+
+def test_who_takes_over_leads_from_the_metadata_on_or_from_the_first_that_it_serves() -> None:
+    changes = [_led(0, leader=OTHER), _led(100, leader=THIS, epoch=1)]
+    served, _ = _told([_asked(130, OTHER, 5)], *changes)
+    assert [one[:2] for one in served] == [(100, "not_leader"), (130, "leader"), (130, "log_end"), (130, "replica_end")]
+    refused, _ = _told([Trouble(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
+    assert [one[:2] for one in refused if "leader" in one[1]] == [(100, "not_leader"), (190, "leader")]
+
+
+def test_a_leader_that_was_stopped_learns_that_it_leads_no_more_when_it_goes_on() -> None:
+    facts = [_asked(5, OTHER, 0), Trouble(us(9_000), NOT_LEADER)]
+    told, _ = _told(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
+    assert told[-1] == (9_000, "not_leader")
+
+
+def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the_first_that_it_lets_go() -> None:
+    both = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
+    late = [*both, _append(10, 0, 1, line=1), Trouble(us(300), TIMED_OUT)]
+    told, _ = _told(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
+    assert told[-1] == (300, "isr", [THIS, OTHER])
+    told, _ = _told([*late, _append(20, 1, 2, line=2, answered_us=us(340))], _led(0, (THIS, OTHER, THIRD)), _led(100))
+    assert told[-1] == (340, "isr", [THIS, OTHER])
+
+
+def test_a_high_watermark_waits_for_who_is_back_before_the_in_sync_set_has_grown() -> None:
+    tried = Try(us(20), THIRD, 0)
+    changes = [_led(0, (THIS, OTHER, THIRD)), _led(9_000), _led(20_500, (THIS, OTHER, THIRD))]
+    told, _ = _told([_asked(12, THIRD, 0), tried], *changes, unfenced=[Unfenced(us(20_000), THIRD)])
+    assert [(at, isr) for at, change, *isr in told if change == "isr"] == [
+        (9_060, [[THIS, OTHER]]),
+        (20_060, [[THIS, OTHER, THIRD]]),
+        (20_500, [[THIS, OTHER, THIRD]]),
+    ]
+    # Too long away, it has to catch up first.
+    later, _ = _told([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[Unfenced(us(40_000), THIRD)])
+    assert [one[0] for one in later if one[1] == "isr"] == [9_060]
 
 
 def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:

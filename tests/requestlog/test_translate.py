@@ -101,6 +101,20 @@ def test_a_repeated_base_offset_is_a_retry_that_appends_nothing() -> None:
     assert ends == sorted(set(ends))
 
 
+def test_a_produce_that_was_refused_waited_in_no_purgatory() -> None:
+    found = translate(requests([*LOG, produced(99, -1, error=51, local=1, remote=30)]), GIVEN_ALL)
+    (refused,) = [one for one in found.recorded.values() if one.error == "CONCURRENT_TRANSACTIONS"]
+    assert (refused.outcome, refused.remote_ms) == ("at_once", 0)
+    assert found.events[-1]["time_us"] == us(99)
+
+
+def test_a_follower_whose_log_parts_from_the_leaders_has_what_lies_below() -> None:
+    lines = [*LOG, fetched(70, {0: 20}, {0: 0}, session=7, epoch=3, local=1, replica=2, client="f", parts_at=13)]
+    found = translate(requests(lines), GIVEN_ALL)
+    assert _said(found)[-1] == (70.0, "fetch", 2, 13)
+    assert max(event["offset"] for event in found.events if event.get("change") == "replica_end") == 13
+
+
 def test_a_produce_without_an_answer_has_the_batch_that_no_other_names() -> None:
     lines = [*LOG, produced(41, -1, size=60, acks=0, local=1)]
     found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
