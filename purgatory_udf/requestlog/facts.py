@@ -43,6 +43,11 @@ class Append:
     def is_operation(self) -> bool:
         return self.line >= 0
 
+    @property
+    def in_handling(self) -> bool:
+        """Whether it is certain that it was made between the S and L of its produce."""
+        return self.is_operation and self.transaction is None
+
 
 @dataclass(slots=True)
 class Position:

@@ -70,7 +70,8 @@ class _Earliest:
 
 
 def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:
-    """For each append, the moment just before the first reader that asks for something beyond it."""
+    """For each append, the moment just before the first reader that asks for something beyond it; no later than the
+    handling of any produce that was appended after it."""
     ends = [one.end for one in appends]
     latest = [NEVER] * len(appends)
     for position in positions:
@@ -79,5 +80,7 @@ def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[in
         if place_of >= 0:
             latest[place_of] = min(latest[place_of], position.proven_us - 1)
     for number in range(len(latest) - 2, -1, -1):
-        latest[number] = min(latest[number], latest[number + 1])
+        following = appends[number + 1]
+        handled = following.until_us if following.in_handling else NEVER
+        latest[number] = min(latest[number], latest[number + 1], handled)
     return latest

@@ -30,10 +30,14 @@ class TransactionFacts:
             if transaction and request.answer.get("producerId", -1) >= 0:
                 self.producers[int(request.answer["producerId"])] = str(transaction)
         elif request.api == "ADD_PARTITIONS_TO_TXN":
+            refused = set(_refused(request.answer))
             for transaction, producer, topics in _added(request.body):
                 self.producers.setdefault(producer, transaction)
                 for topic in topics:
                     for partition in topic.get("partitions") or []:
+                        place = topic_of(topic), int(partition)
+                        if (transaction, *place) in refused or (None, *place) in refused:
+                            continue
                         moments = self.added.setdefault((transaction, topic_of(topic), int(partition)), [])
                         moments.append(request.answered_us)
                         moments.sort()
@@ -62,3 +66,17 @@ def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]
         if transaction:
             producer = body.get(f"{prefix}ProducerId" if prefix else "producerId", -1)
             yield str(transaction), int(producer), body.get(f"{prefix}Topics" if prefix else "topics") or []
+
+
+def _refused(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, int]]:
+    """(transactional id, topic, partition) of those that did not join: the coordinator was not ready for them.
+
+    Up to version 3 the answer does not repeat the transaction.
+    """
+    answers = [(one["transactionalId"], one.get("topicResults")) for one in (answer or {}).get("resultsByTransaction") or []]
+    answers += [(None, (answer or {}).get(name)) for name in ("resultsByTopicV3AndBelow", "results")]
+    for transaction, topics in answers:
+        for topic in topics or []:
+            for one in topic.get("resultsByPartition") or topic.get("results") or []:
+                if one.get("partitionErrorCode", one.get("errorCode")):
+                    yield transaction, topic_of(topic), int(one["partitionIndex"])
