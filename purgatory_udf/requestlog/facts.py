@@ -64,6 +64,16 @@ class Position:
     replica: int
     offset: int
     log_start: int = -1
+    start_us: int = -1
+
+
+@dataclass(slots=True)
+class Sight:
+    """An answer said what the high watermark was, at some moment from `since_us` to `until_us`."""
+
+    since_us: int
+    until_us: int
+    offset: int
 
 
 @dataclass(slots=True)
@@ -100,7 +110,7 @@ class Trim:
     offset: int
 
 
-Fact = Append | Position | Try | Delivery | Trouble | Trim
+Fact = Append | Position | Sight | Try | Delivery | Trouble | Trim
 
 
 @dataclass(slots=True)
@@ -114,6 +124,7 @@ class PartitionFacts:
     positions: list[Position] = field(default_factory=list)
     follower_tries: list[Try] = field(default_factory=list)
     consumer_tries: list[Try] = field(default_factory=list)
+    sights: list[Sight] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
@@ -126,6 +137,7 @@ class PartitionFacts:
         made.appends.sort(key=lambda one: (one.start_us, one.file, one.line))
         for kind in (made.positions, made.follower_tries, made.consumer_tries):
             kind.sort(key=lambda one: (one.at_us, one.replica, one.offset))
+        made.sights.sort(key=lambda one: (one.until_us, one.offset))
         for other in (made.deliveries, made.troubles, made.trims):
             other.sort(key=lambda one: one.at_us)
         return made
@@ -138,6 +150,8 @@ class PartitionFacts:
                 self.positions.append(fact)
             case Try():
                 (self.follower_tries if fact.replica >= 0 else self.consumer_tries).append(fact)
+            case Sight():
+                self.sights.append(fact)
             case Delivery():
                 self.deliveries.append(fact)
             case Trouble():

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from purgatory_udf.requestlog import error_codes as errors
 from purgatory_udf.requestlog.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.facts import Delivery, Fact, Key, Position, Trouble, Try
-from purgatory_udf.requestlog.handling import TURNAROUND_US, read_and_wake
+from purgatory_udf.requestlog.facts import Delivery, Fact, Key, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.handling import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US, read_and_wake
 from purgatory_udf.requestlog.operation import Operation, operation
 from purgatory_udf.requestlog.recorded import recorded_fetch
 from purgatory_udf.requestlog.report import Report
@@ -16,6 +16,7 @@ from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.sessions import FetchInForce, Session
 
 READ_COMMITTED = 1
+NEVER = 2**62
 
 
 class SessionReader:
@@ -29,6 +30,8 @@ class SessionReader:
         self._report = report
         self._session = Session()
         self._tries: dict[Key, Try] = {}
+        # When the answer before was read: what a follower has, it had from there.
+        self._read_us = NEVER
 
     def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
         asked, answered = fetch_of(request.body), fetch_answer_of(request.answer)
@@ -53,7 +56,9 @@ class SessionReader:
             *self._troubles(request, troubled, left_out),
             *self._positions(request, asked, read, in_force, troubled),
             *self._deliveries(request, asked, answered),
+            *self._sights(request, asked, answered),
         ]
+        self._read_us = request.answered_us if request.remote_us else request.local_us
         recorded = recorded_fetch(request, asked, answered)
         recorded.complete = in_force.complete
         event = {
@@ -94,14 +99,16 @@ class SessionReader:
         }
 
     def _tries_of(self, request: Request, asked: Fetch, read: list[FetchedPartition]) -> Iterator[tuple[Key, Fact]]:
+        # Whoever had to wait for the first byte had found none.
+        in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and asked.isolation != READ_COMMITTED
         for one in read:
             key = self._key(one)
             before = self._tries.get(key)
             if before is not None:
                 # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
-                before.barren = before.offset == one.offset and asked.isolation != READ_COMMITTED
+                before.barren = before.barren or (before.offset == one.offset and asked.isolation != READ_COMMITTED)
                 yield key, before
-            self._tries[key] = Try(request.local_us, asked.replica_id, one.offset)
+            self._tries[key] = Try(request.local_us, asked.replica_id, one.offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us
@@ -124,14 +131,33 @@ class SessionReader:
                 continue
             if asked.replica_id >= 0:
                 at, wake = read_and_wake(request.start_us, request.local_us, number, len(moved))
-                proven = request.arrival_us - TURNAROUND_US
                 yield (
                     self._key(one),
-                    Position(at, wake, request.local_us, proven, asked.replica_id, one.offset, one.log_start),
+                    Position(
+                        at,
+                        wake,
+                        request.local_us,
+                        min(self._read_us, request.arrival_us - TURNAROUND_US),
+                        asked.replica_id,
+                        one.offset,
+                        one.log_start,
+                        request.start_us,
+                    ),
                 )
             else:
                 at = request.arrival_us
                 yield self._key(one), Position(at, at, at, at, -1, one.offset)
+
+    def _sights(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+        """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""
+        if request.remote_us:
+            since, until = request.answered_us - READ_BEFORE_US, request.answered_us + RELEASES_TAKE_US
+        else:
+            until = request.local_us
+            since = request.start_us if asked.replica_id >= 0 else until - READ_BEFORE_US
+        for one in answered.partitions:
+            if one.high_watermark >= 0 and not one.error:
+                yield (self._context.name(one.topic), one.partition), Sight(since, until, one.high_watermark)
 
     def _deliveries(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
         if asked.replica_id >= 0:

@@ -22,6 +22,11 @@ FIRST_READ_AT, READS_TAKE = 0.05, 0.75
 WAKES_AT = 0.8
 # From the answer that gave a follower records until its next request is here, at the very least.
 TURNAROUND_US = 450
+# From the reading of what a fetch is answered with until its answer is stamped.
+READ_BEFORE_US = 100
+# A risen high watermark lets go of the fetches that waited for it one by one, then of the produces: the replay knows
+# one moment for all.
+RELEASES_TAKE_US = 300
 # From the coordinator's answer that a partition has joined a transaction until the produce that waited for it is
 # appended.
 JOINED_TO_APPENDED_US = 300

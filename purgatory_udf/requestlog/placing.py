@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
-from purgatory_udf.requestlog.facts import Append, Position, Try
+from purgatory_udf.requestlog.facts import Append, Position, Sight, Try
 
 NEVER = 2**62
 
@@ -45,6 +45,50 @@ def place_positions(positions: Iterable[Position], tries: Sequence[Try]) -> None
             position.at_us = max(position.at_us, bound)
             wake = max(position.at_us, position.wake_us)
             position.wake_us = _before_a_try(position.at_us, wake, moments_of_tries)
+
+
+def place_by_sight(positions: Sequence[Position], sights: Sequence[Sight]) -> None:
+    """Sets `at_us` and `wake_us` of followers' positions by the high watermarks that answers have shown: at one beyond
+    an offset every follower had that offset; at one below it, the last of them had yet to get there."""
+    by_offset = sorted(sights, key=lambda one: one.offset)
+    offsets = [one.offset for one in by_offset]
+    firsts = [one.until_us for one in by_offset]
+    for number in range(len(firsts) - 2, -1, -1):
+        firsts[number] = min(firsts[number], firsts[number + 1])
+    reached = _Reached(positions)
+    by_time = sorted(sights, key=lambda one: one.since_us)
+    moments = [one.since_us for one in by_time]
+    for position in positions:
+        if position.replica < 0:
+            continue
+        shown = bisect_left(offsets, position.offset)
+        if shown < len(firsts):
+            position.wake_us = min(position.wake_us, max(position.start_us, firsts[shown] - 1))
+        within = by_time[bisect_left(moments, position.start_us) : bisect_right(moments, position.until_us)]
+        below = [one.since_us for one in within if one.offset < position.offset]
+        if below and reached.by_others(position, below[-1]):
+            position.wake_us = max(position.wake_us, below[-1] + 1)
+        position.at_us = min(position.at_us, position.wake_us)
+
+
+class _Reached:
+    """Which followers had reached an offset for sure."""
+
+    def __init__(self, positions: Sequence[Position]) -> None:
+        self._of: dict[int, tuple[list[int], list[int]]] = {}
+        for one in positions:
+            if one.replica >= 0:
+                moments, offsets = self._of.setdefault(one.replica, ([], []))
+                moments.append(max(one.until_us, moments[-1] if moments else 0))
+                offsets.append(max(one.offset, offsets[-1] if offsets else 0))
+
+    def by_others(self, position: Position, at_us: int) -> bool:
+        for replica, (moments, offsets) in self._of.items():
+            if replica != position.replica:
+                last = bisect_right(moments, at_us) - 1
+                if last < 0 or offsets[last] < position.offset:
+                    return False
+        return True
 
 
 def _before_a_try(at: int, check: int, tries: Sequence[int]) -> int:

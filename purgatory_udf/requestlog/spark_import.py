@@ -161,11 +161,15 @@ def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], option
     offsets = (
         changes.where(sf.col("part") == rows.PRODUCED)
         .groupBy("file", "line")
-        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"))
+        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"), sf.max("time_us").alias("appended_us"))
     )
     operations = parts.where(sf.col("part") == rows.OPERATION).select(*ORDER, "event", "recorded")
-    requests = operations.join(offsets, ["file", "line"], "left").withColumn(
-        "request_id", sf.concat(source_of(sources), sf.lit(":"), sf.col("line"))
+    requests = operations.join(offsets, ["file", "line"], "left").withColumns(
+        {
+            "request_id": sf.concat(source_of(sources), sf.lit(":"), sf.col("line")),
+            # A produce is tried when all of its partitions have been appended.
+            "time_us": sf.greatest("time_us", "appended_us"),
+        }
     )
     others = changes.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
     together = requests.unionByName(others, allowMissingColumns=True).withColumn("at_line", sf.col("line"))

@@ -103,6 +103,11 @@ def finish_events(rename: Rename | None) -> Work:
                     event["partitions"][slot]["last_offset"] = end - 1
                 if row["request_id"] is not None:
                     event["request_id"] = row["request_id"]
+                if (later := row["time_us"] - event["time_us"]) > 0:
+                    event["time_us"] = row["time_us"]
+                    recorded = json.loads(row["recorded"])
+                    recorded["remote_ms"] = max(0, recorded["remote_ms"] - later / 1000)
+                    row["recorded"] = json.dumps(recorded)
                 place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": number}
                 try:
                     event = read_row(event)

@@ -10,20 +10,21 @@ from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.facts import Append, PartitionFacts
 from purgatory_udf.requestlog.leadership import states
 from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_offsets
-from purgatory_udf.requestlog.placing import place_appends, place_positions
+from purgatory_udf.requestlog.placing import place_appends, place_by_sight, place_positions
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.returning import State
 from purgatory_udf.requestlog.sweep import Sweep, Timed
 
 
 class ProducedAt(NamedTuple):
-    """The offsets [base, end) that one partition of one produce was given."""
+    """The offsets [base, end) that one partition of one produce was given; its append is known by `time_us`."""
 
     file: int
     line: int
     slot: int
     base: int
     end: int
+    time_us: int
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ def build_timeline(facts: PartitionFacts, context: Context, report: Report) -> T
     appends = _appends(facts, context, leadership, report)
     place_appends(appends, facts.positions, facts.follower_tries)
     place_positions(facts.positions, facts.consumer_tries)
+    place_by_sight(facts.positions, facts.sights)
     start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
     events = Sweep(facts, report).run(leadership, appends, start_us)
     return Timeline(list(events), list(_produced(facts, appends)))
@@ -61,4 +63,4 @@ def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[Prod
     ends: dict[int, Any] = {one.base: one.end for one in appends}
     for one in facts.appends:
         if one.is_operation and one.base in ends:
-            yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base])
+            yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base], one.check_us)

@@ -73,8 +73,9 @@ def _refused(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, i
 
     Up to version 3 the answer does not repeat the transaction.
     """
-    answers = [(one["transactionalId"], one.get("topicResults")) for one in (answer or {}).get("resultsByTransaction") or []]
-    answers += [(None, (answer or {}).get(name)) for name in ("resultsByTopicV3AndBelow", "results")]
+    answer = answer or {}
+    answers = [(one["transactionalId"], one.get("topicResults")) for one in answer.get("resultsByTransaction") or []]
+    answers += [(None, answer.get(name)) for name in ("resultsByTopicV3AndBelow", "results")]
     for transaction, topics in answers:
         for topic in topics or []:
             for one in topic.get("resultsByPartition") or topic.get("results") or []:

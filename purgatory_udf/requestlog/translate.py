@@ -111,10 +111,15 @@ def _parts(log: Sequence[Request], context: Context, translation: Translation) -
 
 
 def fill_offsets(operations: Iterable[Operation], produced: Iterable[ProducedAt]) -> None:
-    """A produce's partitions get the offsets that their partitions' timelines found for them."""
+    """A produce's partitions get the offsets that their partitions' timelines found for them; it is tried when all of
+    them have been appended."""
     found: Mapping[tuple[Place, int], ProducedAt] = {(Place(one.file, one.line), one.slot): one for one in produced}
     for operation in operations:
         if operation.event["type"] == "produce":
             for slot, partition in enumerate(operation.event["partitions"]):
                 if one := found.get((operation.place, slot)):
                     partition["base_offset"], partition["last_offset"] = one.base, one.end - 1
+                    if one.time_us > operation.event["time_us"]:
+                        waited = operation.recorded.remote_ms - (one.time_us - operation.event["time_us"]) / 1000
+                        operation.recorded.remote_ms = max(0, waited)
+                        operation.event["time_us"] = one.time_us

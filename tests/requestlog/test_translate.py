@@ -57,7 +57,8 @@ def test_a_log_says_what_its_partitions_did_and_the_replay_ends_all_as_the_broke
         ("leader", None, None),
         ("log_end", None, 10),
         ("replica_end", 2, 10),
-        # The produce is the append of 10 to 12 itself.
+        # The follower had the records before the produce was tried.
+        ("log_end", None, 13),
         ("replica_end", 2, 13),
     ]
     recorded = {seq: (one.kind, one.outcome, one.remote_ms) for seq, one in found.recorded.items()}
