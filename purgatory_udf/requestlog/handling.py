@@ -26,7 +26,7 @@ TURNAROUND_US = 450
 READ_BEFORE_US = 100
 # A risen high watermark lets go of the fetches that waited for it one by one, then of the produces: the replay knows
 # one moment for all.
-RELEASES_TAKE_US = 300
+RELEASES_TAKE_US = 270
 # From the coordinator's answer that a partition has joined a transaction until the produce that waited for it is
 # appended.
 JOINED_TO_APPENDED_US = 300

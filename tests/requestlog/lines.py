@@ -21,6 +21,7 @@ KEYS = {
     "JOIN_GROUP": 11,
     "HEARTBEAT": 12,
     "SYNC_GROUP": 14,
+    "ADD_PARTITIONS_TO_TXN": 24,
 }
 T = "w1aw1aw1aw1aw1aw1aw1aw"
 
@@ -83,10 +84,19 @@ def bad(line: str) -> BadLine:
     return read
 
 
-def produced(at: float, base: int, *, size: int = 100, acks: int = -1, error: int = 0, **times: Any) -> str:
+def produced(
+    at: float,
+    base: int,
+    *,
+    size: int = 100,
+    acks: int = -1,
+    error: int = 0,
+    transaction: str | None = None,
+    **times: Any,
+) -> str:
     """A produce to partition 0, handled for 1 ms, whose answer was sent at that time."""
     asked = {
-        "transactionalId": None,
+        "transactionalId": transaction,
         "acks": acks,
         "timeoutMs": 3_000,
         "topicData": [{"topicId": T, "partitionData": [{"index": 0, "recordsSizeInBytes": size}]}],

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
+
 from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, Unfenced
 from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Trim, Trouble, Try
+from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Sight, Trim, Trouble, Try
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.timeline import build_timeline
 from tests.requestlog.lines import START_US, us
@@ -63,6 +65,25 @@ def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_
     told, counts = _told(facts, _led(0))
     assert told[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
     assert counts["high_watermark_proven"] == 1
+
+
+@pytest.mark.parametrize(
+    ("sights", "when"),
+    [([], 26), ([(24, 1)], 24), ([(28, 0)], 28), ([(22, 0), (23, 1)], 23), ([(40, 1)], 26)],
+    ids=["nothing", "reached", "not yet", "between", "later"],
+)
+def test_the_high_watermarks_in_answers_date_a_follower_s_offset(sights: list[tuple[float, int]], when: int) -> None:
+    moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    seen = [Sight(us(at), us(at), offset) for at, offset in sights]
+    told, _ = _told([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
+    assert told[-1] == (when, "replica_end", OTHER, 1)
+
+
+def test_a_high_watermark_below_an_offset_says_nothing_of_one_follower_while_another_may_hold_it_back() -> None:
+    moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    others = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
+    told, _ = _told([_append(10, 0, 1, line=1), *others, moved, Sight(us(28), us(28), 0)], _led(0))
+    assert told[-1] == (26, "replica_end", OTHER, 1)
 
 
 def test_an_in_sync_set_that_shrinks_counts_when_the_metadata_has_come() -> None:

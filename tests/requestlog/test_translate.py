@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.batches import Batch
@@ -100,6 +102,21 @@ def test_a_repeated_base_offset_is_a_retry_that_appends_nothing() -> None:
     assert found.report.counts["retried_batch"] == 1
     ends = [event["offset"] for event in found.events if event.get("change") == "log_end"]
     assert ends == sorted(set(ends))
+
+
+def test_a_transactions_produce_is_appended_when_its_partition_has_joined_and_tried_when_all_have() -> None:
+    def joined(at: float, code: int) -> str:
+        asked = {"transactionalId": "x", "producerId": 7, "verifyOnly": False}
+        asked["topics"] = [{"name": "t", "partitions": [0]}]
+        results = [{"name": "t", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": code}]}]
+        answer = {"resultsByTransaction": [{"transactionalId": "x", "topicResults": results}]}
+        return written(at, body("ADD_PARTITIONS_TO_TXN", {"transactions": [asked]}, answer, version=5))
+
+    lines = [*LOG, joined(70, 51), joined(80, 0), produced(99, 13, size=60, transaction="x", local=1, remote=38)]
+    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    assert _said(found)[-1] == (80.3, "produce", None, 13, 13)
+    (waited,) = [one.remote_ms for seq, one in found.recorded.items() if found.events[seq]["time_us"] == us(80.3)]
+    assert waited == pytest.approx(18.7)
 
 
 def test_a_produce_that_was_refused_waited_in_no_purgatory() -> None:
