@@ -5,7 +5,7 @@
 
 The closed loop plays clients and brokers together; the brokers are the reference. So it is compared with the reference
 alone on the events that came of it: what is left are the clients, the network and the controller. The open loop is
-compared with Spark writing the very same rows, which it has in memory then; and with itself on one core.
+compared with Spark writing the very same rows, which it has in memory then; and with itself as one task, on one core.
 
 Every line is measured in the same minute as the line that it is compared with; ratios are what counts.
 """
@@ -69,7 +69,8 @@ def _open(workload: Workload, runs: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept = events_of(spark, workload, "kept").persist()
         kept.count()
-        # The first write of a session also loads its classes.
+        # The first writes of a session also load its classes and start its Python workers.
+        _written(events_of(spark, workload, "first"), Path(folder))
         _written(kept, Path(folder))
         whole, alone, bare = side_by_side(
             [
@@ -83,7 +84,7 @@ def _open(workload: Workload, runs: int) -> None:
     rates = [f"{workload.events / seconds:,.0f}" for seconds in (whole, bare, alone)]
     print(
         f"open loop: {rates[0]} events/s on {cores} cores, written from memory {rates[1]}: {whole / bare:.1f} times "
-        f"its time; on one core {rates[2]}: {alone / whole:.1f} times as long ({workload.events:,} events, "
+        f"its time; as one task {rates[2]}: {alone / whole:.1f} times as long ({workload.events:,} events, "
         f"{workload.slices} slices)",
         flush=True,
     )
