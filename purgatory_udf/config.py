@@ -101,7 +101,7 @@ class Config(_Section):
     max_disorder_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 0
     max_rejected: Annotated[float, Field(ge=0, le=100)] = 0.0
     drain: bool = True
-    batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50_000
+    batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 250_000
 
 
 def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, Any]:
