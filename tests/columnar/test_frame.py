@@ -1,0 +1,119 @@
+"""Frames: rows of rows and frames end to end are what eager copies would be, and copy nothing that nobody asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.columnar.frame import Array, Frame
+
+Rows = list[tuple[int, str]]
+
+
+class Asked(np.ndarray):
+    """A column that counts how often rows of it are copied."""
+
+    copies = 0
+
+    def take(self, *args: object, **more: object) -> Array:
+        self.copies += 1
+        return np.asarray(self).take(*args, **more)
+
+
+def frame(rows: Rows) -> Frame:
+    return Frame(
+        {
+            "number": np.array([number for number, _ in rows], dtype=np.int64),
+            "text": np.array([text for _, text in rows], dtype=object),
+        }
+    )
+
+
+def rows_of(one: Frame) -> Rows:
+    return list(zip(one.number.tolist(), one.text.tolist(), strict=True))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("rows"), st.lists(st.integers(0, 50), max_size=8)),
+        st.tuples(st.just("mask"), st.lists(st.booleans(), min_size=1, max_size=6)),
+        st.tuples(st.just("slice"), st.tuples(st.integers(0, 6), st.integers(0, 6))),
+        st.tuples(st.just("join"), st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=4)),
+        st.tuples(st.just("number"), st.integers(-9, 9)),
+        st.tuples(st.just("ask"), st.sampled_from(["number", "text"])),
+        st.tuples(st.just("whole"), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
+def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(
+    rows: Rows, steps: list[tuple[str, object]]
+) -> None:
+    one = frame(rows)
+    for step, value in steps:
+        if step == "rows" and rows:
+            at = [place % len(rows) for place in value]
+            one, rows = one.take(np.array(at, dtype=np.int64)), [rows[place] for place in at]
+        elif step == "mask":
+            mask = [value[place % len(value)] for place in range(len(rows))]
+            one, rows = (
+                one.take(np.array(mask, dtype=bool)),
+                [row for row, kept in zip(rows, mask, strict=True) if kept],
+            )
+        elif step == "slice":
+            one, rows = one.take(slice(*value)), rows[slice(*value)]
+        elif step == "join":
+            one, rows = Frame.concat([one, frame(value)]), rows + value
+        elif step == "number":
+            one, rows = one.with_columns(number=np.full(len(rows), value)), [(value, text) for _, text in rows]
+        elif step == "ask":
+            assert len(getattr(one, value)) == len(rows)
+        elif step == "whole":
+            one = one.whole()
+        assert len(one) == len(rows)
+    assert rows_of(one) == rows
+
+
+def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
+    asked, other = (np.arange(6).view(Asked) for _ in range(2))
+    taken = Frame({"asked": asked, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
+    joined = Frame.concat([taken, taken.take(slice(0, 1))])
+    assert joined.take(np.array([2, 1])).asked.tolist() == [5, 1]
+    assert joined.take(np.array([0])).asked.tolist() == [5]
+    assert (asked.copies, other.copies) == (2, 0), "one for each of the frames that were joined"
+
+
+def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
+    one = frame([(1, "a"), (2, "b")])
+    taken = one.take(np.array([1]))
+    one.columns["number"] = np.array([8, 9])
+    assert (taken.number.tolist(), one.number.tolist()) == ([2], [8, 9])
+    assert (list(one), dict(one.columns).keys()) == (["number", "text"], {"number", "text"})
+
+
+def test_frames_side_by_side_have_the_columns_of_both() -> None:
+    beside = frame([(1, "a")]).beside(Frame({"number": np.array([7]), "more": np.array([3])}))
+    assert {name: column.tolist() for name, column in beside.columns.items()} == {
+        "number": [7],
+        "text": ["a"],
+        "more": [3],
+    }
+
+
+def test_what_is_kept_holds_on_to_nothing() -> None:
+    kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).whole()
+    assert [column.base for column in kept.columns.values()] == [None, None]
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    one = frame([])
+    with pytest.raises(AttributeError, match=r"^colour$"):
+        _ = one.colour
+    with pytest.raises(KeyError, match=r"^'colour'$"):
+        _ = one.columns["colour"]
