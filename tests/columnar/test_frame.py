@@ -52,9 +52,7 @@ STEPS = st.lists(
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
-def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(
-    rows: Rows, steps: list[tuple[str, object]]
-) -> None:
+def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows, steps: list[tuple[str, Any]]) -> None:
     one = frame(rows)
     for step, value in steps:
         if step == "rows" and rows:
