@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from purgatory_udf.fidelity.causes import AT_ONCE, CAUSES, COMPLETED, EXPIRED, NONE
-from purgatory_udf.fidelity.comparison import BY_ID
+from purgatory_udf.fidelity.comparison import ACCURACY, BY_ID
 from purgatory_udf.fidelity.counters import COUNTERS, Counted
 from purgatory_udf.printing import Table
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ALL = "all"
 CLASSES = (AT_ONCE, COMPLETED, EXPIRED)
 WORST = 3
-ACCURACY = 100_000
 
 
 def agreement(pairs: DataFrame) -> Table:
@@ -66,6 +65,20 @@ def waits(pairs: DataFrame) -> Table:
         "Difference of waits, recorded against replayed, in ms",
         ("kind", "broker", "operations", "median", "p95", "p99", "worst"),
         [(*_names(row), row.n, *(round(row[name], 2) for name in (*shares, "worst"))) for row in rows],
+    )
+
+
+def lateness(pairs: DataFrame) -> Table:
+    """By how much brokers missed the deadlines of what expired on both sides."""
+    late = sf.col("recorded_ms") - sf.col("replayed_ms")
+    expired = pairs.where((sf.col("recorded_outcome") == EXPIRED) & (sf.col("replayed_outcome") == EXPIRED))
+    shares = {"median": 0.5, "p95": 0.95}
+    figures = [sf.percentile_approx(late, share, ACCURACY).alias(name) for name, share in shares.items()]
+    rows = expired.groupBy("broker").agg(sf.count("*").alias("n"), *figures).orderBy("broker").collect()
+    return Table(
+        "How late brokers ended what expired, in ms: the median is taken off differences of waits",
+        ("broker", "operations", *shares),
+        [(str(row.broker), row.n, *(round(row[name], 2) for name in shares)) for row in rows],
     )
 
 
@@ -174,4 +187,4 @@ def _names(row: Row) -> tuple[str, str]:
     return row.kind, ALL if row.broker is None else str(row.broker)
 
 
-__all__ = ["COUNTERS", "agreement", "causes", "expirations", "group_answers", "two_way", "waits", "worst"]
+__all__ = ["COUNTERS", "agreement", "causes", "expirations", "group_answers", "lateness", "two_way", "waits", "worst"]

@@ -83,6 +83,7 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
         figures.agreement(pairs),
         figures.two_way(pairs),
         figures.waits(pairs),
+        figures.lateness(pairs),
         figures.worst(pairs),
         figures.causes(pairs),
         figures.expirations(_expiring(spark, layout), beans),

@@ -125,6 +125,7 @@ def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) 
         "Operations recorded / replayed, by how they ended",
         "Recorded end, down, against replayed end, across",
         "Difference of waits, recorded against replayed, in ms",
+        "How late brokers ended what expired, in ms: the median is taken off differences of waits",
         "Worst differences of waits",
         "Expirations (of produces: partitions timed out)",
         "Answers of group coordinators",
