@@ -68,6 +68,10 @@ def states(
             at = ready_us(facts, begin) if leads else begin
             if at > begin:
                 found.append(State(begin, {"change": "not_leader"}))
+            elif not given and not leads and (members := _served(facts, change.at_us)):
+                # Nobody has reported who led before; followers came here.
+                found.append(State(begin, _leader(_Known(facts.broker, None, members, members), min_isr)))
+                at = felt_us(facts, change, LOST)
         elif change.deleted:
             at = felt_us(facts, change, GONE)
         elif anew and leads and not led:
@@ -99,6 +103,12 @@ def _leader(now: _Known, min_isr: int | None) -> dict[str, Any]:
         "min_isr": min_isr,
     }
     return {"change": "leader", **{name: value for name, value in fields.items() if value is not None}}
+
+
+def _served(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
+    """This broker and the followers that fetched from it until then; none if none did."""
+    followers = sorted({one.replica for one in facts.positions if one.replica >= 0 and one.at_us < until_us})
+    return (facts.broker, *followers) if followers else ()
 
 
 def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[State]:

@@ -1,7 +1,8 @@
-"""Corrects what `handling` supposes by what readers' offsets prove.
+"""Corrects what `handling` supposes by what readers' offsets and answers prove.
 
 No reader asks for an offset before what lies below it was appended; none asks for the same offset twice if there was
-something to get the first time; and where a fetch is tried between an append and its check, the contract's append,
+something to get the first time, or waits for a first byte that is there; the high watermark in an answer was the
+partition's when that was read; and where a fetch is tried between an append and its check, the contract's append,
 which is both at once, is put just before that fetch.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, Unfenced
+from purgatory_udf.requestlog.cluster import GIVEN, REPORTED, Change, Cluster, Unfenced
 from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts, Position, Sight, Trim, Trouble, Try
 from purgatory_udf.requestlog.report import Report
@@ -194,6 +194,17 @@ def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:
     gone = Change(us(35), "t", 0, GIVEN, deleted=True)
     told, _ = _told([_asked(5, OTHER, 0), Trouble(us(40), UNKNOWN_TOPIC)], _led(0), gone)
     assert told[-1] == (40, "deleted")
+
+
+def test_who_served_followers_before_anybody_reported_another_leader_led_until_then() -> None:
+    later = Change(us(90), "t", 0, REPORTED, OTHER, 1, (THIS, OTHER), (THIS, OTHER))
+    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(95), NOT_LEADER)], later)
+    assert told == [
+        (5, "leader", [THIS, OTHER]),
+        (5, "log_end", 0),
+        (5, "replica_end", OTHER, 0),
+        (95, "not_leader"),
+    ]
 
 
 def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
