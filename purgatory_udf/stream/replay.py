@@ -68,6 +68,9 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
+    # After the run is known: a run that is stopped before its tables are there goes on, too.
+    for name in OUTCOMES:
+        delta.create(spark, layout.table(name), TABLES[name])
     if options.follow:
         return _follow(spark, options, layout, run)
     found = survey(spark.read.format("delta").load(options.events))
@@ -114,8 +117,6 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
             runs.forget(spark, layout.table("runs"), known)
     elif any(delta.exists(spark, layout.table(name)) for name in OUTCOMES):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
-    for name in OUTCOMES:
-        delta.create(spark, layout.table(name), TABLES[name])
     settings = {**options.config.model_dump(), "asked": asked, "stream": uuid.uuid4().hex}
     run = Run(run_id, "replay", trace, settings)
     runs.save(spark, layout.table("runs"), run)
