@@ -31,6 +31,9 @@ COLUMNS = (
     "leader_epoch", "isr", "min_isr",
 )  # fmt: skip
 
+# Bytes of files of ended watches that a batch of the second query takes: a few hundred thousand operations.
+SETTLED_AT_ONCE = 64 << 20
+
 OUTCOMES = ("completions", "expirations", "watches")
 
 
@@ -127,15 +130,25 @@ def write_outcomes(
     return run
 
 
-def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
+def delta_stream(
+    spark: SparkSession, path: str, files: int | None = None, since: int | None = None, most_bytes: int | None = None
+) -> DataFrame:
     """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
-    the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished."""
+    the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
+    A batch takes so many files, or so many bytes of them, and at least one."""
     reader = spark.readStream.format("delta")
     if since is not None:
         reader = reader.option("startingVersion", since)
     if files is not None:
         reader = reader.option("maxFilesPerTrigger", files)
+    if most_bytes is not None:
+        reader = reader.option("maxBytesPerTrigger", f"{most_bytes}b")
     return reader.load(path)
+
+
+def settling_stream(spark: SparkSession, path: str) -> DataFrame:
+    """Ended watches, a bounded share at a time: settling holds a batch of them in memory, however long the trace."""
+    return delta_stream(spark, path, most_bytes=SETTLED_AT_ONCE)
 
 
 def to_delta(frame: DataFrame, path: str, checkpoint: str, name: str) -> DataStreamWriter:

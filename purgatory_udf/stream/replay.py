@@ -27,6 +27,7 @@ from purgatory_udf.stream.queries import (
     OUTCOMES,
     delta_stream,
     operations_query,
+    settling_stream,
     to_delta,
     watches_query,
     write_outcomes,
@@ -192,7 +193,7 @@ class _Stream:
         """Query 2, over all watches there are now."""
         last = self.found.last_us
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}"
-        settling = delta_stream(self.spark, self.layout.settling)
+        settling = settling_stream(self.spark, self.layout.settling)
         writer = operations_query(settling, self.config.settle_buckets).writeStream.foreachBatch(
             write_outcomes(self.layout, self.run.run_id, stream_id, last, self.config.drain)
         )
@@ -214,7 +215,7 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
     first = to_delta(frame, layout.settling, layout.checkpoint("partitions"), "watches").start()
     stream_id = f"{run.run_id}/{run.configuration['stream']}"
     second = (
-        operations_query(delta_stream(spark, layout.settling), stream.config.settle_buckets)
+        operations_query(settling_stream(spark, layout.settling), stream.config.settle_buckets)
         .writeStream.foreachBatch(write_outcomes(layout, run.run_id, stream_id, None, True))
         .queryName("operations")
         .option("checkpointLocation", layout.checkpoint("operations"))

@@ -17,7 +17,8 @@ from purgatory_udf.columnar.engine import event_table
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import load
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream import delta
+from purgatory_udf.stream import delta, queries
+from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
@@ -70,9 +71,12 @@ def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_facto
 
 @pytest.fixture(scope="module")
 def in_many_batches(spark: SparkSession, events: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Tables]:
-    """What a replay by partition answers, a few hundred events at a time."""
+    """What a replay by partition answers, a few hundred events at a time, and settled a few files at a time."""
     out = tmp_path_factory.mktemp("many")
-    run = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=200"])))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queries, "SETTLED_AT_ONCE", 20_000)
+        run = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=200"])))
+    assert Path(Layout(str(out)).checkpoint("operations"), "commits", "1").exists(), "settled in several batches"
     return run, _rows(spark, out)
 
 
