@@ -31,8 +31,8 @@ COLUMNS = (
     "leader_epoch", "isr", "min_isr",
 )  # fmt: skip
 
-# Bytes of files of ended watches that a batch of the second query takes: a few hundred thousand operations.
-SETTLED_AT_ONCE = 64 << 20
+# Bytes of files of ended watches that a batch of the second query takes: about two hundred thousand operations.
+SETTLED_AT_ONCE = 16 << 20
 
 OUTCOMES = ("completions", "expirations", "watches")
 
