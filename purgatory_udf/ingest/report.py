@@ -103,7 +103,7 @@ class IngestReport:
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2g}"
+    return f"{100 * part / whole:.3g}"
 
 
 def counted(count: int, word: str) -> str:

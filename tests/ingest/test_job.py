@@ -69,6 +69,8 @@ def test_the_summary_says_why_lines_were_rejected_the_most_frequent_first() -> N
         "rejected  10 (0.001 %)  R",
         "          7 not JSON; 3 late",
     ]
+    none_good = IngestReport("r", 1, 999, 0, {"not JSON": 999}, events="E", rejected_events="R")
+    assert none_good.summary()[2] == "rejected  999 (100 %)  R"
 
 
 class Terminal(io.StringIO):
