@@ -196,6 +196,7 @@ RECORDED = pa.schema(
         ("api", pa.string()),
         ("request_id", pa.string()),
         ("started_at", TIMESTAMP),
+        ("written_at", TIMESTAMP),
         ("recorded_outcome", pa.string()),
         ("recorded_remote_ms", pa.float64()),
         ("recorded_local_ms", pa.float64()),

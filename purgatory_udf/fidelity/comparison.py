@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.fidelity import timer
 from purgatory_udf.fidelity.causes import AT_ONCE, COMPLETED, EXPIRED, NONE, Pair, cause_of
 from purgatory_udf.tables import FIDELITY
 
@@ -41,9 +42,16 @@ _FACTS = pa.schema(
 )
 
 
-def compared(spark: SparkSession, out: str, run_id: str) -> DataFrame:
-    """FIDELITY rows of all operations that are compared by their id."""
-    recorded = _table(spark, out, "recorded").where(sf.col("kind").isin(*BY_ID))
+class Compared(NamedTuple):
+    """FIDELITY rows of all operations that are compared by their id, and the phases (ms) of the brokers' timers that
+    could be told from them."""
+
+    rows: DataFrame
+    phases: dict[int, float]
+
+
+def compared(spark: SparkSession, out: str, run_id: str) -> Compared:
+    recorded = _recorded(spark, out).where(sf.col("kind").isin(*BY_ID))
     both = recorded.join(_ends(spark, out), "operation_id", "left").withColumns(
         {
             "run_id": sf.lit(run_id),
@@ -56,22 +64,32 @@ def compared(spark: SparkSession, out: str, run_id: str) -> DataFrame:
             "complete": sf.col("recorded_complete"),
         }
     )
-    both = _beyond_the_reaper(both)
+    phases = timer.phases(both.where("both_expired"))
+    both = _beyond_the_reaper(both, phases)
     agreeing = both.where("agrees").withColumn("cause", sf.lit(None).cast("string")).select(*FIDELITY.names)
     differing = _with_handling(both.where("NOT agrees"), recorded).select(*_FACTS.names)
-    return agreeing.unionByName(differing.mapInArrow(_with_cause, from_arrow_schema(FIDELITY)))
+    rows = agreeing.unionByName(differing.mapInArrow(_with_cause, from_arrow_schema(FIDELITY)))
+    return Compared(rows, phases)
 
 
-def _beyond_the_reaper(both: DataFrame) -> DataFrame:
-    """What expired was answered when the broker's reaper got to it, some tenths of a millisecond after the deadline at
-    which the replay ends it: where both sides expired, their difference is what goes beyond that broker's median."""
-    usual = (
-        both.where("both_expired")
-        .groupBy("broker")
-        .agg(sf.percentile_approx("difference_ms", 0.5, ACCURACY).alias("late"))
-    )
-    beyond = sf.col("difference_ms") - sf.when(sf.col("both_expired"), sf.col("late")).otherwise(0.0)
+def _beyond_the_reaper(both: DataFrame, phases: Mapping[int, float]) -> DataFrame:
+    """What expired was answered when the broker's reaper got to it, some tenths of a millisecond after its timer's
+    delay, while the replay ends it at the deadline: where both sides expired, their difference is what goes beyond that
+    broker's median, counted from the end of the timer's delay where its phase is known."""
+    late = sf.col("difference_ms") + timer.started_within(phases)
+    both = both.withColumn("late_ms", sf.when(sf.col("both_expired"), late))
+    median = sf.percentile_approx("late_ms", 0.5, ACCURACY).alias("usual_ms")
+    usual = both.where("both_expired").groupBy("broker").agg(median)
+    beyond = sf.when(sf.col("both_expired"), sf.col("late_ms") - sf.col("usual_ms")).otherwise(sf.col("difference_ms"))
     return both.join(sf.broadcast(usual), "broker", "left").withColumn("difference_ms", beyond)
+
+
+def _recorded(spark: SparkSession, out: str) -> DataFrame:
+    """Tables of earlier imports do not say when a line was written."""
+    recorded = _table(spark, out, "recorded")
+    if "written_at" in recorded.columns:
+        return recorded
+    return recorded.withColumn("written_at", sf.lit(None).cast("timestamp"))
 
 
 def _table(spark: SparkSession, out: str, name: str) -> DataFrame:

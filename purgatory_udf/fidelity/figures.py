@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -68,17 +68,28 @@ def waits(pairs: DataFrame) -> Table:
     )
 
 
-def lateness(pairs: DataFrame) -> Table:
-    """By how much brokers missed the deadlines of what expired on both sides."""
-    late = sf.col("recorded_ms") - sf.col("replayed_ms")
+def lateness(pairs: DataFrame, phases: Mapping[int, float]) -> Table:
+    """By how much brokers missed the deadlines of what expired on both sides, the phase of each one's timer where it is
+    known, and what is left of a difference when what these explain is taken off."""
     expired = pairs.where((sf.col("recorded_outcome") == EXPIRED) & (sf.col("replayed_outcome") == EXPIRED))
-    shares = {"median": 0.5, "p95": 0.95}
-    figures = [sf.percentile_approx(late, share, ACCURACY).alias(name) for name, share in shares.items()]
-    rows = expired.groupBy("broker").agg(sf.count("*").alias("n"), *figures).orderBy("broker").collect()
+    late = sf.col("recorded_ms") - sf.col("replayed_ms")
+    figures = {"median": (late, 0.5), "p95": (late, 0.95), "left": (sf.abs("difference_ms"), 0.5)}
+    named = [sf.percentile_approx(of, share, ACCURACY).alias(name) for name, (of, share) in figures.items()]
+    rows = expired.groupBy("broker").agg(sf.count("*").alias("n"), *named).orderBy("broker").collect()
     return Table(
-        "How late brokers ended what expired, in ms: the median is taken off differences of waits",
-        ("broker", "operations", *shares),
-        [(str(row.broker), row.n, *(round(row[name], 2) for name in shares)) for row in rows],
+        "How late brokers ended what expired, in ms: what is usual for its timer is taken off differences of waits",
+        ("broker", "operations", "median", "p95", "phase of the timer", "left, median"),
+        [
+            (
+                str(row.broker),
+                row.n,
+                round(row.median, 2),
+                round(row.p95, 2),
+                round(phases[row.broker], 2) if row.broker in phases else None,
+                round(row.left, 2),
+            )
+            for row in rows
+        ],
     )
 
 

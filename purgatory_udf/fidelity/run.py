@@ -72,7 +72,7 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
             raise UserError(f"{layout.table(name)}: no such table ({maker} makes it)")
     replay = runs.load(spark, layout.table("runs"), "replay")
     run_id = replay.run_id if replay else "unknown"
-    rows = compared(spark, options.out, run_id)
+    rows, phases = compared(spark, options.out, run_id)
     has_groups = delta.is_table(spark, layout.table("group_transitions"))
     if has_groups:
         rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
@@ -83,7 +83,7 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
         figures.agreement(pairs),
         figures.two_way(pairs),
         figures.waits(pairs),
-        figures.lateness(pairs),
+        figures.lateness(pairs, phases),
         figures.worst(pairs),
         figures.causes(pairs),
         figures.expirations(_expiring(spark, layout), beans),

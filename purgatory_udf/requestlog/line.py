@@ -149,6 +149,7 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         remote_us=remote,
         # Where nothing waited, handling goes on after the answer was made: the answer is dated from the line's end.
         answered_us=arrival + queue + local + remote if remote else min(arrival + queue + local, written - after),
+        written_us=written,
         body=body["request"],
         answer=answer,
     )

@@ -26,6 +26,7 @@ class Recorded:
     outcome: str
     remote_ms: float
     local_ms: float
+    written_us: int
     error: str
     bytes: int | None = None
     timed_out: int = 0

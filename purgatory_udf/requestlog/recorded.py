@@ -52,6 +52,7 @@ def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
         outcome=COMPLETED if request.remote_us else AT_ONCE,
         remote_ms=request.remote_us / 1000,
         local_ms=request.handling_us / 1000,
+        written_us=request.written_us,
         error=errors.name_of(next((code for code in codes if code), errors.NONE)),
         timed_out=codes.count(errors.REQUEST_TIMED_OUT),
     )

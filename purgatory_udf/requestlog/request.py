@@ -20,7 +20,8 @@ class Request:
         arrival ── queue ── start ──── handling ──── local ── purgatory ── answered ── sent (the line is written)
                             S                        L                     R
 
-    `broker` is -1 while the line itself does not say whose it is.
+    `written_us` is the line's own stamp, of whole milliseconds in many logs. `broker` is -1 while the line itself
+    does not say whose it is.
     """
 
     broker: int
@@ -36,6 +37,7 @@ class Request:
     local_us: int
     remote_us: int
     answered_us: int
+    written_us: int
     body: dict[str, Any]
     answer: dict[str, Any] | None
 

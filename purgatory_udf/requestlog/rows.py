@@ -31,6 +31,7 @@ REQUESTS = pa.schema(
         ("local_us", pa.int64()),
         ("remote_us", pa.int64()),
         ("answered_us", pa.int64()),
+        ("written_us", pa.int64()),
         ("body", pa.string()),
         ("answer", pa.string()),
     ]
@@ -132,6 +133,7 @@ def request_of(row: Row) -> Request:
         local_us=row["local_us"],
         remote_us=row["remote_us"],
         answered_us=row["answered_us"],
+        written_us=row["written_us"],
         body=json.loads(row["body"]),
         answer=json.loads(row["answer"]) if row["answer"] is not None else None,
     )

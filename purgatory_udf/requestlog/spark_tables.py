@@ -21,8 +21,8 @@ EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE = "events", "rejected_events", "rec
 NAMES = (EVENTS_TABLE, REJECTED_TABLE, RECORDED_TABLE)
 
 _TOLD = (
-    "api STRING, kind STRING, outcome STRING, remote_ms DOUBLE, local_ms DOUBLE, error STRING, bytes BIGINT, "
-    "timed_out INT, generation INT, complete BOOLEAN"
+    "api STRING, kind STRING, outcome STRING, remote_ms DOUBLE, local_ms DOUBLE, written_us BIGINT, "
+    "error STRING, bytes BIGINT, timed_out INT, generation INT, complete BOOLEAN"
 )
 
 
@@ -95,5 +95,9 @@ def _recorded(events: DataFrame) -> DataFrame:
         for name in RECORDED.names
         if name.startswith("recorded_") or name in ("api", "kind")
     }
-    placed = {"operation_id": sf.col("seq"), "started_at": sf.col("event_time")}
+    placed = {
+        "operation_id": sf.col("seq"),
+        "started_at": sf.col("event_time"),
+        "written_at": sf.timestamp_micros("told.written_us"),
+    }
     return told.withColumns({**placed, **fields}).select(*RECORDED.names)
