@@ -14,7 +14,7 @@ from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_fil
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.log_files import find_logs
-from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.options import HOLD_MS, ImportReport, RequestLogOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ class _Asked:
     def request_log(self) -> RequestLogOptions:
         beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
         paths = self.paths or [self.given["topic"]]
-        return RequestLogOptions(paths, **self._of("out", *beside, "overwrite", "events_per_file", "run_id"))
+        return RequestLogOptions(paths, **self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms"))
 
     def kafka(self) -> KafkaTopic:
         return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client"))
@@ -156,6 +156,15 @@ def main(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with a topic that still grows, until stopped.")
     ] = False,
+    hold_ms: Annotated[
+        int | None,
+        typer.Option(
+            help="How long a followed request log's lines are held back, for what later ones tell of the same moment: "
+            f"at least as long as a request may wait.  [default: {HOLD_MS}]",
+            show_default=False,
+            min=1,
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings (conf/local.yaml documents them).")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
@@ -171,7 +180,7 @@ def main(
     if follow:
         from purgatory_udf.kafka.follow import follow_until_stopped
 
-        follow_until_stopped(spark, asked.kafka(), asked.events())
+        follow_until_stopped(spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
         return
     with Phases(running_tasks(spark)) as phases:
         report = _from_kafka(spark, asked, phases) if form is Form.KAFKA else _from_files(spark, asked, phases)

@@ -1,29 +1,21 @@
-"""Events from a growing topic: each step appends what has come, in time order, for a replay that follows the table.
+"""A topic that grows: what has come is appended to tables, step by step, for a replay that follows them.
 
-    topic ─► judged, line by line ─┬─► later than allowed, or no event ─► rejected_events
-                                   └─► in order of time, numbered ──────► events
-
-A step is written once, however often it is repeated after a crash: its rejected lines first, its events last. The order
-within a step is whole; an event that lies further back than `max_disorder_ms` before what an earlier step has written
-is rejected as late. `seq` is given here: the messages' own only orders those of one microsecond.
+Each step is one micro-batch of Spark's. What is in a message decides how it is written: `event_steps`, `log_steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.errors import UserError
-from purgatory_udf.ingest.judge import FIELDS
 from purgatory_udf.ingest.report import IngestOptions
-from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.kafka.event_steps import EventSteps
+from purgatory_udf.kafka.log_steps import LogSteps
+from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect, growing
+from purgatory_udf.requestlog.options import RequestLogOptions
 from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.runs import Run
@@ -32,35 +24,33 @@ from purgatory_udf.stream.watch import follow_to_end
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EVENTS, REJECTED, KAFKA = "events", "rejected_events", "_kafka"
+EVENTS, KAFKA = "events", "_kafka"
+# Tables that are begun empty, by what is followed.
+BESIDE = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejected_events", "recorded")}
 
-# A message, judged: an event's fields, or the reason why it is none.
-JUDGED = pa.schema(
-    [
-        ("kafka_partition", pa.int32()),
-        ("kafka_offset", pa.int64()),
-        ("reason", pa.string()),
-        ("raw", pa.string()),
-        *FIELDS,
-    ]
-)
+Options = IngestOptions | RequestLogOptions
 
 
-def follow(spark: SparkSession, topic: KafkaTopic, options: IngestOptions) -> StreamingQuery:
+def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> StreamingQuery:
     """The running query; it goes on where an earlier one with the same `out` was stopped."""
     layout = Layout(options.out)
-    checkpoint = f"{layout.table(KAFKA)}/checkpoint"
+    machinery = layout.table(KAFKA)
+    checkpoint = f"{machinery}/checkpoint"
     _require_room(spark, layout, checkpoint, options.overwrite)
     run = _begin(spark, layout, topic, options)
-    steps = _Steps(spark, layout, run, topic, options)
+    steps: EventSteps | LogSteps
+    if isinstance(options, RequestLogOptions):
+        steps = LogSteps(spark, layout, run, topic, options, f"{machinery}/held")
+    else:
+        steps = EventSteps(spark, layout, run, topic, options)
     messages = growing(spark, topic)
     return messages.writeStream.foreachBatch(steps.write).option("checkpointLocation", checkpoint).start()
 
 
-def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: IngestOptions) -> None:
+def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
     """Blocks; a line of progress for each step."""
     connect(spark, topic)
     query = follow(spark, topic, options)
@@ -74,100 +64,27 @@ def _require_room(spark: SparkSession, layout: Layout, checkpoint: str, overwrit
     if delta.is_file(spark, layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
     if overwrite:
-        for name in (KAFKA, EVENTS, REJECTED):
+        for name in (KAFKA, EVENTS, *BESIDE[Messages.REQUEST_LOG]):
             delta.remove(spark, layout.table(name))
     events = layout.table(EVENTS)
     if delta.exists(spark, events) and not delta.exists(spark, checkpoint):
         raise UserError(f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it")
 
 
-def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: IngestOptions) -> Run:
+def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options) -> Run:
     """The tables, empty at first so that they can be followed from now on, and the run's record."""
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
+    if topic.messages is not Messages.EVENTS:
+        trace["messages"] = str(topic.messages)
     earlier = runs.load(spark, layout.table("runs"), "ingest")
     if delta.is_table(spark, layout.table(EVENTS)) and earlier is not None:
         if earlier.trace != trace:
             raise UserError(f"{layout.table(EVENTS)}: follows {earlier.trace}; choose another --out, or --overwrite")
         return earlier
-    delta.create(spark, layout.table(REJECTED), TABLES[REJECTED])
+    for name in BESIDE[topic.messages]:
+        delta.create(spark, layout.table(name), TABLES[name])
     empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
     write_in_time_order(empty, layout.table(EVENTS), 0, options.events_per_file)
     run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
     runs.save(spark, layout.table("runs"), run)
     return run
-
-
-class _Steps:
-    """Writes one step after the other; remembers how far the table has come."""
-
-    def __init__(
-        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: IngestOptions
-    ) -> None:
-        self._layout = layout
-        self._run = run
-        self._topic = topic
-        self._options = options
-        written = spark.read.format("delta").load(layout.table(EVENTS))
-        found = written.agg(sf.max("time_us"), sf.max("seq")).first()
-        assert found is not None
-        self._latest_us, self._last_seq = found[0] or 0, found[1] or 0
-
-    def write(self, messages: DataFrame, step: int) -> None:
-        judged = messages.mapInArrow(_judge, from_arrow_schema(JUDGED)).persist()
-        try:
-            horizon = self._latest_us - self._options.max_disorder_ms * 1000
-            late = f"late: more than {self._options.max_disorder_ms} ms behind what was there before it"
-            decided = judged.withColumn(
-                "reason",
-                sf.coalesce("reason", sf.when(sf.col("time_us") < horizon, sf.lit(late))),
-            ).withColumns(
-                {
-                    "run_id": sf.lit(self._run.run_id),
-                    "source": sf.concat(sf.lit(f"{self._topic.topic}-"), sf.col("kafka_partition")),
-                    "line": sf.col("kafka_offset"),
-                }
-            )
-            self._reject(decided.where("reason IS NOT NULL"), step)
-            self._append(decided.where("reason IS NULL"), step)
-        finally:
-            judged.unpersist()
-
-    def _reject(self, rows: DataFrame, step: int) -> None:
-        if rows.head(1):
-            rejected = rows.select(*TABLES[REJECTED].names).write.format("delta").mode("append")
-            rejected.options(**self._once(REJECTED, step)).save(self._layout.table(REJECTED))
-
-    def _append(self, rows: DataFrame, step: int) -> None:
-        order = Window.orderBy("time_us", sf.col("seq").asc_nulls_last(), "kafka_partition", "kafka_offset")
-        numbered = rows.withColumns(
-            {
-                "event_time": sf.timestamp_micros("time_us"),
-                "seq": sf.row_number().over(order).cast("bigint") + self._last_seq,
-            }
-        ).select(*TABLES[EVENTS].names)
-        found = numbered.agg(sf.count("*"), sf.max("time_us"), sf.max("seq")).first()
-        assert found is not None
-        if found[0]:
-            path, each = self._layout.table(EVENTS), self._options.events_per_file
-            write_in_time_order(numbered, path, found[0], each, "append", **self._once(EVENTS, step))
-            self._latest_us, self._last_seq = max(self._latest_us, found[1]), found[2]
-
-    def _once(self, table: str, step: int) -> dict[str, str | int]:
-        """By which Delta knows a step that it has already."""
-        return {"txnAppId": f"{self._run.run_id}/{self._run.started_at.isoformat()}/{table}", "txnVersion": step}
-
-
-def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        rows = [row for message in batch.to_pylist() if (row := _judged(message)) is not None]
-        yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
-
-
-def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
-    """None for a message without anything in it."""
-    row = {"kafka_partition": message["partition"], "kafka_offset": message["offset"], "raw": message["value"]}
-    try:
-        event = read_line(message["value"].encode())
-    except Rejection as rejection:
-        return {**row, "reason": rejection.reason}
-    return None if event is None else {**row, **event}

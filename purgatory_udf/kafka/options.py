@@ -13,6 +13,14 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[\w.-]+):(\d{1,5})")
 _TOPIC = re.compile(r"[\w.-]{1,249}")
 
 
+# Options of a request log that is read to its end.
+_NOT_FOLLOWED = {
+    "batches": "the file knows nothing of what is yet to be appended",
+    "isr": "the file knows nothing of what is yet to change; metadata answers in the log do",
+    "anonymise": "what is held back keeps its names; anonymise when the topic is read once",
+}
+
+
 class Messages(StrEnum):
     EVENTS = "events"
     REQUEST_LOG = "request-log"
@@ -41,10 +49,16 @@ class KafkaTopic:
             for name in ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"):
                 if given.get(name):
                     raise UserError(f"--{name.replace('_', '-')} goes with --messages request-log")
-        elif given.get("follow"):
-            raise UserError("--follow goes with --messages events: what a request log says is known at its end")
-        elif given.get("max_disorder_ms") is not None:
+            if given.get("hold_ms") is not None:
+                raise UserError("--hold-ms goes with --messages request-log")
+            return
+        if given.get("max_disorder_ms") is not None:
             raise UserError("--max-disorder-ms goes with --messages events: a request log is put in order")
+        for name, why in _NOT_FOLLOWED.items():
+            if given.get("follow") and given.get(name):
+                raise UserError(f"--{name} does not go with --follow: {why}")
+        if given.get("hold_ms") is not None and not given.get("follow"):
+            raise UserError("--hold-ms goes with --follow: a topic that is read once is known to its end")
 
     def addresses(self) -> list[tuple[str, int]]:
         """Hosts and ports; any of them will do."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,6 +51,10 @@ class Change:
     isr: tuple[int, ...] | None = None
     deleted: bool = False
     asked_us: int = 0
+
+    def repeats(self, other: Change) -> bool:
+        """Whether it says the same again."""
+        return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
 
 
 class Unfenced(NamedTuple):
@@ -186,6 +190,25 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
                     yield str(topic["name"]), int(config["value"])
 
 
-def named(changes: Iterable[Change], names: dict[str, str]) -> list[Change]:
+def named(changes: Iterable[Change], name: Callable[[str], str]) -> list[Change]:
     """The changes with topic names for ids."""
-    return [replace(one, topic=names.get(one.topic, one.topic)) for one in changes]
+    return [replace(one, topic=name(one.topic)) for one in changes]
+
+
+def merged(changes: Sequence[Change]) -> Change | None:
+    """What one partition's changes have come to by the last of them; None if there is none."""
+    found: Change | None = None
+    for change in changes:
+        if found is None or change.deleted or found.deleted:
+            found = change
+            continue
+        fields = ("leader", "leader_epoch", "replicas", "isr")
+        known = {name: getattr(found, name) for name in fields if getattr(change, name) is None}
+        found = replace(change, **known)
+    return found
+
+
+def change_of(fields: Mapping[str, Any]) -> Change:
+    """From what JSON has kept of one."""
+    lists = {name: _replicas(fields[name]) for name in ("replicas", "isr")}
+    return Change(**{**fields, **lists})

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from purgatory_udf.requestlog import cluster as clusters
 from purgatory_udf.requestlog.batches import Batch
 from purgatory_udf.requestlog.cluster import Change, Cluster
-from purgatory_udf.requestlog.line import MALFORMED
 from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.topics import names_in
+from purgatory_udf.requestlog.telling import TELLING, Telling
 from purgatory_udf.requestlog.transactions import TransactionFacts
+
+__all__ = ["TELLING", "Context", "Given", "build_context", "context_from", "nameless"]
 
 Key = tuple[str, int]
 
-# The requests from which a context is made.
-TELLING = frozenset(
-    {
-        "METADATA",
-        "DESCRIBE_TOPIC_PARTITIONS",
-        "CREATE_TOPICS",
-        "DELETE_TOPICS",
-        "ALTER_PARTITION",
-        "ADD_PARTITIONS_TO_TXN",
-        "INIT_PRODUCER_ID",
-    }
-)
-
+NOTHING: Mapping[str, int] = {}
 
 # A UUID in URL-safe base64.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -62,44 +49,50 @@ class Given:
 
 
 def build_context(
-    telling: Iterable[Request], given: Given, span_us: tuple[int, int], classic_brokers: Iterable[int]
+    telling: Iterable[Request],
+    given: Given,
+    span_us: tuple[int, int],
+    classic_brokers: Iterable[int],
+    asked: Mapping[str, int] = NOTHING,
 ) -> Context:
-    """`telling` need hold only requests of the kinds `TELLING`, in the order of time."""
-    context = Context(
-        cluster=given.cluster, batches=given.batches, span_us=span_us, classic_brokers=frozenset(classic_brokers)
-    )
-    found: dict[str, str] = {}
-    changes: list[Change] = list(given.cluster.changes)
-    deletions: list[tuple[int, str]] = []
+    """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
+    topic (or its id) followers have asked for."""
+    told = Telling()
     for request in telling:
-        # What cannot be read is rejected where it becomes an event; here it only tells nothing.
-        with suppress(*MALFORMED):
-            found.update(names_in(request))
-            changes.extend(clusters.changes_in(request))
-            deletions.extend(clusters.deletions_in(request))
-            for topic, size in clusters.min_isr_in(request):
-                context.cluster.topic_min_isr.setdefault(topic, size)
-            context.transactions.read(request)
-    context.names = {**found, **given.cluster.names, **given.names}
-    context.transactions.rename(context.names)
-    for change in sorted(clusters.named(changes, context.names), key=lambda one: one.at_us):
-        context.changes.setdefault((change.topic, change.partition), []).append(change)
-    for at_us, topic in deletions:
-        _delete(context, context.name(topic), at_us)
-    for topic, partition in [*context.changes, *context.batches]:
-        context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), partition + 1)
+        told.read(request)
+    return context_from(told, given, span_us, classic_brokers, asked)
+
+
+def context_from(
+    told: Telling,
+    given: Given,
+    span_us: tuple[int, int],
+    classic_brokers: Iterable[int],
+    asked: Mapping[str, int] = NOTHING,
+    unnamed: Iterable[str] = (),
+) -> Context:
+    """`unnamed` are ids that stand for their topics, whatever name is told of them. `told` is used up."""
+    names = {**told.names, **given.cluster.names, **given.names}
+    for topic_id in unnamed:
+        names.pop(topic_id, None)
+    context = Context(
+        names=names,
+        cluster=replace(given.cluster, topic_min_isr={**told.min_isr, **given.cluster.topic_min_isr}),
+        batches=given.batches,
+        transactions=told.transactions,
+        span_us=span_us,
+        classic_brokers=frozenset(classic_brokers),
+    )
+    told.changes = [*given.cluster.changes, *told.changes]
+    context.changes = told.changes_by_partition(context.name)
+    context.transactions.rename(names)
+    counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
+    for topic, count in [*counts, *((context.name(topic), count) for topic, count in asked.items())]:
+        context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
     return context
 
 
-def _delete(context: Context, topic: str, at_us: int) -> None:
-    """A deletion of which only the answer to DELETE_TOPICS tells."""
-    for key, changes in context.changes.items():
-        if key[0] == topic and not any(one.deleted for one in changes):
-            changes.append(Change(at_us, *key, clusters.REPORTED, deleted=True))
-            changes.sort(key=lambda one: one.at_us)
-
-
-def unnamed(topics: Iterable[str], context: Context) -> int:
-    """How many of the topics go by their id, because nothing told their name."""
+def nameless(topics: Iterable[str], context: Context) -> set[str]:
+    """Those of the topics that go by their id, because nothing told their name."""
     known = set(context.names.values())
-    return sum(bool(_TOPIC_ID.fullmatch(topic)) and topic not in known for topic in set(topics))
+    return {topic for topic in topics if _TOPIC_ID.fullmatch(topic) and topic not in known}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Any
 
 from purgatory_udf.requestlog import error_codes as errors
 from purgatory_udf.requestlog.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
@@ -22,12 +24,13 @@ NEVER = 2**62
 class SessionReader:
     """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
 
-    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain.
+    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain. Between fetches
+    `snapshot` has all that a reader `resumed` elsewhere needs to go on. `report` may be exchanged for another.
     """
 
     def __init__(self, context: Context, report: Report) -> None:
+        self.report = report
         self._context = context
-        self._report = report
         self._session = Session()
         self._tries: dict[Key, Try] = {}
         # When the answer before was read: what a follower has, it had from there.
@@ -37,13 +40,13 @@ class SessionReader:
         asked, answered = fetch_of(request.body), fetch_answer_of(request.answer)
         in_force = self._session.fetch(asked, answered)
         if not in_force.complete and not in_force.partitions and not answered.error:
-            self._report.count("session_unknown")
+            self.report.count("session_unknown")
             return None, []
-        self._report.count("session_partial", int(not in_force.complete))
-        self._report.count("session_error", int(answered.error != 0))
+        self.report.count("session_partial", int(not in_force.complete))
+        self.report.count("session_error", int(answered.error != 0))
         troubled = {(one.topic, one.partition): one.error for one in answered.partitions if one.error}
         left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
-        self._report.count("left_out_partition", len(left_out))
+        self.report.count("left_out_partition", len(left_out))
         parted = {(one.topic, one.partition): one.parts_at for one in answered.partitions if one.parts_at >= 0}
         # A follower whose log parts from the leader's has what lies below, whatever it asked for.
         read = [
@@ -76,6 +79,25 @@ class SessionReader:
     def finish(self) -> list[tuple[Key, Fact]]:
         last, self._tries = self._tries, {}
         return list(last.items())
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "partitions": list(map(list, self._session.partitions.values())),
+            "complete": self._session.complete,
+            "tries": [[*key, *astuple(one)] for key, one in self._tries.items()],
+            "read_us": self._read_us,
+        }
+
+    @classmethod
+    def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionReader:
+        """From a `snapshot`."""
+        reader = cls(context, report)
+        listed = (FetchedPartition(*one) for one in state["partitions"])
+        reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
+        reader._tries = {(topic, partition): Try(*one) for topic, partition, *one in state["tries"]}
+        reader._read_us = state["read_us"]
+        return reader
 
     def _key(self, one: FetchedPartition) -> Key:
         return self._context.name(one.topic), one.partition

@@ -45,7 +45,7 @@ def hidden_from_batches(
 
 
 def _writers(facts: PartitionFacts) -> list[Append]:
-    return [one for one in facts.appends if not one.is_operation]
+    return [one for one in facts.appends if not one.is_operation and one.base < 0]
 
 
 def _writer_of(batch: Batch, writers: Sequence[Append]) -> Append | None:

@@ -81,7 +81,10 @@ def _unanswered(facts: PartitionFacts) -> list[Append]:
 
 def _close(found: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
     """Ends that nothing has told yet: the least boundary beyond the first offset, else one record."""
-    boundaries = sorted({one.offset for one in facts.positions if one.replica >= 0} | {one.base for one in found})
+    followed = {one.offset for one in facts.positions if one.replica >= 0}
+    # A high watermark moves from end to end of batches, as followers do.
+    followed |= {one.offset for one in facts.sights}
+    boundaries = sorted(followed | {one.base for one in found})
     for append in found:
         if append.end >= 0:
             continue
@@ -100,11 +103,14 @@ def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, repo
     groups: dict[int, list[Append]] = {}
     for append in _unanswered(facts):
         groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
-    highest = max((one.offset for one in facts.positions), default=0)
+    sights = [one.offset for one in facts.sights]
+    highest = max([*sights, *(one.offset for one in facts.positions)], default=0)
+    # Followers were at an end of the log from the first; a consumer may read what is old.
+    lowest = min([*sights, *(one.offset for one in facts.positions if one.replica >= 0)], default=0)
     placed: list[Append] = []
     for following, group in groups.items():
         before = [named[following - 1]] if following else []
-        first = before[0].base if before else 0
+        first = before[0].base if before else lowest
         last = named[following].base if following < len(named) else max(highest, first)
         sharers = [*before, *group]
         if last - first < len(sharers):

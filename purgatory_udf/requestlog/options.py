@@ -17,10 +17,14 @@ from purgatory_udf.requestlog.files import open_text
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.stamp import zone_of
 
+# How long the lines of a growing log are held back: what they tell of a moment is there by then.
+HOLD_MS = 60_000
+
 
 @dataclass(frozen=True)
 class RequestLogOptions:
-    """`topics`, `batches` and `isr` are files beside the log; `zone` is that of times without one.
+    """`topics`, `batches` and `isr` are files beside the log; `zone` is that of times without one; `hold_ms` is for a
+    log that grows.
 
     `piece_bytes` is how much a task reads at once; nothing in the tables depends on it.
     """
@@ -37,6 +41,7 @@ class RequestLogOptions:
     events_per_file: int = EVENTS_PER_FILE
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
+    hold_ms: int = HOLD_MS
 
     def __post_init__(self) -> None:
         if self.anonymise_key != DEFAULT_KEY and not self.anonymise:

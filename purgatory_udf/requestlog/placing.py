@@ -1,28 +1,29 @@
 """Corrects what `handling` supposes by what readers' offsets and answers prove.
 
 No reader asks for an offset before what lies below it was appended; none asks for the same offset twice if there was
-something to get the first time, or waits for a first byte that is there; the high watermark in an answer was the
-partition's when that was read; and where a fetch is tried between an append and its check, the contract's append,
+something to get the first time, or waits for a first byte that is there (but some do, after a pause or a step back: a
+reader that asks for what others had before proves nothing); the high watermark in an answer was the partition's when
+that was read; and where a fetch is tried between an append and its check, the contract's append,
 which is both at once, is put just before that fetch.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from purgatory_udf.requestlog.facts import Append, Position, Sight, Try
 
 NEVER = 2**62
 
 
-def place_appends(appends: Sequence[Append], positions: Iterable[Position], tries: Sequence[Try]) -> None:
+def place_appends(appends: Sequence[Append], positions: Sequence[Position], tries: Sequence[Try]) -> None:
     """Sets `at_us` and `check_us` of appends that are in offset order; neither falls from one to the next.
 
     `tries` are those of followers: consumers see no append before the high watermark has passed it.
     """
     latest = _latest(appends, positions)
-    earliest = _Earliest(tries)
+    earliest = _Earliest(tries, [(one.proven_us, one.offset) for one in positions])
     moments_of_tries = sorted(one.at_us for one in tries)
     before = 0
     for append, bound in zip(appends, latest, strict=True):
@@ -35,10 +36,11 @@ def place_appends(appends: Sequence[Append], positions: Iterable[Position], trie
         append.check_us = after = min(check, after)
 
 
-def place_positions(positions: Iterable[Position], tries: Sequence[Try]) -> None:
+def place_positions(positions: Sequence[Position], sights: Iterable[Sight], tries: Sequence[Try]) -> None:
     """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
     wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
-    earliest = _Earliest(tries)
+    readable = [(one.at_us, one.offset) for one in positions if one.replica < 0]
+    earliest = _Earliest(tries, [*readable, *((one.until_us, one.offset) for one in sights)])
     moments_of_tries = sorted(one.at_us for one in tries)
     for position in positions:
         if position.replica >= 0:
@@ -99,12 +101,13 @@ def _before_a_try(at: int, check: int, tries: Sequence[int]) -> int:
 
 
 class _Earliest:
-    """The last moment at which a reader was turned away below some offset."""
+    """The last moment at which a reader was turned away below some offset. `had`: when which offset was there."""
 
-    def __init__(self, tries: Sequence[Try]) -> None:
+    def __init__(self, tries: Iterable[Try], had: Iterable[tuple[int, int]]) -> None:
+        barren = _in_vain((one for one in tries if one.barren), sorted(had))
         self._offsets: list[int] = []
         self._moments: list[int] = []
-        for one in sorted((one for one in tries if one.barren), key=lambda one: one.offset):
+        for one in sorted(barren, key=lambda one: one.offset):
             self._offsets.append(one.offset)
             self._moments.append(max(one.at_us, self._moments[-1] if self._moments else 0))
 
@@ -112,6 +115,17 @@ class _Earliest:
         """What ends at `end` was not there yet at this moment (0: nothing is known)."""
         place_of = bisect_left(self._offsets, end) - 1
         return self._moments[place_of] + 1 if place_of >= 0 else 0
+
+
+def _in_vain(tries: Iterable[Try], had: Sequence[tuple[int, int]]) -> Iterator[Try]:
+    """Those (in time order) that asked for what nobody had had before them."""
+    highest, upcoming = -1, 0
+    for one in tries:
+        while upcoming < len(had) and had[upcoming][0] < one.at_us:
+            highest = max(highest, had[upcoming][1])
+            upcoming += 1
+        if one.offset >= highest:
+            yield one
 
 
 def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
-from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.bodies import Fetch, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.context import TELLING
 from purgatory_udf.requestlog.controller import is_controllers
 from purgatory_udf.requestlog.line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
@@ -26,8 +27,9 @@ from purgatory_udf.requestlog.sessions import session_key
 from purgatory_udf.requestlog.take_apart import USED_APIS
 
 REQUEST, BAD, END = "request", "bad", "end"
+LATE = "late: what its broker did at that time is written already; hold lines back for longer (--hold-ms)"
 
-# `rule`, `reason` and `raw` of a bad line; `counts` (JSON) and `line` of a stretch's end.
+# `rule`, `reason` and `raw` of a bad line; of a stretch's end `line`, `counts`, and partitions in `body` (JSON both).
 READ = pa.schema(
     [
         ("row", pa.string()),
@@ -41,26 +43,76 @@ READ = pa.schema(
 )
 
 
+@dataclass(frozen=True)
+class Tally:
+    """What a stretch's lines come to: counts by cause, and how many partitions of each topic (or its id) followers have
+    asked for."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    partitions: dict[str, int] = field(default_factory=dict)
+
+    def asked(self, fetch: Fetch) -> None:
+        if fetch.replica_id >= 0:
+            for one in fetch.partitions:
+                self.partitions[one.topic] = max(one.partition + 1, self.partitions.get(one.topic, 0))
+
+    def end(self, **place: Any) -> pa.RecordBatch:
+        told = {"counts": json.dumps(self.counts), "body": json.dumps(self.partitions)}
+        return pa.RecordBatch.from_pylist([{"row": END, **place, **told}], schema=READ)
+
+
+def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for tally in tallies:
+        for topic, count in tally.items():
+            most[topic] = max(count, most.get(topic, 0))
+    return most
+
+
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
-    counts: Counter[str] = Counter()
+    tally = Tally()
     by_path = broker_of(piece.source.name)
     line = 0
     for chunk in lines_of(piece):
         rows = []
         for raw in chunk.items:
             line += 1
-            row = _row(raw, Place(piece.file, line), zone, by_path, counts)
+            text = raw.decode("utf-8", errors="replace")
+            row = _row(text, Place(piece.file, line), zone, by_path, tally)
             if row is not None:
                 rows.append({**row, "piece": piece.index})
         yield pa.RecordBatch.from_pylist(rows, schema=READ)
-    counts["lines"] = line
-    end = {"row": END, "file": piece.file, "piece": piece.index, "line": line, "counts": json.dumps(counts)}
-    yield pa.RecordBatch.from_pylist([end], schema=READ)
+    tally.counts["lines"] = line
+    yield tally.end(file=piece.file, piece=piece.index, line=line)
 
 
-def _row(raw: bytes, place: Place, zone: tzinfo, by_path: int | None, counts: Counter[str]) -> dict[str, Any] | None:
+def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Messages (partition, offset, value), each a line, for a file's stretch: what was handled before `since_us` is
+    late, a bad line."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tally = Tally()
+        for batch in batches:
+            rows = []
+            for message in batch.to_pylist():
+                tally.counts["lines"] += 1
+                place = Place(message["partition"], message["offset"])
+                row = _row(message["value"], place, zone, None, tally)
+                if row is not None and row["row"] == REQUEST and row["start_us"] < since_us:
+                    tally.counts["late_lines"] += 1
+                    row = _bad(BadLine(place, "late", LATE, message["value"]))
+                if row is not None:
+                    rows.append(row)
+            yield pa.RecordBatch.from_pylist(rows, schema=READ)
+        yield tally.end()
+
+    return work
+
+
+def _row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> dict[str, Any] | None:
     """The row of a line, None for one that only counts."""
-    read = read_line(raw.decode("utf-8", errors="replace"), place, zone)
+    counts = tally.counts
+    read = read_line(text, place, zone)
     if read is None:
         counts["other_lines"] += 1
         return None
@@ -73,13 +125,13 @@ def _row(raw: bytes, place: Place, zone: tzinfo, by_path: int | None, counts: Co
         if by_path is None:
             counts["bad_lines"] += 1
             reason = "no broker: neither the line's thread nor a number in the file's path names it"
-            return _bad(BadLine(place, "no broker", reason, raw.decode("utf-8", errors="replace")))
+            return _bad(BadLine(place, "no broker", reason, text))
         read.broker = by_path
-    if not _matters(read):
+    if not matters(read):
         counts["controller" if is_controllers(read) else "no_purgatory"] += 1
         return None
     try:
-        session = _session(read)
+        session = _session(read, tally)
     except MALFORMED as error:
         counts["bad_lines"] += 1
         return _bad(malformed(read, error))
@@ -91,13 +143,15 @@ def _bad(bad: BadLine) -> dict[str, Any]:
     return {"row": BAD, "file": file, "line": line, "rule": bad.rule, "reason": bad.reason, "raw": bad.raw}
 
 
-def _matters(request: Request) -> bool:
+def matters(request: Request) -> bool:
     if request.api in TELLING:
         return True
     return (request.api == "FETCH" or request.api in USED_APIS) and not is_controllers(request)
 
 
-def _session(request: Request) -> str | None:
+def _session(request: Request, tally: Tally) -> str | None:
     if request.api != "FETCH":
         return None
-    return session_key(fetch_of(request.body), fetch_answer_of(request.answer), request.connection)
+    fetch = fetch_of(request.body)
+    tally.asked(fetch)
+    return session_key(fetch, fetch_answer_of(request.answer), request.connection)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -17,6 +18,17 @@ class Replica:
     ends: dict[int, int] = field(default_factory=dict)
     open_transactions: dict[str, int] = field(default_factory=dict)
     ended: list[tuple[int, int]] = field(default_factory=list)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {**asdict(self), "ends": list(map(list, self.ends.items()))}
+
+    @classmethod
+    def resumed(cls, broker: int, state: dict[str, Any]) -> Replica:
+        """From a `snapshot`."""
+        isr = tuple(state["isr"]) if state["isr"] is not None else None
+        ended = [(first, marker) for first, marker in state["ended"]]
+        return cls(**{**state, "broker": broker, "isr": isr, "ends": dict(state["ends"]), "ended": ended})
 
     def append(self, end: int) -> bool:
         """True if the log grew."""

@@ -11,6 +11,7 @@ CAUSES = {
     "requests": "requests of the request log",
     "other_lines": "lines that are not the request log's",
     "bad_lines": "lines rejected",
+    "late_lines": "lines that came when their time was written already: rejected",
     "operations": "requests that became events",
     "controller": "requests of the controller's listener or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",

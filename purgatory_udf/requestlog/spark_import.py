@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile
@@ -29,7 +27,8 @@ from purgatory_udf.requestlog import reading, rows, tasks
 from purgatory_udf.requestlog.anonymise import pseudonyms
 from purgatory_udf.requestlog.batches import batches_in_file
 from purgatory_udf.requestlog.cluster import Cluster, cluster_in_file
-from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, unnamed
+from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, nameless
+from purgatory_udf.requestlog.frames import PARTITION, counted, held, in_order, mapped, own_thread, with_offsets
 from purgatory_udf.requestlog.log_files import find_logs
 from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
 from purgatory_udf.requestlog.report import Report
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGING = "_ingest"
-ORDER = [name for name, _ in rows.ORDER]
 
 
 def ingest_request_log(
@@ -73,8 +71,8 @@ def ingest_request_log(
     with _staging(spark, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
-        placed, counts = _placed(spark, read)
-        context = _context(placed, given)
+        placed, counts, asked = _placed(spark, read)
+        context = _context(placed, given, asked)
         parts = keep("parts", _parts(spark, placed, context))
         say("rebuilding the logs of the partitions")
         changes = keep("changes", _changes(spark, parts, context))
@@ -82,7 +80,8 @@ def ingest_request_log(
         events = keep("events", _events(parts, changes, sources, options))
         report = _report(counts, parts, changes, context)
         # What the contract refuses keeps its number, so that nothing else's depends on it.
-        finished = Finished(events.where("rule IS NULL"), _rejected(placed, parts, events, options), sources)
+        rejected = _rejected(placed, parts, events, options)
+        finished = Finished(events.where("rule IS NULL"), rejected, source_of(sources))
         written = write(spark, layout, run.run_id, finished, options.events_per_file)
         done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
         runs.save(spark, layout.table("runs"), run.finished(done.counts()))
@@ -104,12 +103,14 @@ def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOp
     return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
 
 
-def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report]:
-    """All rows but the stretches' ends, with their line in the whole file; and what the ends have counted."""
-    ends = read.where(sf.col("row") == reading.END).select("file", "piece", "line", "counts").collect()
+def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report, dict[str, int]]:
+    """All rows but the stretches' ends, with their line in the whole file; and what the ends have counted: lines by
+    cause, and the partitions of topics."""
+    ends = read.where(sf.col("row") == reading.END).select("file", "piece", "line", "counts", "body").collect()
     counts = Report.total(json.loads(end.counts) for end in ends)
     if not counts.counts["lines"]:
         raise UserError("the logs hold not one line")
+    asked = reading.most_partitions(json.loads(end.body) for end in ends)
     begins: list[tuple[int, int, int]] = []
     file, lines = -1, 0
     for end in sorted(ends):
@@ -118,74 +119,58 @@ def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report]:
         file, lines = end.file, lines + end.line
     before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
     placed = read.where(sf.col("row") != reading.END).join(sf.broadcast(before), ["file", "piece"])
-    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"), counts
+    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"), counts, asked
 
 
 def _requests(placed: DataFrame) -> DataFrame:
     return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
 
 
-def _context(placed: DataFrame, given: Given) -> Context:
+def _context(placed: DataFrame, given: Given, asked: Mapping[str, int]) -> Context:
     requests = _requests(placed)
     span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
     telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
-    own_thread = sf.avg(sf.when(sf.col("remote_us") == 0, 1.0).otherwise(0.0))
-    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(own_thread.alias("share")).where("share > 0.5")
+    share = sf.avg(own_thread(sf.col("remote_us"))).alias("share")
+    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(share).where("share > 0.5")
     classic = [row.broker for row in votes.collect()]
     first, last = (span[0] or 0, span[1] or 0) if span else (0, 0)
-    return build_context((rows.request_of(row.asDict()) for row in telling), given, (first, last), classic)
+    return build_context((rows.request_of(row.asDict()) for row in telling), given, (first, last), classic, asked)
 
 
 def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:
     requests = _requests(placed)
-    held = _held(spark, context)
+    own = held(spark, context)
     fetches = requests.where("session IS NOT NULL")
     by_session = fetches.repartition("broker", "session").sortWithinPartitions(
         "broker", "session", "start_us", "file", "line"
     )
     others = requests.where("session IS NULL")
-    return _map(by_session, tasks.take_sessions_apart(held), rows.PARTS).unionByName(
-        _map(others, tasks.take_requests_apart(held), rows.PARTS)
+    return mapped(by_session, tasks.take_sessions_apart(own), rows.PARTS).unionByName(
+        mapped(others, tasks.take_requests_apart(own), rows.PARTS)
     )
 
 
 def _changes(spark: SparkSession, parts: DataFrame, context: Context) -> DataFrame:
-    key = ("broker", "topic", "partition")
-    facts = parts.where(sf.col("part") == rows.FACT).select(*key, "kind", "numbers", "words")
-    together = facts.repartition(*key).sortWithinPartitions(*key)
-    return _map(together, tasks.build_timelines(_held(spark, context)), rows.CHANGES)
+    facts = parts.where(sf.col("part") == rows.FACT).select(*PARTITION, "kind", "numbers", "words")
+    together = facts.repartition(*PARTITION).sortWithinPartitions(*PARTITION)
+    return mapped(together, tasks.build_timelines(held(spark, context)), rows.CHANGES)
 
 
 def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
-    """All events in their total order: `task` and `number` in it say where each stands."""
-    offsets = (
-        changes.where(sf.col("part") == rows.PRODUCED)
-        .groupBy("file", "line")
-        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"), sf.max("time_us").alias("appended_us"))
-    )
-    operations = parts.where(sf.col("part") == rows.OPERATION).select(*ORDER, "event", "recorded")
-    requests = operations.join(offsets, ["file", "line"], "left").withColumns(
-        {
-            "request_id": sf.concat(source_of(sources), sf.lit(":"), sf.col("line")),
-            # A produce is tried when all of its partitions have been appended.
-            "time_us": sf.greatest("time_us", "appended_us"),
-        }
-    )
-    others = changes.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
-    together = requests.unionByName(others, allowMissingColumns=True).withColumn("at_line", sf.col("line"))
-    ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
+    operations = parts.where(sf.col("part") == rows.OPERATION)
+    # A produce is tried when all of its partitions have been appended.
+    tried = with_offsets(operations, changes).withColumn("time_us", sf.greatest("time_us", "appended_us"))
     rename = pseudonyms(options.anonymise_key) if options.anonymise else None
-    return _map(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
+    return in_order(tried, changes, source_of(sources), rename)
 
 
 def _report(counts: Report, parts: DataFrame, changes: DataFrame, context: Context) -> Report:
     for part in (parts, changes):
-        counted = part.where(sf.col("part") == rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
-        for row in counted.groupBy("kind").agg(sf.sum("number").alias("number")).collect():
-            counts.count(row.kind, row.number)
+        for cause, number in counted(part).items():
+            counts.count(cause, number)
     counts.count("operations", parts.where(sf.col("part") == rows.OPERATION).count())
     topics = parts.where(sf.col("part") == rows.FACT).select("topic").distinct().collect()
-    counts.count("unnamed_topic", unnamed((row.topic for row in topics), context))
+    counts.count("unnamed_topic", len(nameless((row.topic for row in topics), context)))
     return counts
 
 
@@ -200,17 +185,6 @@ def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: R
         return rejected
     # What was refused still has the names in it; a reason begins with the kind of fault.
     return rejected.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
-
-
-def _held(spark: SparkSession, context: Context) -> Callable[[], Context]:
-    broadcast = spark.sparkContext.broadcast(context)
-    return lambda: broadcast.value
-
-
-def _map(
-    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema
-) -> DataFrame:
-    return frame.mapInArrow(work, from_arrow_schema(schema))
 
 
 @contextmanager

@@ -29,14 +29,11 @@ _TOLD = (
 @dataclass(frozen=True)
 class Finished:
     """`events` in their total order (`task` and `number` in it say where each stands), `rejected` (file, line, reason,
-    raw); `sources` are the names of the files."""
+    raw); `source` names a row's file."""
 
     events: DataFrame
     rejected: DataFrame
-    sources: Sequence[str]
-
-    def source(self) -> Column:
-        return source_of(self.sources)
+    source: Column
 
 
 def source_of(sources: Sequence[str]) -> Column:
@@ -59,36 +56,46 @@ def write(spark: SparkSession, layout: Layout, run_id: str, finished: Finished, 
     """The tables, `events` last. How many events there are, and how many lines were rejected."""
     for name in NAMES:
         delta.remove(spark, layout.table(name))
-    events = _numbered(spark, finished.events).withColumns(
-        {
-            "run_id": sf.lit(run_id),
-            "event_time": sf.timestamp_micros("time_us"),
-            "source": sf.when(sf.col("at_line") > 0, finished.source()),
-            "line": sf.when(sf.col("at_line") > 0, sf.col("at_line")),
-        }
-    )
-    rejected = finished.rejected.withColumns({"run_id": sf.lit(run_id), "source": finished.source()})
-    rejected.select(*TABLES[REJECTED_TABLE].names).write.format("delta").save(layout.table(REJECTED_TABLE))
-    _recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
+    events, rejected = numbered(spark, finished, run_id), rejections(finished, run_id)
+    rejected.write.format("delta").save(layout.table(REJECTED_TABLE))
+    recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
     accepted = events.count()
     own = events.select(*TABLES[EVENTS_TABLE].names)
     write_in_time_order(own, layout.table(EVENTS_TABLE), accepted, per_file)
     return accepted, rejected.count()
 
 
-def _numbered(spark: SparkSession, events: DataFrame) -> DataFrame:
-    """With `seq`: tasks hold ranges of the order, one after the other, and count within themselves."""
-    sizes = events.groupBy("task").agg((sf.max("number") + 1).alias("size")).orderBy("task").collect()
+def numbered(spark: SparkSession, finished: Finished, run_id: str, first: int = 0) -> DataFrame:
+    """Events with their `seq`, from `first` on: tasks hold ranges of the order, one after the other, and count within
+    themselves."""
+    sizes = finished.events.groupBy("task").agg((sf.max("number") + 1).alias("size")).orderBy("task").collect()
     begins: list[tuple[int, int]] = []
-    total = 0
+    total = first
     for row in sizes:
         begins.append((row.task, total))
         total += row.size
     before = spark.createDataFrame(begins, "task INT, before BIGINT")
-    return events.join(sf.broadcast(before), "task").withColumn("seq", sf.col("before") + sf.col("number"))
+    # What is no request's comes from no line.
+    placed = sf.col("at_line") >= 0
+    return finished.events.join(sf.broadcast(before), "task").withColumns(
+        {
+            "seq": sf.col("before") + sf.col("number"),
+            "run_id": sf.lit(run_id),
+            "event_time": sf.timestamp_micros("time_us"),
+            "source": sf.when(placed, finished.source),
+            "line": sf.when(placed, sf.col("at_line")),
+        }
+    )
 
 
-def _recorded(events: DataFrame) -> DataFrame:
+def rejections(finished: Finished, run_id: str) -> DataFrame:
+    """Rows of the table."""
+    rows = finished.rejected.withColumns({"run_id": sf.lit(run_id), "source": finished.source})
+    return rows.select(*TABLES[REJECTED_TABLE].names)
+
+
+def recorded(events: DataFrame) -> DataFrame:
+    """What the brokers recorded of the numbered events, as rows of the table."""
     told = events.where("recorded IS NOT NULL").withColumn("told", sf.from_json("recorded", _TOLD))
     fields = {
         name: sf.col(f"told.{name.removeprefix('recorded_')}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from purgatory_udf.requestlog import standing
 from purgatory_udf.requestlog.facts import Append, PartitionFacts, Position, Trim
 from purgatory_udf.requestlog.replica import Replica
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.returning import State
+from purgatory_udf.requestlog.stretch import ALL, Stretch
 
 # What comes first among simultaneous events of a broker: state before what it makes possible, requests last.
 STATE, APPENDED, STABLE, REACHED, REQUEST = range(5)
@@ -23,30 +25,63 @@ class Timed(NamedTuple):
 
 
 class Sweep:
-    """Follows the replica as the replay will, so that only what the replay cannot derive itself is said."""
+    """Follows the replica as the replay will, so that only what the replay cannot derive itself is said.
 
-    def __init__(self, facts: PartitionFacts, report: Report) -> None:
+    Of a log that is read stretch by stretch, each is swept by a Sweep that is `resumed` from the one before: nothing is
+    said twice, and what is found out late is said as soon as it can be.
+    """
+
+    def __init__(self, facts: PartitionFacts, report: Report, stretch: Stretch = ALL) -> None:
         self._facts = facts
         self._report = report
+        self._stretch = stretch
         self._replica = Replica(facts.broker)
+        self._standing = standing.UNKNOWN
         self._log_starts: dict[int, int] = {}
         self._low = 0
         self._transactional = False
         self._stable: int | None = None
 
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "replica": self._replica.snapshot(),
+            "standing": self._standing,
+            "log_starts": list(map(list, self._log_starts.items())),
+            "low": self._low,
+            "transactional": self._transactional,
+            "stable": self._stable,
+        }
+
+    @classmethod
+    def resumed(cls, facts: PartitionFacts, report: Report, stretch: Stretch, state: dict[str, Any]) -> Sweep:
+        """From a `snapshot`."""
+        sweep = cls(facts, report, stretch)
+        sweep._replica = Replica.resumed(facts.broker, state["replica"])
+        sweep._standing = state["standing"]
+        sweep._log_starts = dict(map(tuple, state["log_starts"]))
+        sweep._low = state["low"]
+        sweep._transactional = state["transactional"]
+        sweep._stable = state["stable"]
+        return sweep
+
     def run(self, leadership: Sequence[State], appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
         """`start_us` is before everything: what the log held until then is said there."""
-        self._transactional = any(one.transaction or one.ends_transaction for one in appends)
+        self._transactional |= any(one.transaction or one.ends_transaction for one in appends)
         positions, trims = self._facts.positions, self._facts.trims
         moments: list[tuple[int, int, int, Any]] = [
-            *((one.at_us, STATE, number, one) for number, one in enumerate(leadership)),
+            *((one.at_us, STATE, number, one) for number, one in enumerate(self._news(leadership))),
             *((one.check_us, APPENDED, number, one) for number, one in enumerate(appends)),
             *((one.wake_us, REACHED, number, one) for number, one in enumerate(positions)),
             *((one.at_us, REACHED, len(positions) + number, one) for number, one in enumerate(trims)),
         ]
         moments.sort(key=lambda one: one[:3])
-        yield from self._begin(appends, start_us)
-        for at, _, _, what in moments:
+        if self._replica.end is None and start_us < self._stretch.until_us:
+            yield from self._begin(appends, start_us)
+        for dated, _, _, what in moments:
+            if dated >= self._stretch.until_us:
+                break
+            at = self._stretch.within(dated)
             match what:
                 case State():
                     yield from self._state(at, what.fields)
@@ -58,12 +93,26 @@ class Sweep:
                     yield from self._trim(at, what.offset)
 
     def _say(self, at: int, rank: int, **fields: Any) -> Timed:
+        at = self._stretch.within(at)
         key = {"broker": self._facts.broker, "topic": self._facts.topic, "partition": self._facts.partition}
         return Timed(at, rank, {"time_us": at, "type": "partition", **key, **fields})
 
+    def _news(self, leadership: Sequence[State]) -> list[State]:
+        """What lies before the stretch is said at its beginning, in one, if it is not what has been said."""
+        past = [one for one in leadership if one.at_us < self._stretch.from_us]
+        coming = list(leadership[len(past) :])
+        now = standing.UNKNOWN
+        for state in past:
+            now = standing.after(now, state.fields)
+        if past and standing.after(self._standing, standing.said(now)) != self._standing:
+            coming.insert(0, State(self._stretch.from_us, standing.said(now)))
+        return coming
+
     def _begin(self, appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
-        """What the log held before: all below the first append; without one, all that any reader has asked for."""
+        """What the log held before: all below the first append; without one, all that any reader has asked for, and
+        what an answer first said that it could have read."""
         offsets = [one.offset for one in self._facts.positions]
+        offsets += [one.offset for one in self._facts.sights[:1]]
         if not appends and not offsets:
             return
         end = appends[0].base if appends else max(offsets)
@@ -76,6 +125,7 @@ class Sweep:
             self._replica.min_isr = fields.get("min_isr", self._replica.min_isr)
             self._replica.derive()
             yield from self._stabilised(at)
+        self._standing = standing.after(self._standing, fields)
         yield self._say(at, STATE, **fields)
 
     def _append(self, at: int, append: Append) -> Iterator[Timed]:

@@ -32,7 +32,7 @@ from purgatory_udf.requestlog.rows import (
     operation_row,
     request_of,
 )
-from purgatory_udf.requestlog.timeline import build_timeline
+from purgatory_udf.requestlog.timeline import Timeline, build_timeline
 
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
@@ -46,7 +46,7 @@ def take_requests_apart(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        requests = (request_of(row) for row in _rows(batches))
+        requests = (request_of(row) for row in rows_in(batches))
         yield from _parts(parts_of(requests, context(), report), report)
 
     return work
@@ -57,7 +57,7 @@ def take_sessions_apart(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        fetches = ((row["session"], request_of(row)) for row in _rows(batches))
+        fetches = ((row["session"], request_of(row)) for row in rows_in(batches))
         yield from _parts(parts_of_sessions(fetches, context(), report), report)
 
     return work
@@ -72,18 +72,13 @@ def build_timelines(context: Callable[[], Context]) -> Work:
         def rows() -> Iterator[Row]:
             key = ("broker", "topic", "partition")
             for (broker, topic, partition), own in groupby(
-                _rows(batches), lambda row: tuple(row[name] for name in key)
+                rows_in(batches), lambda row: tuple(row[name] for name in key)
             ):
                 facts = PartitionFacts.of(broker, (topic, partition), map(fact_of, own))
-                timeline = build_timeline(facts, context(), report)
-                for number, timed in enumerate(timeline.events):
-                    order = order_of_change(broker, topic, partition, number, timed)
-                    yield {"part": CHANGE, **order._asdict(), "event": json.dumps(timed.event)}
-                for one in timeline.produced:
-                    yield {"part": PRODUCED, **one._asdict()}
+                yield from rows_of_timeline(build_timeline(facts, context(), report), facts)
             yield from count_rows(report.counts)
 
-        yield from _batches(rows(), CHANGES)
+        yield from batches_of(rows(), CHANGES)
 
     return work
 
@@ -96,7 +91,7 @@ def finish_events(rename: Rename | None) -> Work:
 
     def work(batches: Batches) -> Batches:
         def rows() -> Iterator[Row]:
-            for number, row in enumerate(_rows(batches)):
+            for number, row in enumerate(rows_in(batches)):
                 event = json.loads(row["event"])
                 for slot, base, end in (tuple(one.values()) for one in row["offsets"] or ()):
                     event["partitions"][slot]["base_offset"] = base
@@ -116,7 +111,7 @@ def finish_events(rename: Rename | None) -> Work:
                 else:
                     yield {**place, **(anonymised(event, rename) if rename else event)}
 
-        yield from _batches(rows(), FINISHED)
+        yield from batches_of(rows(), FINISHED)
 
     return work
 
@@ -124,26 +119,38 @@ def finish_events(rename: Rename | None) -> Work:
 def _parts(found: Iterable[Parts], report: Report) -> Batches:
     def rows() -> Iterator[Row]:
         for parts in found:
-            for operation in parts.operations:
-                yield {**operation_row(operation), **order_of_operation(operation)._asdict()}
-            for key, fact in parts.facts:
-                yield fact_row(parts.broker, key, fact)
-            if parts.bad is not None:
-                file, line = parts.bad.place
-                report.count("bad_lines")
-                reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
-                yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+            yield from rows_of_parts(parts, report)
         yield from count_rows(report.counts)
 
-    return _batches(rows(), PARTS)
+    return batches_of(rows(), PARTS)
 
 
-def _rows(batches: Batches) -> Iterator[Row]:
+def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
+    for operation in parts.operations:
+        yield {**operation_row(operation), **order_of_operation(operation)._asdict()}
+    for key, fact in parts.facts:
+        yield fact_row(parts.broker, key, fact)
+    if parts.bad is not None:
+        file, line = parts.bad.place
+        report.count("bad_lines")
+        reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
+        yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+
+
+def rows_of_timeline(timeline: Timeline, facts: PartitionFacts) -> Iterator[Row]:
+    for number, timed in enumerate(timeline.events):
+        order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
+        yield {"part": CHANGE, **order._asdict(), "event": json.dumps(timed.event)}
+    for one in timeline.produced:
+        yield {"part": PRODUCED, **one._asdict()}
+
+
+def rows_in(batches: Batches) -> Iterator[Row]:
     for batch in batches:
         yield from batch.to_pylist()
 
 
-def _batches(rows: Iterable[Row], schema: pa.Schema) -> Batches:
+def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Batches:
     held: list[Row] = []
     for row in rows:
         held.append(row)

@@ -13,6 +13,7 @@ from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_
 from purgatory_udf.requestlog.placing import place_appends, place_by_sight, place_positions
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.returning import State
+from purgatory_udf.requestlog.stretch import ALL, Stretch
 from purgatory_udf.requestlog.sweep import Sweep, Timed
 
 
@@ -31,19 +32,29 @@ class ProducedAt(NamedTuple):
 class Timeline:
     events: list[Timed] = field(default_factory=list)
     produced: list[ProducedAt] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    sweep: dict[str, Any] = field(default_factory=dict)
 
 
-def build_timeline(facts: PartitionFacts, context: Context, report: Report) -> Timeline:
+def build_timeline(
+    facts: PartitionFacts,
+    context: Context,
+    report: Report,
+    stretch: Stretch = ALL,
+    before: dict[str, Any] | None = None,
+) -> Timeline:
+    """The events of the stretch. `before` is the `sweep` of the timeline of the stretch before."""
     key = (facts.topic, facts.partition)
     first_us = facts.first_us
     leadership = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
     appends = _appends(facts, context, leadership, report)
     place_appends(appends, facts.positions, facts.follower_tries)
-    place_positions(facts.positions, facts.consumer_tries)
+    place_positions(facts.positions, facts.sights, facts.consumer_tries)
     place_by_sight(facts.positions, facts.sights)
     start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
-    events = Sweep(facts, report).run(leadership, appends, start_us)
-    return Timeline(list(events), list(_produced(facts, appends)))
+    sweep = Sweep.resumed(facts, report, stretch, before) if before else Sweep(facts, report, stretch)
+    events = list(sweep.run(leadership, appends, start_us))
+    return Timeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
 def _appends(facts: PartitionFacts, context: Context, leadership: Sequence[State], report: Report) -> list[Append]:

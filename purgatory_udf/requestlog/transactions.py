@@ -16,6 +16,9 @@ from purgatory_udf.requestlog.request import Request
 
 Key = tuple[str, int]
 
+# Of how many producers it is remembered whose they are.
+PRODUCERS_KEPT = 100_000
+
 
 @dataclass(slots=True)
 class TransactionFacts:
@@ -41,6 +44,25 @@ class TransactionFacts:
                         moments = self.added.setdefault((transaction, topic_of(topic), int(partition)), [])
                         moments.append(request.answered_us)
                         moments.sort()
+
+    def forget(self, before_us: int) -> None:
+        """The moments of old, and producers whose number is long exceeded."""
+        moments = {place: [at for at in found if at >= before_us] for place, found in self.added.items()}
+        self.added = {place: found for place, found in moments.items() if found}
+        self.producers = dict(list(self.producers.items())[-PRODUCERS_KEPT:])
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "producers": list(map(list, self.producers.items())),
+            "added": [[*place, moments] for place, moments in self.added.items()],
+        }
+
+    @classmethod
+    def resumed(cls, state: dict[str, Any]) -> TransactionFacts:
+        """From a `snapshot`."""
+        added = {(who, topic, partition): list(moments) for who, topic, partition, moments in state["added"]}
+        return cls(dict(map(tuple, state["producers"])), added)
 
     def rename(self, names: dict[str, str]) -> None:
         """Topic names for ids."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory_udf.requestlog.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
-from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, unnamed
+from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, nameless
 from purgatory_udf.requestlog.controller import is_controllers
 from purgatory_udf.requestlog.facts import Fact, Key, PartitionFacts
 from purgatory_udf.requestlog.line import MALFORMED, BadLine, malformed
 from purgatory_udf.requestlog.operation import Operation, Recorded
 from purgatory_udf.requestlog.order import Order, order_of_change, order_of_operation
+from purgatory_udf.requestlog.reading import Tally
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.sessions import session_key
@@ -62,7 +64,7 @@ def translate(
     translation.report.count("requests", len(log))
     translation.report.count("bad_lines", len(translation.bad))
     translation.report.count("operations", len(operations))
-    translation.report.count("unnamed_topic", unnamed((key[0] for _, key in facts), context))
+    translation.report.count("unnamed_topic", len(nameless((key[0] for _, key in facts), context)))
     for seq, (_, event, operation) in enumerate(sorted(ordered, key=lambda one: one[0])):
         event["seq"] = seq
         translation.events.append(event)
@@ -80,7 +82,13 @@ def request_id(sources: Mapping[int, str], place: Place) -> str:
 def context_of(log: Sequence[Request], given: Given) -> Context:
     """`log` in the order of time."""
     span = (min((one.arrival_us for one in log), default=0), max((one.answered_us for one in log), default=0))
-    return build_context((one for one in log if one.api in TELLING), given, span, classic_brokers(log))
+    tally = Tally()
+    for one in log:
+        if one.api == "FETCH" and not is_controllers(one):
+            with suppress(*MALFORMED):
+                tally.asked(fetch_of(one.body))
+    telling = (one for one in log if one.api in TELLING)
+    return build_context(telling, given, span, classic_brokers(log), tally.partitions)
 
 
 def classic_brokers(log: Iterable[Request]) -> set[int]:

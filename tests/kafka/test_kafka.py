@@ -18,8 +18,15 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.kafka.follow import follow
-from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect
+from purgatory_udf.requestlog.context import Given
+from purgatory_udf.requestlog.line import read_line
+from purgatory_udf.requestlog.options import RequestLogOptions
+from purgatory_udf.requestlog.reading import matters
+from purgatory_udf.requestlog.request import Place, Request
+from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.requestlog.translate import translate
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from tests.kafka.conftest import Send
 from tests.shared_data import shared
@@ -27,6 +34,7 @@ from tests.shared_data import shared
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RECORDING = "W3-groups"
 START_US = 1_700_000_000_000_000
 SEEN_WITHIN_S = 120
 
@@ -130,6 +138,43 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
     ]
 
 
+def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
+    spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path
+) -> None:
+    """Three brokers' lines in one topic, in two portions; stopped and begun again between them."""
+    lines = _lines_of_three_brokers(900)
+    log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
+    first = next(one.place.line for one in log if matters(one))
+    topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
+    beside = str(shared("traces", RECORDING, "topics.json"))
+    options = RequestLogOptions(["lines"], str(tmp_path), topics=beside, hold_ms=8_000)
+    for portion in (lines[:2000], [*lines[2000:], "no line of the log", lines[first]]):
+        send("lines", portion)
+        query = follow(spark, topic, options)
+        query.processAllAvailable()
+        query.stop()
+    until = max(one.answered_us for one in log) - 8_000_000
+    whole = [event for event in translate(log, Given(names_in_file(beside))).events if event["time_us"] < until]
+    told = ("time_us", "type", "broker")
+    assert _rows(tmp_path, "events", *told) == sorted(tuple(event[name] for name in told) for event in whole)
+    assert [seq for (seq,) in _rows(tmp_path, "events", "seq")] == list(range(len(whole)))
+    asked = [event for event in whole if event["type"] != "partition"]
+    assert len(_rows(tmp_path, "recorded", "operation_id")) == len(asked) > 500
+    rejected = _rows(tmp_path, "rejected_events", "line", "raw", "reason")
+    assert [(line, raw, reason.split(":")[0]) for line, raw, reason in rejected] == [(2701, lines[first], "late")]
+    held = sorted(folder.name for folder in (tmp_path / "_kafka" / "held").iterdir())
+    assert held == ["step-0", "step-1"]
+
+
+def _lines_of_three_brokers(each: int) -> list[str]:
+    """In the order in which they were written, by the time with which each begins."""
+    lines = []
+    for broker in (1, 2, 3):
+        with gzip.open(shared("traces", RECORDING, f"request-{broker}.log.gz"), "rt") as log:
+            lines += [line.rstrip("\n") for line in islice(log, each)]
+    return sorted(lines)
+
+
 def _has_rows(table: Path) -> bool:
     return DeltaTable.is_deltatable(str(table)) and bool(DeltaTable(str(table)).to_pyarrow_table().num_rows)
 
@@ -154,6 +199,19 @@ def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -
         (
             ["--bootstrap", "h:1", "--topic", "t", "--anonymise"],
             "--anonymise goes with --messages request-log",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--hold-ms", "5"],
+            "--hold-ms goes with --messages request-log",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--messages", "request-log", "--hold-ms", "5"],
+            "--hold-ms goes with --follow: a topic that is read once is known to its end",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--messages", "request-log", "--follow", "--isr", "m.txt"],
+            "--isr does not go with --follow: the file knows nothing of what is yet to change; metadata answers in the "
+            "log do",
         ),
     ],
 )

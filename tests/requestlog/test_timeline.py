@@ -222,3 +222,15 @@ def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> 
     facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
     told, _ = _told(facts, _led(0))
     assert told[-1] == (12, "log_start", 4)
+
+
+def test_where_nobody_follows_an_append_ends_at_the_high_watermark_of_an_answer() -> None:
+    told, counts = _told([_append(10, 5, line=1), Sight(us(20), us(21), 8)], _led(0, (THIS,)))
+    assert [one for one in told if one[1] == "log_end"] == [(10, "log_end", 5), (11, "log_end", 8)]
+    assert counts["end_from_offsets"] == 1
+
+
+def test_a_reader_that_waits_for_what_others_had_before_proves_nothing() -> None:
+    facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), Sight(us(25), us(26), 1)]
+    again = Try(us(50), NO_REPLICA, 0, barren=True)
+    assert _told([*facts, again], _led(0)) == _told(facts, _led(0))

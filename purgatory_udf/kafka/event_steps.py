@@ -1,0 +1,117 @@
+"""Events from a growing topic: each step appends what has come, in time order, for a replay that follows the table.
+
+    topic ─► judged, line by line ─┬─► later than allowed, or no event ─► rejected_events
+                                   └─► in order of time, numbered ──────► events
+
+A step is written once, however often it is repeated after a crash: its rejected lines first, its events last. The order
+within a step is whole; an event that lies further back than `max_disorder_ms` before what an earlier step has written
+is rejected as late. `seq` is given here: the messages' own only orders those of one microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.contract import Rejection, read_line
+from purgatory_udf.ingest.judge import FIELDS
+from purgatory_udf.ingest.report import IngestOptions
+from purgatory_udf.kafka.once import once
+from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.runs import Run
+from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.tables import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVENTS, REJECTED = "events", "rejected_events"
+
+# A message, judged: an event's fields, or the reason why it is none.
+JUDGED = pa.schema(
+    [
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+        *FIELDS,
+    ]
+)
+
+
+class EventSteps:
+    """Writes one step after the other; remembers how far the table has come."""
+
+    def __init__(
+        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: IngestOptions
+    ) -> None:
+        self._layout = layout
+        self._run = run
+        self._topic = topic
+        self._options = options
+        written = spark.read.format("delta").load(layout.table(EVENTS))
+        found = written.agg(sf.max("time_us"), sf.max("seq")).first()
+        assert found is not None
+        self._latest_us, self._last_seq = found[0] or 0, found[1] or 0
+
+    def write(self, messages: DataFrame, step: int) -> None:
+        judged = messages.mapInArrow(_judge, from_arrow_schema(JUDGED)).persist()
+        try:
+            horizon = self._latest_us - self._options.max_disorder_ms * 1000
+            late = f"late: more than {self._options.max_disorder_ms} ms behind what was there before it"
+            decided = judged.withColumn(
+                "reason",
+                sf.coalesce("reason", sf.when(sf.col("time_us") < horizon, sf.lit(late))),
+            ).withColumns(
+                {
+                    "run_id": sf.lit(self._run.run_id),
+                    "source": sf.concat(sf.lit(f"{self._topic.topic}-"), sf.col("kafka_partition")),
+                    "line": sf.col("kafka_offset"),
+                }
+            )
+            self._reject(decided.where("reason IS NOT NULL"), step)
+            self._append(decided.where("reason IS NULL"), step)
+        finally:
+            judged.unpersist()
+
+    def _reject(self, rows: DataFrame, step: int) -> None:
+        if rows.head(1):
+            rejected = rows.select(*TABLES[REJECTED].names).write.format("delta").mode("append")
+            rejected.options(**once(self._run, REJECTED, step)).save(self._layout.table(REJECTED))
+
+    def _append(self, rows: DataFrame, step: int) -> None:
+        order = Window.orderBy("time_us", sf.col("seq").asc_nulls_last(), "kafka_partition", "kafka_offset")
+        numbered = rows.withColumns(
+            {
+                "event_time": sf.timestamp_micros("time_us"),
+                "seq": sf.row_number().over(order).cast("bigint") + self._last_seq,
+            }
+        ).select(*TABLES[EVENTS].names)
+        found = numbered.agg(sf.count("*"), sf.max("time_us"), sf.max("seq")).first()
+        assert found is not None
+        if found[0]:
+            path, each = self._layout.table(EVENTS), self._options.events_per_file
+            write_in_time_order(numbered, path, found[0], each, "append", **once(self._run, EVENTS, step))
+            self._latest_us, self._last_seq = max(self._latest_us, found[1]), found[2]
+
+
+def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = [row for message in batch.to_pylist() if (row := _judged(message)) is not None]
+        yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
+
+
+def _judged(message: dict[str, Any]) -> dict[str, Any] | None:
+    """None for a message without anything in it."""
+    row = {"kafka_partition": message["partition"], "kafka_offset": message["offset"], "raw": message["value"]}
+    try:
+        event = read_line(message["value"].encode())
+    except Rejection as rejection:
+        return {**row, "reason": rejection.reason}
+    return None if event is None else {**row, **event}

@@ -1,0 +1,93 @@
+"""What a step leaves to the next beside its rows: how far all is written, and what was told of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from purgatory_udf.requestlog.context import Context, Given, context_from, nameless
+from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.request import Request
+from purgatory_udf.requestlog.stretch import NEVER, Stretch
+from purgatory_udf.requestlog.telling import Telling
+
+# Of each broker: how many heartbeats it answered in the thread that handled them, and how many in all.
+Votes = Mapping[int, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Carried:
+    """All before `until_us` is written, up to the event numbered `seq`.
+
+    `nameless` are topic ids that stand for their topics in what is written, whatever name is told of them later;
+    `asked`: how many partitions of a topic followers have asked for.
+    """
+
+    until_us: int = -NEVER
+    seq: int = 0
+    first_us: int = NEVER
+    last_us: int = -NEVER
+    told: dict[str, Any] = field(default_factory=lambda: Telling().snapshot())
+    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    nameless: list[str] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def stretch(self, newest_us: int, hold_us: int) -> Stretch:
+        """What a step settles whose newest line was answered at `newest_us`."""
+        return Stretch(self.until_us, max(self.until_us, newest_us - hold_us))
+
+    def context(self, telling: Iterable[Request], given: Given, votes: Votes) -> Context:
+        """As far as is known: `telling` and `votes` are of all requests that are not settled yet."""
+        told = Telling.resumed(self.told)
+        for request in telling:
+            told.read(request)
+        own_thread = [broker for broker, (own, all_) in self._summed(votes).items() if own * 2 > all_]
+        return context_from(told, given, (self.first_us, self.last_us), own_thread, self.asked, self.nameless)
+
+    def settle(
+        self, until_us: int, telling: Iterable[Request], votes: Votes, topics: Iterable[str], context: Context
+    ) -> None:
+        """Go on to `until_us`: `telling` and `votes` are of the requests that this settles, `topics` are those of which
+        something is said by now."""
+        told = Telling.resumed(self.told)
+        for request in telling:
+            told.read(request)
+        told.forget(until_us - LOOK_BACK_US, context.name)
+        self.told = told.snapshot()
+        self.votes = self._summed(votes)
+        self.nameless = sorted({*self.nameless, *nameless(topics, context)})
+        self.until_us = until_us
+
+    def count(self, report: Report) -> None:
+        total = Report(self.counts)
+        total.add(report)
+        self.counts = dict(total.counts)
+
+    def _summed(self, votes: Votes) -> dict[int, tuple[int, int]]:
+        summed = dict(self.votes)
+        for broker, (own, all_) in votes.items():
+            before = summed.get(broker, (0, 0))
+            summed[broker] = (before[0] + own, before[1] + all_)
+        return summed
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "until_us": self.until_us,
+            "seq": self.seq,
+            "first_us": self.first_us,
+            "last_us": self.last_us,
+            "told": self.told,
+            "votes": [[broker, *votes] for broker, votes in self.votes.items()],
+            "nameless": self.nameless,
+            "asked": self.asked,
+            "counts": self.counts,
+        }
+
+    @classmethod
+    def resumed(cls, state: dict[str, Any]) -> Carried:
+        """From a `snapshot`."""
+        return cls(**{**state, "votes": {broker: (own, all_) for broker, own, all_ in state["votes"]}})

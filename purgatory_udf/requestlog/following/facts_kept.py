@@ -1,0 +1,58 @@
+"""Which facts of a partition the next step still needs, and what of them is fixed by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from purgatory_udf.requestlog.facts import Append, Fact, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.stretch import Stretch
+
+# How far back the rules look from what they date.
+LOOK_BACK_US = 15_000_000
+
+
+def moment_of(fact: Fact) -> int:
+    """Of what a fact tells."""
+    match fact:
+        case Append():
+            return fact.start_us
+        case Sight():
+            return fact.until_us
+        case _:
+            return fact.at_us
+
+
+def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
+    """Those of the last seconds before `until_us`; of older ones the last that say where a reader, the log and the
+    leadership were."""
+    before_us = until_us - LOOK_BACK_US
+    last: dict[tuple[object, ...], Fact] = {}
+    for fact in facts:
+        if moment_of(fact) >= before_us:
+            yield fact
+        elif (what := _standing(fact)) is not None:
+            known = last.get(what)
+            if known is None or _later(fact, known):
+                last[what] = fact
+    yield from last.values()
+
+
+def _standing(fact: Fact) -> tuple[object, ...] | None:
+    match fact:
+        case Position() | Try():
+            return type(fact), fact.replica
+        case Append() if fact.base >= 0:
+            return (Append,)
+        case Trouble():
+            return (Trouble,)
+        case _:
+            return None
+
+
+def _later(fact: Fact, than: Fact) -> bool:
+    return (moment_of(fact), getattr(fact, "base", 0)) >= (moment_of(than), getattr(than, "base", 0))
+
+
+def is_said(append: Append, stretch: Stretch) -> bool:
+    """Whether its place in the log has been told, and stays."""
+    return append.end >= 0 and append.base >= 0 and stretch.within(append.check_us) < stretch.until_us

@@ -1,0 +1,153 @@
+"""One step of following a log: what Spark reads, takes apart, dates and puts in order, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.requestlog import reading, rows
+from purgatory_udf.requestlog.context import TELLING, Context, Given
+from purgatory_udf.requestlog.following import tasks
+from purgatory_udf.requestlog.following.carried import Votes
+from purgatory_udf.requestlog.following.remains import Left
+from purgatory_udf.requestlog.following.rows import KEPT, SAID, SESSION, SWEEP, TAKEN_APART
+from purgatory_udf.requestlog.frames import PARTITION, counted, held, in_order, mapped, own_thread, with_offsets
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.request import Request
+from purgatory_udf.requestlog.rows import REQUESTS, request_of
+from purgatory_udf.requestlog.spark_tables import Finished
+from purgatory_udf.requestlog.stretch import Stretch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Stage = Callable[[str, "DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """`finished` is to be written; `left` is for the next step."""
+
+    finished: Finished
+    left: Left
+
+
+@dataclass(frozen=True)
+class Step:
+    """`source` names a row's `file`, which is the topic's partition; `stage` keeps what is used more than once."""
+
+    spark: SparkSession
+    given: Given
+    hold_us: int
+    source: Column
+    stage: Stage
+
+    def take(self, left: Left, read: DataFrame) -> Taken:
+        """`read` are READ rows of the new lines."""
+        carried = left.carried
+        ends = read.where(sf.col("row") == reading.END).select("counts", "body").collect()
+        carried.asked = reading.most_partitions([carried.asked, *(json.loads(end.body) for end in ends)])
+        report = Report.total(json.loads(end.counts) for end in ends)
+        fresh = read.where(sf.col("row") == reading.REQUEST).select(*REQUESTS.names)
+        requests = left.requests.unionByName(fresh)
+        span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
+        if span is not None and span[0] is not None:
+            carried.first_us, carried.last_us = min(carried.first_us, span[0]), max(carried.last_us, span[1])
+        stretch = carried.stretch(carried.last_us, self.hold_us)
+        telling, votes, settled_votes = _telling(requests), _votes(requests), _votes(requests, stretch.until_us)
+        context = carried.context(telling, self.given, votes)
+        own = held(self.spark, context)
+        parts = self.stage("parts", _taken_apart(requests, left.rows, own, stretch))
+        said = self.stage("said", _said(parts, left.rows, own, stretch))
+        operations = _dated(parts, left.rows, said, stretch)
+        due = operations.where(sf.col("at_us") < stretch.until_us).withColumn("time_us", sf.col("at_us"))
+        events = self.stage("events", in_order(due, said, self.source))
+        finished = Finished(events.where("rule IS NULL"), _rejected(read, parts, events), self.source)
+        topics = said.where(sf.col("part") == SWEEP).select("topic").distinct().collect()
+        settled = (one for one in telling if one.start_us < stretch.until_us)
+        carried.settle(stretch.until_us, settled, settled_votes, (row.topic for row in topics), context)
+        carried.count(_counted(report, parts, said, events))
+        waiting = operations.where("settled").where(sf.col("at_us") >= stretch.until_us)
+        remaining = _remaining(parts, said, waiting)
+        return Taken(finished, Left(carried, requests.where(sf.col("start_us") >= stretch.until_us), remaining))
+
+
+def _counted(report: Report, parts: DataFrame, said: DataFrame, events: DataFrame) -> Report:
+    for part in (parts, said):
+        for cause, number in counted(part).items():
+            report.count(cause, number)
+    report.count("operations", events.where("recorded IS NOT NULL AND rule IS NULL").count())
+    return report
+
+
+def _telling(requests: DataFrame) -> list[Request]:
+    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
+    return [request_of(row.asDict()) for row in telling]
+
+
+def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
+    if until_us is not None:
+        requests = requests.where(sf.col("start_us") < until_us)
+    own = sf.sum(own_thread(sf.col("remote_us"))).alias("own")
+    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(own, sf.count("*").alias("all"))
+    return {row.broker: (row.own, row["all"]) for row in votes.collect()}
+
+
+def _taken_apart(
+    requests: DataFrame, remains: DataFrame, context: Callable[[], Context], stretch: Stretch
+) -> DataFrame:
+    states = remains.where(sf.col("part") == SESSION).select(
+        "broker", sf.col("kind").alias("session"), sf.lit(SESSION).alias("api"), sf.col("event").alias("body")
+    )
+    # A session's state comes before its fetches: it has no time.
+    fetches = (
+        requests.where("session IS NOT NULL")
+        .unionByName(states, allowMissingColumns=True)
+        .repartition("broker", "session")
+        .sortWithinPartitions("broker", "session", sf.col("start_us").asc_nulls_first(), "file", "line")
+    )
+    others = requests.where("session IS NULL")
+    sessions = mapped(fetches, tasks.take_sessions_apart(context, stretch.until_us), TAKEN_APART)
+    return sessions.unionByName(mapped(others, tasks.take_requests_apart(context, stretch.until_us), TAKEN_APART))
+
+
+def _said(parts: DataFrame, remains: DataFrame, context: Callable[[], Context], stretch: Stretch) -> DataFrame:
+    of_before = remains.where(sf.col("part").isin(rows.FACT, SWEEP)).withColumn("settled", sf.lit(True))
+    facts = (
+        of_before.unionByName(parts.where(sf.col("part") == rows.FACT))
+        .select(*PARTITION, "part", "kind", "numbers", "words", "event", "settled")
+        .repartition(*PARTITION)
+        .sortWithinPartitions(*PARTITION)
+    )
+    return mapped(facts, tasks.say_timelines(context, stretch), SAID)
+
+
+def _dated(parts: DataFrame, remains: DataFrame, said: DataFrame, stretch: Stretch) -> DataFrame:
+    """All operations that are not written yet. `at_us`: when each is tried, a produce when all of its partitions have
+    been appended."""
+    of_before = remains.where(sf.col("part") == rows.OPERATION).withColumn("settled", sf.lit(True))
+    operations = of_before.unionByName(parts.where(sf.col("part") == rows.OPERATION))
+    tried = sf.greatest("time_us", "appended_us", sf.lit(stretch.from_us))
+    return with_offsets(operations, said).withColumn("at_us", tried)
+
+
+def _rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
+    lines = read.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
+    bodies = parts.where((sf.col("part") == rows.BAD) & sf.col("settled")).select(
+        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
+    )
+    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
+    return lines.unionByName(bodies).unionByName(refused)
+
+
+def _remaining(parts: DataFrame, said: DataFrame, waiting: DataFrame) -> DataFrame:
+    sessions = parts.where(sf.col("part") == SESSION).select(*KEPT.names)
+    partitions = said.where(sf.col("part").isin(rows.FACT, SWEEP)).select(
+        *(name for name in KEPT.names if name in SAID.names)
+    )
+    together = sessions.unionByName(waiting.select(*KEPT.names))
+    return together.unionByName(partitions, allowMissingColumns=True).select(*KEPT.names)

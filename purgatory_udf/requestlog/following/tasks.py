@@ -1,0 +1,178 @@
+"""What the tasks of a step do: as `requestlog.tasks`, but each goes on where the step before has stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from itertools import groupby
+from typing import Any
+
+from purgatory_udf.requestlog.apart import Parts, parts_of
+from purgatory_udf.requestlog.context import Context
+from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts
+from purgatory_udf.requestlog.fetches import SessionReader
+from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept, moment_of
+from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
+from purgatory_udf.requestlog.line import MALFORMED, malformed
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.request import Request
+from purgatory_udf.requestlog.rows import count_rows, fact_of, fact_row, request_of
+from purgatory_udf.requestlog.stretch import Stretch
+from purgatory_udf.requestlog.tasks import Batches, Row, Work, batches_of, rows_in, rows_of_parts, rows_of_timeline
+from purgatory_udf.requestlog.timeline import build_timeline
+
+# How long a session is remembered without a fetch. Brokers forget idle ones after two minutes, if they need the room.
+SESSION_IDLE_US = 600_000_000
+IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
+
+
+def take_requests_apart(context: Callable[[], Context], until_us: int) -> Work:
+    """Requests other than fetches, in any order → TAKEN_APART."""
+
+    def work(batches: Batches) -> Batches:
+        yield from batches_of(requests_apart(rows_in(batches), context(), until_us), TAKEN_APART)
+
+    return work
+
+
+def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
+    """Fetches in the order of broker, session and handling, after the state that was kept of the session →
+    TAKEN_APART, each session's new state among them."""
+
+    def work(batches: Batches) -> Batches:
+        yield from batches_of(sessions_apart(rows_in(batches), context(), until_us), TAKEN_APART)
+
+    return work
+
+
+def say_timelines(context: Callable[[], Context], stretch: Stretch) -> Work:
+    """Facts, and what was kept of each partition, in the order of broker, topic and partition → SAID."""
+
+    def work(batches: Batches) -> Batches:
+        yield from batches_of(timelines(rows_in(batches), context(), stretch), SAID)
+
+    return work
+
+
+def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Row]:
+    report = Report()
+    for row in rows:
+        request = request_of(row)
+        settled = request.start_us < until_us
+        own = report if settled else Report()
+        for parts in parts_of([request], context, own):
+            yield from _settled(parts, settled, own)
+    yield from count_rows(report.counts)
+
+
+def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Row]:
+    report = Report()
+    for (broker, session), own in groupby(rows, key=lambda row: (row["broker"], row["session"])):
+        yield from _session(broker, session, own, SessionReader(context, report), context, until_us)
+    yield from count_rows(report.counts)
+
+
+def _session(
+    broker: int, session: str, rows: Iterable[Row], reader: SessionReader, context: Context, until_us: int
+) -> Iterator[Row]:
+    report, seen_us = reader.report, 0
+    settled = True
+    for row in rows:
+        if row["api"] == SESSION:
+            state = json.loads(row["body"])
+            reader, seen_us = SessionReader.resumed(context, report, state), state["seen_us"]
+            continue
+        request = request_of(row)
+        if settled and request.start_us >= until_us:
+            settled = False
+            yield _state(broker, session, reader, seen_us)
+            # What is read from here on is read again, and counted then.
+            reader.report = Report()
+        seen_us = request.start_us
+        yield from _settled(_read(reader, request), settled, reader.report)
+    if settled and seen_us >= until_us - SESSION_IDLE_US:
+        yield _state(broker, session, reader, seen_us)
+    yield from _settled(Parts(broker, [], reader.finish()), False, reader.report)
+
+
+def _state(broker: int, session: str, reader: SessionReader, seen_us: int) -> Row:
+    state = {**reader.snapshot(), "seen_us": seen_us}
+    return {"part": SESSION, "broker": broker, "kind": session, "event": json.dumps(state)}
+
+
+def _read(reader: SessionReader, request: Request) -> Parts:
+    try:
+        operation, facts = reader.read(request)
+    except MALFORMED as error:
+        return Parts(request.broker, [], [], malformed(request, error))
+    return Parts(request.broker, [operation] if operation else [], facts)
+
+
+def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Row]:
+    for row in rows_of_parts(parts, report):
+        yield {**row, "settled": settled}
+
+
+def timelines(rows: Iterable[Row], context: Context, stretch: Stretch) -> Iterator[Row]:
+    report = Report()
+    for (broker, topic, partition), own in groupby(
+        rows, key=lambda row: (row["broker"], row["topic"], row["partition"])
+    ):
+        yield from _partition(PartitionFacts(broker, topic, partition), own, context, stretch, report)
+    yield from count_rows(report.counts)
+
+
+def _partition(
+    empty: PartitionFacts, rows: Iterable[Row], context: Context, stretch: Stretch, report: Report
+) -> Iterator[Row]:
+    broker, key = empty.broker, (empty.topic, empty.partition)
+    before: dict[str, Any] | None = None
+    own = Report()
+    found: list[Fact] = []
+    settled: list[tuple[Fact, Fact]] = []
+    for row in rows:
+        if row["part"] == SWEEP:
+            before = json.loads(row["event"])
+            continue
+        fact = fact_of(row)
+        found.append(fact)
+        if row["settled"]:
+            # A timeline moves its facts about: the next one is to begin with them as they were.
+            settled.append((copy(fact), fact))
+    if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in found):
+        # A coordinator may have written here, or to another partition: as long as nobody asks for it, none is known.
+        yield from (
+            fact_row(broker, key, fact) for fact, _ in settled if moment_of(fact) >= stretch.until_us - LOOK_BACK_US
+        )
+        return
+    if not found:
+        state = before
+    else:
+        facts = PartitionFacts.of(broker, key, found)
+        timeline = build_timeline(facts, context, own, stretch, before)
+        if before is None:
+            # Whence the in-sync set is known is counted once; all else would be counted with every step.
+            for cause in IN_SYNC_CAUSES:
+                report.count(cause, own.counts[cause])
+        yield from rows_of_timeline(timeline, facts)
+        for fact in kept(_fixed(settled, found, timeline.appends, stretch), stretch.until_us):
+            yield fact_row(broker, key, fact)
+        state = timeline.sweep
+    if state is not None:
+        place = {"broker": broker, "topic": key[0], "partition": key[1]}
+        yield {"part": SWEEP, **place, "event": json.dumps(state)}
+
+
+def _fixed(
+    settled: Iterable[tuple[Fact, Fact]], found: Iterable[Fact], appends: Iterable[Append], stretch: Stretch
+) -> Iterator[Fact]:
+    """Facts as they were, but appends that have been said with the offsets that they were said to have."""
+    for fact, used in settled:
+        if isinstance(fact, Append) and isinstance(used, Append) and is_said(used, stretch):
+            fact.base, fact.end = used.base, used.end
+        yield fact
+    known = set(map(id, found))
+    for append in appends:
+        if id(append) not in known and is_said(append, stretch):
+            yield append
