@@ -80,6 +80,9 @@ class EventSteps:
         finally:
             judged.unpersist()
 
+    def summary(self) -> list[str]:
+        return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
+
     def _reject(self, rows: DataFrame, step: int) -> None:
         if rows.head(1):
             rejected = rows.select(*TABLES[REJECTED].names).write.format("delta").mode("append")

@@ -5,7 +5,7 @@ Each step is one micro-batch of Spark's. What is in a message decides how it is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -24,7 +24,7 @@ from purgatory_udf.stream.watch import follow_to_end
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS, KAFKA = "events", "_kafka"
@@ -34,30 +34,44 @@ BESIDE = {Messages.EVENTS: ("rejected_events",), Messages.REQUEST_LOG: ("rejecte
 Options = IngestOptions | RequestLogOptions
 
 
+class Steps(Protocol):
+    def write(self, messages: DataFrame, step: int) -> None: ...
+
+    def summary(self) -> list[str]:
+        """Of what was written since it was begun first, and why some of it may not be as it was."""
+        ...
+
+
 def follow(spark: SparkSession, topic: KafkaTopic, options: Options) -> StreamingQuery:
     """The running query; it goes on where an earlier one with the same `out` was stopped."""
+    return _followed(spark, topic, options)[0]
+
+
+def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
+    """Blocks; a line of progress for each step, and at the end what had to be supposed."""
+    connect(spark, topic)
+    query, steps = _followed(spark, topic, options)
+    try:
+        follow_to_end(query, "ingest", None)
+    finally:
+        for line in steps.summary():
+            print(line)
+        query.stop()
+
+
+def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple[StreamingQuery, Steps]:
     layout = Layout(options.out)
     machinery = layout.table(KAFKA)
     checkpoint = f"{machinery}/checkpoint"
     _require_room(spark, layout, checkpoint, options.overwrite)
     run = _begin(spark, layout, topic, options)
-    steps: EventSteps | LogSteps
+    steps: Steps
     if isinstance(options, RequestLogOptions):
         steps = LogSteps(spark, layout, run, topic, options, f"{machinery}/held")
     else:
         steps = EventSteps(spark, layout, run, topic, options)
-    messages = growing(spark, topic)
-    return messages.writeStream.foreachBatch(steps.write).option("checkpointLocation", checkpoint).start()
-
-
-def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Options) -> None:
-    """Blocks; a line of progress for each step."""
-    connect(spark, topic)
-    query = follow(spark, topic, options)
-    try:
-        follow_to_end(query, "ingest", None)
-    finally:
-        query.stop()
+    messages = growing(spark, topic).writeStream.foreachBatch(steps.write)
+    return messages.option("checkpointLocation", checkpoint).start(), steps
 
 
 def _require_room(spark: SparkSession, layout: Layout, checkpoint: str, overwrite: bool) -> None:

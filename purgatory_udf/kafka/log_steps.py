@@ -15,10 +15,12 @@ from pyspark.sql import functions as sf
 from purgatory_udf.kafka.once import once
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.requestlog import reading
+from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.remains import Remains
 from purgatory_udf.requestlog.following.step import Step
 from purgatory_udf.requestlog.frames import mapped
 from purgatory_udf.requestlog.options import RequestLogOptions
+from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.spark_import import given_by
 from purgatory_udf.requestlog.spark_tables import (
     EVENTS_TABLE,
@@ -54,6 +56,7 @@ class LogSteps:
         self._given = given_by(options)
         self._source = sf.concat(sf.lit(f"{topic.topic}-"), sf.col("file"))
         self._remains = Remains(spark, folder)
+        self._carried: Carried | None = None
 
     def write(self, messages: DataFrame, step: int) -> None:
         left = self._remains.begin(step)
@@ -71,10 +74,17 @@ class LogSteps:
         carried.seq += taken.finished.events.count()
         written = self._append(taken.finished, first, step)
         held = self._remains.end(step, taken.left)
+        self._carried = carried
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(
             "written up to %s: %s events more; %s requests held back", f"{until:%F %T}", f"{written:,}", f"{held:,}"
         )
+
+    def summary(self) -> list[str]:
+        if self._carried is None:
+            return []
+        path = self._layout.table(EVENTS_TABLE)
+        return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
     def _append(self, finished: Finished, first: int, step: int) -> int:
         """How many events the step had; the first is numbered `first`."""

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import oracle_traces
 import pyarrow as pa
@@ -86,15 +86,21 @@ def test_a_trace_ends_as_in_kafka(trace: oracle_traces.OracleTrace, in_many_batc
     assert trace.rows(_outcomes(found)) == trace.outcomes
 
 
-def test_one_batch_by_shard_over_seven_partitions_answers_the_same(
+def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stopped_before_it_had_tables(
     spark: SparkSession, events: str, tmp_path: Path, in_many_batches: tuple[Run, Tables]
 ) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     run, found = in_many_batches
     usual = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:
-        shards = load(None, ["grouping=shard", "grouping_shards=3"])
-        again = run_replay(spark, ReplayOptions(events, str(tmp_path / "out"), shards))
+        options = ReplayOptions(events, str(tmp_path / "out"), load(None, ["grouping=shard", "grouping_shards=3"]))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(delta, "create", stop)
+            run_replay(spark, options)
+        again = run_replay(spark, options)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
