@@ -20,7 +20,7 @@ from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
-from purgatory_udf.stream.watch import follow_to_end
+from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -52,11 +52,12 @@ def follow_until_stopped(spark: SparkSession, topic: KafkaTopic, options: Option
     connect(spark, topic)
     query, steps = _followed(spark, topic, options)
     try:
-        follow_to_end(query, "ingest", None)
+        with stopped_by_signal():
+            follow_to_end(query, "ingest", None)
     finally:
         for line in steps.summary():
             print(line)
-        query.stop()
+        stop_all([query])
 
 
 def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple[StreamingQuery, Steps]:

@@ -35,7 +35,9 @@ def follow_to_end(
             while True:
                 ended = query.awaitTermination(_LOOK_EVERY_SECONDS)
                 for progress in query.recentProgress:
-                    if progress.batchId not in seen:
+                    known = seen.get(progress.batchId)
+                    # A query without input says so under the number that its next batch will have.
+                    if known is None or known.numInputRows < progress.numInputRows:
                         seen[progress.batchId] = progress
                         _show(line, progress, seen, found)
                 for each in (query, *beside):
