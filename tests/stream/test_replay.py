@@ -70,29 +70,51 @@ def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_facto
 
 
 @pytest.fixture(scope="module")
-def in_many_batches(spark: SparkSession, events: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Tables]:
-    """What a replay by partition answers, a few hundred events at a time, and settled a few files at a time."""
-    out = tmp_path_factory.mktemp("many")
+def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
+    out = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-m", "jobs.replay", "--events", events, "--out", str(out), "--batch-events", "200"]
+    root = Path(__file__).resolve().parents[2]
+    # A group of its own, so that the JVM dies with it; what it says comes line by line.
+    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "replay: batch 0" in line:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "".join(said)
+    return out
+
+
+@pytest.fixture(scope="module")
+def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables]:
+    """What that replay answers when it is run again; it settles a few files at a time."""
+    assert not delta.is_table(spark, str(killed / "purgatory_gauges")), "it had not come to the end"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "SETTLED_AT_ONCE", 20_000)
-        run = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=200"])))
-    assert Path(Layout(str(out)).checkpoint("operations"), "commits", "1").exists(), "settled in several batches"
-    return run, _rows(spark, out)
+        run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=200"])))
+    assert Path(Layout(str(killed)).checkpoint("operations"), "commits", "1").exists(), "settled in several batches"
+    return run, _rows(spark, killed)
 
 
-def test_a_trace_ends_as_in_kafka(trace: oracle_traces.OracleTrace, in_many_batches: tuple[Run, Tables]) -> None:
-    run, found = in_many_batches
+@pytest.mark.end_to_end
+def test_a_replay_that_was_killed_goes_on_and_ends_as_in_kafka(
+    trace: oracle_traces.OracleTrace, gone_on: tuple[Run, Tables]
+) -> None:
+    run, found = gone_on
     assert run.counts["open"] == 0
     assert trace.rows(_outcomes(found)) == trace.outcomes
 
 
 def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stopped_before_it_had_tables(
-    spark: SparkSession, events: str, tmp_path: Path, in_many_batches: tuple[Run, Tables]
+    spark: SparkSession, events: str, tmp_path: Path, gone_on: tuple[Run, Tables]
 ) -> None:
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    run, found = in_many_batches
+    run, found = gone_on
     usual = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:
@@ -105,27 +127,3 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
     assert _rows(spark, tmp_path / "out") == found
-
-
-@pytest.mark.end_to_end
-def test_a_replay_that_was_killed_goes_on_where_it_was(
-    spark: SparkSession, events: str, tmp_path: Path, in_many_batches: tuple[Run, Tables]
-) -> None:
-    run, found = in_many_batches
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "jobs.replay", "--events", events, "--out", str(out), "--batch-events", "300"]
-    root = Path(__file__).resolve().parents[2]
-    # A group of its own, so that the JVM dies with it; what it says comes line by line.
-    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if "replay: batch 0" in line:
-                break
-        os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL, "".join(said)
-    assert not delta.is_table(spark, str(out / "purgatory_gauges")), "it had not come to the end"
-    again = run_replay(spark, ReplayOptions(events, str(out), load(None, ["batch_events=300"])))
-    assert again.run_id == run.run_id
-    assert _rows(spark, out) == found
