@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.requestlog import rows, tasks
+from purgatory_udf.requestlog import reading, rows, tasks
 from purgatory_udf.requestlog.anonymise import Rename
 
 if TYPE_CHECKING:
@@ -55,6 +55,16 @@ def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Ren
     together = named.unionByName(changes, allowMissingColumns=True).withColumn("at_line", sf.col("line"))
     ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
     return mapped(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
+
+
+def rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
+    """Lines that could not be read, bodies that could not be taken apart, events that the contract refuses."""
+    lines = read.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
+    bodies = parts.where(sf.col("part") == rows.BAD).select(
+        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
+    )
+    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
+    return lines.unionByName(bodies).unionByName(refused)
 
 
 def counted(frame: DataFrame) -> dict[str, int]:

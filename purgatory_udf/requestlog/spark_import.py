@@ -28,7 +28,16 @@ from purgatory_udf.requestlog.anonymise import pseudonyms
 from purgatory_udf.requestlog.batches import batches_in_file
 from purgatory_udf.requestlog.cluster import Cluster, cluster_in_file
 from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, nameless
-from purgatory_udf.requestlog.frames import PARTITION, counted, held, in_order, mapped, own_thread, with_offsets
+from purgatory_udf.requestlog.frames import (
+    PARTITION,
+    counted,
+    held,
+    in_order,
+    mapped,
+    own_thread,
+    rejected,
+    with_offsets,
+)
 from purgatory_udf.requestlog.log_files import find_logs
 from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
 from purgatory_udf.requestlog.report import Report
@@ -80,8 +89,8 @@ def ingest_request_log(
         events = keep("events", _events(parts, changes, sources, options))
         report = _report(counts, parts, changes, context)
         # What the contract refuses keeps its number, so that nothing else's depends on it.
-        rejected = _rejected(placed, parts, events, options)
-        finished = Finished(events.where("rule IS NULL"), rejected, source_of(sources))
+        refused = _rejected(placed, parts, events, options)
+        finished = Finished(events.where("rule IS NULL"), refused, source_of(sources))
         written = write(spark, layout, run.run_id, finished, options.events_per_file)
         done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
         runs.save(spark, layout.table("runs"), run.finished(done.counts()))
@@ -175,16 +184,11 @@ def _report(counts: Report, parts: DataFrame, changes: DataFrame, context: Conte
 
 
 def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:
-    lines = placed.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
-    bodies = parts.where(sf.col("part") == rows.BAD).select(
-        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
-    )
-    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
-    rejected = lines.unionByName(bodies).unionByName(refused)
+    found = rejected(placed, parts, events)
     if not options.anonymise:
-        return rejected
+        return found
     # What was refused still has the names in it; a reason begins with the kind of fault.
-    return rejected.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
+    return found.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
 
 
 @contextmanager

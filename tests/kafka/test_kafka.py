@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import threading
 import time
 from itertools import islice
@@ -141,14 +142,17 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
 def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
     spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path
 ) -> None:
-    """Three brokers' lines in one topic, in two portions; stopped and begun again between them."""
+    """Three brokers' lines in one topic, in two portions; stopped and begun again between them. Of the first, one has a
+    heartbeat that the contract refuses."""
     lines = _lines_of_three_brokers(900)
+    refused = next(number for number, line in enumerate(lines) if '"requestApiKeyName":"HEARTBEAT"' in line)
+    lines[refused] = re.sub(r'"generationId":\d+', '"generationId":-5', lines[refused])
     log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
     first = next(one.place.line for one in log if matters(one))
     topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
     beside = str(shared("traces", RECORDING, "topics.json"))
     options = RequestLogOptions(["lines"], str(tmp_path), topics=beside, hold_ms=8_000)
-    for portion in (lines[:2000], [*lines[2000:], "no line of the log", lines[first]]):
+    for portion in (lines[:2300], [*lines[2300:], "no line of the log", lines[first]]):
         send("lines", portion)
         query = follow(spark, topic, options)
         query.processAllAvailable()
@@ -156,12 +160,16 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
     until = max(one.answered_us for one in log) - 8_000_000
     whole = [event for event in translate(log, Given(names_in_file(beside))).events if event["time_us"] < until]
     told = ("time_us", "type", "broker")
-    assert _rows(tmp_path, "events", *told) == sorted(tuple(event[name] for name in told) for event in whole)
-    assert [seq for (seq,) in _rows(tmp_path, "events", "seq")] == list(range(len(whole)))
-    asked = [event for event in whole if event["type"] != "partition"]
+    kept = [event for event in whole if event.get("generation") != -5]
+    assert _rows(tmp_path, "events", *told) == sorted(tuple(event[name] for name in told) for event in kept)
+    # What is refused keeps its number.
+    numbers = [seq for (seq,) in _rows(tmp_path, "events", "seq")]
+    assert (numbers[0], numbers[-1], len(set(numbers))) == (0, len(whole) - 1, len(whole) - 1)
+    asked = [event for event in kept if event["type"] != "partition"]
     assert len(_rows(tmp_path, "recorded", "operation_id")) == len(asked) > 500
     rejected = _rows(tmp_path, "rejected_events", "line", "raw", "reason")
-    assert [(line, raw, reason.split(":")[0]) for line, raw, reason in rejected] == [(2701, lines[first], "late")]
+    assert [(line, reason.split(":")[0]) for line, _, reason in rejected] == [(refused, "generation"), (2701, "late")]
+    assert rejected[1][1] == lines[first]
     held = sorted(folder.name for folder in (tmp_path / "_kafka" / "held").iterdir())
     assert held == ["step-0", "step-1"]
 

@@ -46,7 +46,7 @@ class Remains:
         if not step:
             return Left(Carried(), self._empty(REQUESTS), self._empty(KEPT))
         before = self._of(step - 1)
-        if not delta.exists(self._spark, f"{before}/{_CARRIED}/_SUCCESS"):
+        if not delta.exists(self._spark, f"{before}/{_CARRIED}"):
             raise UserError(f"{before}: what was held back there is gone; --overwrite begins anew")
         return Left(self.carried(step - 1), self._read(f"{before}/{_REQUESTS}"), self._read(f"{before}/{_ROWS}"))
 

@@ -15,7 +15,16 @@ from purgatory_udf.requestlog.following import tasks
 from purgatory_udf.requestlog.following.carried import Votes
 from purgatory_udf.requestlog.following.remains import Left
 from purgatory_udf.requestlog.following.rows import KEPT, SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.frames import PARTITION, counted, held, in_order, mapped, own_thread, with_offsets
+from purgatory_udf.requestlog.frames import (
+    PARTITION,
+    counted,
+    held,
+    in_order,
+    mapped,
+    own_thread,
+    rejected,
+    with_offsets,
+)
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.rows import REQUESTS, request_of
@@ -30,7 +39,8 @@ Stage = Callable[[str, "DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Taken:
-    """`finished` is to be written; `left` is for the next step."""
+    """`finished` is to be written, but for events that the contract refuses (they have a `rule`): these only keep their
+    numbers. `left` is for the next step."""
 
     finished: Finished
     left: Left
@@ -66,7 +76,7 @@ class Step:
         operations = _dated(parts, left.rows, said, stretch)
         due = operations.where(sf.col("at_us") < stretch.until_us).withColumn("time_us", sf.col("at_us"))
         events = self.stage("events", in_order(due, said, self.source))
-        finished = Finished(events.where("rule IS NULL"), _rejected(read, parts, events), self.source)
+        finished = Finished(events, rejected(read, parts.where("settled"), events), self.source)
         topics = said.where(sf.col("part") == SWEEP).select("topic").distinct().collect()
         settled = (one for one in telling if one.start_us < stretch.until_us)
         carried.settle(stretch.until_us, settled, settled_votes, (row.topic for row in topics), context)
@@ -133,15 +143,6 @@ def _dated(parts: DataFrame, remains: DataFrame, said: DataFrame, stretch: Stret
     operations = of_before.unionByName(parts.where(sf.col("part") == rows.OPERATION))
     tried = sf.greatest("time_us", "appended_us", sf.lit(stretch.from_us))
     return with_offsets(operations, said).withColumn("at_us", tried)
-
-
-def _rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
-    lines = read.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
-    bodies = parts.where((sf.col("part") == rows.BAD) & sf.col("settled")).select(
-        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
-    )
-    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
-    return lines.unionByName(bodies).unionByName(refused)
 
 
 def _remaining(parts: DataFrame, said: DataFrame, waiting: DataFrame) -> DataFrame:
