@@ -1,4 +1,4 @@
-"""The ten questions of the README, asked in Spark SQL and in DuckDB: the same answers, and none is empty."""
+"""The ten questions of docs/questions.md, asked in Spark SQL and in DuckDB: the same answers, and none is empty."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lake import Lake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-_BLOCK = re.search(r"```sql\n(.*?)```", README, re.DOTALL)
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "questions.md").read_text(encoding="utf-8")
+_BLOCK = re.search(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 QUESTIONS = re.findall(r"-- (\d+)\. ([^\n]+)\n(.*?);\n", _BLOCK[1] if _BLOCK else "", re.DOTALL)
 VIEWS = ("completions", "expirations", "watches", "purgatory_gauges", "group_transitions")
 

@@ -1,0 +1,59 @@
+"""Every command that a page shows exists, with the options that it is shown with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shlex
+
+import pytest
+
+from purgatory_udf.launch import catalog, command_line
+from tests.docs import pages
+
+
+def _shown(page: str, program: str) -> list[list[str]]:
+    """The words after the program's name, of each line of the page's shell blocks."""
+    shell = "\n".join(pages.blocks(page, "bash")).replace("\\\n", " ")
+    lines = re.findall(rf"{re.escape(program)}(.*)", shell)
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [[word for word in line if word not in {"…", "&"}] for line in words]
+
+
+COMMANDS = [
+    pytest.param(words, id=f"{name}: {' '.join(words)}")
+    for name in pages.NAMES
+    for words in _shown(pages.text(name), "./spark-submit.sh")
+    if command_line.parse(words).job
+]
+MODULES = sorted(
+    {
+        module
+        for name in pages.NAMES
+        for module in re.findall(r"python -m ((?:purgatory_udf|benchmarks|jobs)[\w.]*)", pages.text(name))
+    }
+)
+
+
+def test_the_readme_leads_from_a_trace_to_its_answers() -> None:
+    shown = [command_line.parse(words) for words in _shown(pages.text("README.md"), "./spark-submit.sh")]
+    jobs = [line.job for line in shown if line.job]
+    assert shown[0].job is None
+    assert [job for job in jobs if job in {"ingest", "replay", "audit"}][:3] == ["ingest", "replay", "audit"]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_command_that_is_shown_exists_with_its_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = command_line.parse(words)
+    entry = catalog.find(pages.ROOT, line.job or "")
+    job = importlib.import_module(f"jobs.{entry.file.stem}").main
+    # What a page leaves out ("replay …") is not missing.
+    ended = job.check([*line.arguments] if line.arguments else ["--help"], local=False)
+    said = capsys.readouterr().err
+    assert (ended in (None, 0), said) == (True, ""), said
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_that_is_to_be_run_exists(module: str) -> None:
+    assert importlib.util.find_spec(module) is not None
