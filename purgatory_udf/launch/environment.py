@@ -1,6 +1,7 @@
 """The tree's own virtual environment: made on first use, brought up to date when the pinned versions change.
 
-Runs on a bare Python. A set-up that was cut short is begun anew, and two at once wait for each other.
+Runs on a bare Python. A set-up that was cut short is begun anew, and two at once wait for each other. Nothing is
+installed whose hash the tree's requirements do not name (`.ci/pin` writes them).
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
+
+# Some packages come as sources. What builds them is pinned as they are, and installed before: pip's own choice of it,
+# for each package apart, would be checked by nobody.
+BUILD = "requirements-build.txt"
 
 # What can be installed, and what there is to know while one waits.
 GROUPS = {
@@ -76,13 +81,20 @@ class Environment:
     def _install(self, group: str) -> None:
         file, what = GROUPS[group]
         say(f"Installing {what}")
+        for pins in (BUILD, file):
+            self._pip(pins)
+        (self.folder / f"{group}.stamp").write_text(self._wanted(group), encoding="utf-8")
+
+    def _pip(self, file: str) -> None:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         done = subprocess.run(
-            [*pip, "-r", str(self._root / file)], stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False
+            [*pip, "--require-hashes", "--no-build-isolation", "-r", str(self._root / file)],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            check=False,
         )
         if done.returncode != 0:
             raise UserError(f"{file} could not be installed into {self.folder}: see pip's message above")
-        (self.folder / f"{group}.stamp").write_text(self._wanted(group), encoding="utf-8")
 
     def _stamp(self, group: str) -> str | None:
         try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch.environment import GROUPS, Environment
+from purgatory_udf.launch.environment import BUILD, GROUPS, Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A tree whose requirements are empty: pip has nothing to fetch."""
-    for file, _ in GROUPS.values():
+    for file in (BUILD, *(file for file, _ in GROUPS.values())):
         (tmp_path / file).write_text("# nothing\n")
     return tmp_path
 
