@@ -6,49 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.scope.override import INT32_MAX as INT32_MAX
+from purgatory_udf.scope.override import Override as Override
+from purgatory_udf.scope.override import override as override
+from purgatory_udf.scope.rule import Rule, Subject, first_of, scoped
 
-INT32_MAX = 2**31 - 1
-
-
-def _override(value: Any) -> Any:
-    """A what-if value is a fixed number, or a factor of the recorded one written `x0.5`."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, str):
-        text = value.strip()
-        try:
-            if text.startswith("x"):
-                float(text[1:])
-                return text
-            return int(text)
-        except ValueError:
-            pass
-    raise ValueError("expected a whole number, or a factor such as x0.5")
-
-
-def _override_range(value: int | str | None) -> int | str | None:
-    if isinstance(value, int) and not 0 <= value <= INT32_MAX:
-        raise ValueError(f"expected 0 to {INT32_MAX}")
-    if isinstance(value, str) and not 0 <= float(value[1:]) <= 1e6:
-        raise ValueError("expected a factor from x0 to x1000000")
-    return value
-
-
-Override = Annotated[int | str | None, BeforeValidator(_override), AfterValidator(_override_range)]
 Millis = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Interval = Annotated[int, Field(ge=0, le=INT32_MAX)]
-
-
-def override(recorded: int, setting: int | str | None) -> int:
-    """The value to replay with: the recorded one unless a what-if setting replaces or scales it."""
-    if setting is None:
-        return recorded
-    if isinstance(setting, int):
-        return setting
-    return min(INT32_MAX, int(recorded * float(setting[1:])))
 
 
 class _Section(BaseModel):
@@ -60,9 +27,18 @@ class Produce(_Section):
     purge_interval: Interval = 1000
 
 
-class Fetch(_Section):
+class Reader(_Section):
     max_wait_ms: Override = None
     min_bytes: Override = None
+
+
+class Fetch(_Section):
+    """The plain keys are the consumers': followers have settings of their own in Kafka, too."""
+
+    max_wait_ms: Override = None
+    min_bytes: Override = None
+    consumer: Reader = Reader()
+    follower: Reader = Reader()
     max_bytes: Annotated[int, Field(ge=1, le=INT32_MAX)] = 57_671_680
     purge_interval: Interval = 1000
 
@@ -87,6 +63,14 @@ class Group(_Section):
     max_size: Annotated[int, Field(ge=1, le=INT32_MAX)] = INT32_MAX
     rebalance_timeout: Literal["rebalance", "session"] = "rebalance"
     purge_interval: Interval = 1000
+    # A coordinator is handed this section alone: the rules are the whole configuration's.
+    _rules: tuple[Rule, ...] = PrivateAttr(())
+
+    def setting(self, key: str, subject: Subject) -> int | str | None:
+        """What replaces or scales this field of a group's request."""
+        said, value = first_of(self._rules, (f"group.{key}",), subject)
+        plain: int | str | None = getattr(self, key)
+        return value if said else plain
 
 
 class Config(_Section):
@@ -95,6 +79,7 @@ class Config(_Section):
     delete_records: DeleteRecords = DeleteRecords()
     create_topics: CreateTopics = CreateTopics()
     group: Group = Group()
+    what_if: tuple[Rule, ...] = ()
     grouping: Literal["partition", "shard"] = "partition"
     grouping_shards: Annotated[int, Field(ge=1, le=4096)] = 16
     settle_buckets: Annotated[int, Field(ge=1, le=4096)] = 4
@@ -102,6 +87,34 @@ class Config(_Section):
     max_rejected: Annotated[float, Field(ge=0, le=100)] = 0.0
     drain: bool = True
     batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 250_000
+
+    @model_validator(mode="after")
+    def _groups_know_the_rules(self) -> Config:
+        if self.what_if:
+            group = self.group.model_copy()
+            group._rules = self.what_if
+            self.__dict__["group"] = group  # Frozen for everybody but its maker; a default is shared, hence the copy.
+        return self
+
+    def plain(self, keys: tuple[str, ...]) -> int | str | None:
+        """What the first of these keys that is set says without a scope."""
+        for key in keys:
+            value: Any = self
+            for part in key.split("."):
+                value = getattr(value, part)
+            if value is not None:
+                return value
+        return None
+
+    def setting(self, keys: tuple[str, ...], subject: Subject) -> int | str | None:
+        """What replaces or scales a field of this request: the first rule's that matches it, else the plain key's."""
+        said, value = first_of(self.what_if, keys, subject)
+        return value if said else self.plain(keys)
+
+
+def fetch_keys(field: str, follower: bool) -> tuple[str, ...]:
+    """The keys that are about this field of a follower's or a consumer's fetch, the one that counts first."""
+    return (f"fetch.follower.{field}",) if follower else (f"fetch.consumer.{field}", f"fetch.{field}")
 
 
 def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -138,7 +151,10 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
 
 
 def load(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
-    """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, key and value."""
+    """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, key and value.
+
+    `key[client_id=…]=value` is a rule: those of the settings in their order, then those of the file.
+    """
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file)
@@ -152,7 +168,16 @@ def load(file: str | Path | None = None, settings: list[str] | None = None) -> C
             raise UserError(f"{path}: expected a mapping of keys, got {type(read).__name__}")
         _nest(read or {}, values, str(path))
         _validated(values, str(path))
+    rules: list[dict[str, Any]] = []
     for setting in settings or []:
+        try:
+            rule = scoped(setting)
+        except ValueError as error:
+            raise UserError(f"--set {setting}: {error}") from None
+        if rule is not None:
+            _validated({"what_if": [rule]}, f"--set {setting}")
+            rules.append(rule)
+            continue
         key, equals, text = setting.partition("=")
         if not equals or not key:
             raise UserError(f"--set {setting}: expected key=value")
@@ -162,4 +187,6 @@ def load(file: str | Path | None = None, settings: list[str] | None = None) -> C
             value = text
         _nest({key.strip(): value}, values, f"--set {setting}")
         _validated(values, f"--set {setting}")
+    if rules:
+        values["what_if"] = [*rules, *(values.get("what_if") or [])]
     return _validated(values, "configuration")

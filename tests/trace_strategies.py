@@ -67,16 +67,34 @@ def configs() -> SearchStrategy[Config]:
     delays: SearchStrategy[Any] = st.sampled_from([None, None, None, 0, 7, 100, "x0.5", "x3"])
     intervals = st.sampled_from([0, 1, 2, 5, 1000])
     waiting = st.fixed_dictionaries({"timeout_ms": delays, "purge_interval": intervals})
+    least = st.sampled_from([None, None, None, 0, 1, 60, "x2"])
     fetch = st.fixed_dictionaries(
         {
             "max_wait_ms": delays,
-            "min_bytes": st.sampled_from([None, None, None, 0, 1, 60, "x2"]),
+            "min_bytes": least,
+            "follower": st.fixed_dictionaries({"max_wait_ms": delays, "min_bytes": least}),
             "max_bytes": st.sampled_from([1, 40, 1_000, 57_671_680]),
             "purge_interval": intervals,
         }
     )
     sections = {"produce": waiting, "fetch": fetch, "delete_records": waiting, "create_topics": waiting}
+    sections["what_if"] = st.one_of(st.just([]), st.lists(_rules(delays, least), max_size=3))
     return st.fixed_dictionaries({**sections, "drain": st.booleans()}).map(Config.model_validate)
+
+
+def _rules(delays: SearchStrategy[Any], least: SearchStrategy[Any]) -> SearchStrategy[Event]:
+    """Settings for some of the requests; of two rules that both match, the first counts."""
+    asked = {
+        "produce.timeout_ms": delays,
+        "fetch.max_wait_ms": delays,
+        "fetch.consumer.min_bytes": least,
+        "fetch.follower.max_wait_ms": delays,
+        "delete_records.timeout_ms": delays,
+        "create_topics.timeout_ms": delays,
+    }
+    some = st.fixed_dictionaries({}, optional=asked).filter(bool)
+    scope = {"client_id": st.just("c*"), "topic": st.sampled_from(["t", "[uv]"]), "broker": st.sampled_from([0, 1])}
+    return st.fixed_dictionaries({"settings": some}, optional=scope)
 
 
 class _Writer:

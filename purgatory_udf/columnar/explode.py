@@ -24,7 +24,8 @@ from purgatory_udf.columnar.words import (
     Error,
     Reader,
 )
-from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.config import INT32_MAX, Config, fetch_keys
+from purgatory_udf.scope.columns import Subjects
 
 ROWS = Layout(
     numbers=(
@@ -65,14 +66,6 @@ def _numbers(column: pa.Array, absent: int = UNKNOWN) -> Array:
 
 def _texts(column: pa.Array) -> Array:
     return pc.fill_null(column, "").to_numpy(zero_copy_only=False).astype(object)
-
-
-def _scaled(recorded: Array, setting: int | str | None) -> Array:
-    if setting is None:
-        return recorded
-    if isinstance(setting, int):
-        return np.full(len(recorded), setting, dtype=np.int64)
-    return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -164,6 +157,11 @@ class _Requests:
     def item(self, name: str, absent: int = UNKNOWN) -> Array:
         return _numbers(pc.struct_field(self.items, name), absent)
 
+    def asked(self, name: str, config: Config, *keys: str) -> Array:
+        """A recorded value of each request, as the what-if settings want it."""
+        subjects = Subjects(self.events, self.items, self.parents)
+        return subjects.asked(self.event(name), config.what_if, keys, config.plain(keys))
+
     def keys(self) -> _Keys:
         broker = pa.array(self.base["broker"])
         return _Keys.of(broker, pc.struct_field(self.items, "partition"), pc.struct_field(self.items, "topic"))
@@ -180,7 +178,7 @@ class _Requests:
 
 def _produces(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.PRODUCE)
-    delay = _scaled(requests.event("timeout_ms"), config.produce.timeout_ms)
+    delay = requests.asked("timeout_ms", config, "produce.timeout_ms")
     errors = pc.fill_null(pc.struct_field(requests.items, "error"), "NONE").to_numpy(zero_copy_only=False)
     failed = errors != "NONE"
     codes = np.zeros(len(errors), dtype=np.int64)
@@ -212,10 +210,15 @@ def _produces(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
 def _fetches(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.FETCH)
     parents = requests.parents
-    delay = _scaled(requests.event("max_wait_ms"), config.fetch.max_wait_ms)
-    most = np.minimum(requests.event("max_bytes", INT32_MAX), config.fetch.max_bytes)
-    least = np.minimum(_scaled(requests.event("min_bytes"), config.fetch.min_bytes), most)
     replica = requests.event("replica_id")
+    delay, least = (
+        np.where(
+            replica >= 0, *(requests.asked(field, config, *fetch_keys(field, follower)) for follower in (True, False))
+        )
+        for field in ("max_wait_ms", "min_bytes")
+    )
+    most = np.minimum(requests.event("max_bytes", INT32_MAX), config.fetch.max_bytes)
+    least = np.minimum(least, most)
     committed = pc.fill_null(pc.equal(events["isolation"], "read_committed"), False).to_numpy()
     reader = np.where(replica >= 0, Reader.FOLLOWER, np.where(committed, Reader.COMMITTED, Reader.CONSUMER))
     throttled = pc.fill_null(pc.struct_field(requests.items, "throttled"), False)
@@ -238,7 +241,7 @@ def _fetches(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
 
 def _deletes(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "partitions", Code.DELETE_RECORDS)
-    delay = _scaled(requests.event("timeout_ms"), config.delete_records.timeout_ms)
+    delay = requests.asked("timeout_ms", config, "delete_records.timeout_ms")
     items = _part(
         requests.keys(),
         requests.base,
@@ -251,7 +254,7 @@ def _deletes(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
 
 def _creates(events: pa.Table, config: Config) -> list[tuple[_Keys, Frame]]:
     requests = _Requests(events, "topics", Code.CREATE_TOPICS)
-    delay = _scaled(requests.event("timeout_ms"), config.create_topics.timeout_ms)
+    delay = requests.asked("timeout_ms", config, "create_topics.timeout_ms")
     keys = _Keys.of(ANY_BROKER, NO_PARTITION, pc.struct_field(requests.items, "topic"))
     items = _part(
         keys, requests.base, Code.CREATE_TOPICS, offset=requests.item("partitions"), delay=delay[requests.parents]

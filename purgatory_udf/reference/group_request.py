@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from purgatory_udf.config import Group as GroupConfig
-from purgatory_udf.config import override
+from purgatory_udf.scope.override import override
+from purgatory_udf.scope.rule import Subject
 
 DEFAULT_API_VERSION = 5
 
@@ -107,6 +108,7 @@ def group_request(
 
 
 def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:
+    subject = Subject(common["client_id"], common["broker"], group=common["group"])
     session_ms = event["session_timeout_ms"]
     rebalance_ms = event.get("rebalance_timeout_ms")
     api_version = event.get("api_version")
@@ -115,10 +117,10 @@ def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupC
         assigned_member_id=event.get("assigned_member_id"),
         leader_member_id=event.get("leader_member_id"),
         api_version=DEFAULT_API_VERSION if api_version is None else api_version,
-        session_timeout_ms=override(session_ms, config.session_timeout_ms),
+        session_timeout_ms=override(session_ms, config.setting("session_timeout_ms", subject)),
         # Version 0 has no rebalance timeout: the session's stands for it.
         rebalance_timeout_ms=override(
-            session_ms if rebalance_ms is None else rebalance_ms, config.rebalance_timeout_ms
+            session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)
         ),
         protocols=tuple(event.get("protocols") or ()),
     )

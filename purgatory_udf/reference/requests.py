@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purgatory_udf.config import INT32_MAX, override
+from purgatory_udf.config import INT32_MAX, fetch_keys
 from purgatory_udf.reference.broker import Broker
 from purgatory_udf.reference.cluster import Cluster
 from purgatory_udf.reference.create_topics import DelayedCreateTopics, TopicPart
@@ -16,6 +16,8 @@ from purgatory_udf.reference.produce import DelayedProduce, ProducePart
 from purgatory_udf.reference.request import DelayedRequest, Request
 from purgatory_udf.reference.settling import NONE
 from purgatory_udf.reference.topic_partition import TopicPartition
+from purgatory_udf.scope.override import override
+from purgatory_udf.scope.rule import Subject
 
 Event = Mapping[str, Any]
 Respond = Callable[[Any], None]
@@ -36,7 +38,7 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
         )
         for entry in event["partitions"]
     ]
-    delay_ms = override(event["timeout_ms"], cluster.config.produce.timeout_ms)
+    delay_ms = _asked(cluster, event, "timeout_ms", "produce.timeout_ms")
     operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, parts)
     operation.respond = respond
     broker.append_records(operation, event["acks"], event["time_us"])
@@ -44,17 +46,17 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
 
 
 def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch:
-    broker, limits = cluster.broker(_broker_id(event)), cluster.config.fetch
+    broker = cluster.broker(_broker_id(event))
     replica_id = _number(event, "replica_id", -1)
     follower = replica_id >= 0
     isolation = _isolation(follower, event.get("isolation"))
-    max_bytes = min(_number(event, "max_bytes", INT32_MAX), limits.max_bytes)
+    max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
     operation = DelayedFetch(
         _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
-        override(event["max_wait_ms"], limits.max_wait_ms),
+        _asked(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
         [_fetch_part(_replica(broker, entry), entry, isolation, follower) for entry in event["partitions"]],
         isolation,
-        min(override(event["min_bytes"], limits.min_bytes), max_bytes),
+        min(_asked(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
         max_bytes,
     )
     operation.respond = respond
@@ -65,7 +67,7 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
 def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
     broker = cluster.broker(_broker_id(event))
     parts = [_delete_records_part(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]]
-    delay_ms = override(event["timeout_ms"], cluster.config.delete_records.timeout_ms)
+    delay_ms = _asked(cluster, event, "timeout_ms", "delete_records.timeout_ms")
     operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, parts)
     operation.respond = respond
     broker.delete_records(operation, event["time_us"])
@@ -78,7 +80,7 @@ def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None
         TopicPart(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
         for entry in event["topics"]
     ]
-    delay_ms = override(event["timeout_ms"], cluster.config.create_topics.timeout_ms)
+    delay_ms = _asked(cluster, event, "timeout_ms", "create_topics.timeout_ms")
     request = _request(event, "create_topics", parts[0].topic if parts else None)
     operation = DelayedCreateTopics(request, delay_ms, parts, cluster.has_leaders)
     operation.respond = respond
@@ -101,6 +103,13 @@ def _broker_id(event: Event) -> int:
 def _number(values: Event, name: str, default: int) -> int:
     value = values.get(name)
     return default if value is None else int(value)
+
+
+def _asked(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
+    """A recorded value of a request, as the what-if settings want it."""
+    topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
+    subject = Subject(event.get("client_id"), _broker_id(event), topics)
+    return override(event[field], cluster.config.setting(keys, subject))
 
 
 def _replica(broker: Broker, entry: Event) -> Partition:

@@ -96,7 +96,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
 
 def semantic_settings(config: Config) -> dict[str, Any]:
     """The settings that the answers depend on."""
-    return {key: value for key, value in config.model_dump().items() if key not in _MACHINERY}
+    return {key: value for key, value in config.model_dump(mode="json").items() if key not in _MACHINERY}
 
 
 def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
+from purgatory_udf.scope.rule import is_scoped
 from purgatory_udf.whatif import BASELINE
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -64,16 +66,24 @@ def _variant(one: _Words, config: Path | None, settings: list[str]) -> Variant:
         if one.files:
             load(one.files[0])
             return Variant(one.name, _over(config, settings, Path(one.files[0])))
-        return Variant(one.name, load(config, [*settings, *one.settings]))
+        # The first rule that matches counts: a variant's come before the baseline's.
+        rules = [setting for setting in one.settings if is_scoped(setting)]
+        plain = [setting for setting in one.settings if not is_scoped(setting)]
+        return Variant(one.name, load(config, [*rules, *settings, *plain]))
     except UserError as error:
         raise UserError(f"--variant {one.name}: {error}") from None
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:
-    """The baseline's settings, with those that the file gives on top."""
-    given = load(file).model_dump(exclude_unset=True)
+    """The baseline's settings, with those that the file gives on top, its rules before the baseline's."""
+    given = load(file).model_dump(mode="json", exclude_unset=True)
+    rules = given.pop("what_if", [])
     flat = [f"{key}={value}" for key, value in _flat(given)]
-    return load(config, [*settings, *flat])
+    over = load(config, [*settings, *flat])
+    if not rules:
+        return over
+    both = [*rules, *over.model_dump(mode="json", exclude_unset=True)["what_if"]] if over.what_if else rules
+    return load(config, [*(one for one in settings if not is_scoped(one)), *flat, f"what_if={json.dumps(both)}"])
 
 
 def _flat(values: dict[str, object], at: str = "") -> Iterable[tuple[str, object]]:

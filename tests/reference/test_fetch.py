@@ -308,8 +308,8 @@ def test_minimum_and_maximum_are_capped_by_the_brokers_limit() -> None:
 
 def test_what_if_settings_replace_wait_and_minimum() -> None:
     timeline = Timeline().follower(10, "f", 1000, 5000, {"a": 0}).log_end(20, "a", 5, 300)
-    assert timeline.ends(fetch={"min_bytes": 300}) == ["f completed 20 min_bytes a-0 a-0:300"]
-    assert timeline.ends(fetch={"max_wait_ms": 5}) == ["f expired 15 timeout - a-0:0"]
+    assert timeline.ends(fetch={"follower": {"min_bytes": 300}}) == ["f completed 20 min_bytes a-0 a-0:300"]
+    assert timeline.ends(fetch={"follower": {"max_wait_ms": 5}}) == ["f expired 15 timeout - a-0:0"]
 
 
 def test_a_followers_fetch_is_progress_before_it_is_served() -> None:

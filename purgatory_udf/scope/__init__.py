@@ -1,0 +1,1 @@
+"""What-if settings, and whose requests they are for."""
