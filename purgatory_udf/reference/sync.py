@@ -1,4 +1,4 @@
-"""DelayedSync: every member of a new generation has to ask for its assignment in time (Kafka 3.0, KIP-735)."""
+"""DelayedSync: every member of a new generation has to ask for its assignment in time (Kafka 3.0, KAFKA-12890)."""
 
 from __future__ import annotations
 

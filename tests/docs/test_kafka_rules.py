@@ -1,0 +1,105 @@
+"""docs/kafka-rules.md names every delayed operation, every rule that ends one, and every error that is answered."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from purgatory_udf.reference.delayed_operation import DelayedOperation
+from purgatory_udf.reference.group_operation import GroupOperation
+from purgatory_udf.reference.request import TIMEOUT
+from purgatory_udf.reference.requests import REQUESTS
+from tests.docs import pages
+
+PAGE = pages.text("docs/kafka-rules.md")
+NAMED = pages.words_in_code(PAGE)
+SOURCES = sorted((pages.ROOT / "purgatory_udf" / "reference").glob("*.py"))
+
+# Whose text arguments are rules; whatever a function of such a name returns is one, too.
+_ENDED_BY = {"complete_by", "Verdict", "restart", "gone", "_answer_syncs"}
+_SAYS_BY_WHAT = {"needless_by", "alive_by"}
+_ERROR = re.compile(r"[A-Z]+(_[A-Z]+)+")
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for each in base.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+@cache
+def _operations() -> set[type]:
+    for source in SOURCES:
+        importlib.import_module(f"purgatory_udf.reference.{source.stem}")
+    return {each for each in _subclasses(DelayedOperation) if each.__module__.startswith("purgatory_udf.reference.")}
+
+
+def _texts(node: ast.AST) -> set[str]:
+    return {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+@cache
+def _rules() -> frozenset[str]:
+    """The words of `completed_by`, as the reference says them."""
+    found: set[str] = {TIMEOUT}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _called(node) in _ENDED_BY:
+                found |= set().union(*(_texts(argument) for argument in node.args))
+            elif isinstance(node, ast.FunctionDef) and node.name in _SAYS_BY_WHAT:
+                returned = (each for each in ast.walk(node) if isinstance(each, ast.Return))
+                found |= set().union(*map(_texts, returned))
+            elif isinstance(node, ast.ClassDef) and node.name == "Standing":
+                found |= set().union(*(_texts(each) for each in node.body if isinstance(each, ast.Assign)))
+            elif isinstance(node, ast.Assign) and _texts(node) and "_RULES" in ast.unparse(node.targets[0]):
+                found |= _texts(node.value)
+    # The apis by whose requests sessions are renewed.
+    found |= {
+        each.api for each in _subclasses(importlib.import_module("purgatory_udf.reference.group_request").GroupRequest)
+    }
+    return frozenset(rule for rule in found if re.fullmatch(r"[a-z]+(_[a-z]+)*", rule))
+
+
+@cache
+def _errors() -> frozenset[str]:
+    trees = (ast.parse(source.read_text(encoding="utf-8")) for source in SOURCES)
+    return frozenset(text for tree in trees for text in _texts(tree) if _ERROR.fullmatch(text))
+
+
+def test_every_kind_of_operation_is_named() -> None:
+    kinds = {*REQUESTS, *(each.kind for each in _operations() if issubclass(each, GroupOperation))} - {""}
+    assert {"produce", "fetch", "join", "heartbeat"} <= kinds
+    assert kinds - NAMED == set()
+
+
+def test_every_rule_that_ends_an_operation_is_named() -> None:
+    assert {"timeout", "high_watermark", "min_bytes", "not_leader", "all_joined", "awaiting_sync"} <= _rules()
+    assert _rules() - NAMED == set()
+
+
+def test_every_error_is_named() -> None:
+    assert {"REQUEST_TIMED_OUT", "NOT_LEADER_OR_FOLLOWER", "ILLEGAL_GENERATION"} <= _errors()
+    assert _errors() - NAMED == set()
+
+
+def test_no_rule_is_named_that_the_code_does_not_have() -> None:
+    columns = [table for table in pages.tables(PAGE) if table.columns[0] == "completed by"]
+    named = {word for table in columns for row in table.rows for word in re.findall(r"`(\w+)`", row["completed by"])}
+    assert len(columns) == 5
+    assert named - _rules() == set()
+
+
+@pytest.mark.parametrize("source", sorted({row["here"] for row in next(pages.tables(PAGE)).rows}))
+def test_where_a_rule_stands_is_there(source: str) -> None:
+    named = re.findall(r"`([\w/]+\.py)`", source)
+    assert named
+    assert [name for name in named if not (pages.ROOT / "purgatory_udf" / "reference" / name).is_file()] == []
