@@ -35,8 +35,13 @@ def ivy_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 def cached(spark_version: str, ivy: Path) -> list[Path] | None:
     """The jars in an Ivy cache, or None unless every one of them is there and whole."""
+    return maven.whole(files(spark_version, ivy))
+
+
+def files(spark_version: str, ivy: Path) -> list[Path]:
+    """Where the jars lie in an Ivy cache."""
     group, artifact, version = coordinate(spark_version).split(":")
-    return maven.whole(ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *REST))
+    return [ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *REST)]
 
 
 def fetch(
@@ -45,7 +50,4 @@ def fetch(
     """Resolve Delta into the cache. Raises UserError if that fails."""
     what = f"Delta Lake {VERSION} for Spark {spark_version}"
     maven.fetch(what, coordinate(spark_version), _EXCLUDED, spark_home, ivy, environ, options)
-    jars = cached(spark_version, ivy)
-    if jars is None:
-        raise maven.failure(what, ivy, "its jars are not all there")
-    return jars
+    return maven.require_whole(what, files(spark_version, ivy), ivy)

@@ -19,13 +19,18 @@ _SPARKS = "org.scala-lang*:*,com.*:*,at.*:*,org.xerial*:*,org.slf4j:*,org.apache
 
 def cached(spark_version: str, ivy: Path) -> list[Path] | None:
     """The jars in an Ivy cache, or None unless every one of them is there and whole."""
+    return maven.whole(files(spark_version, ivy))
+
+
+def files(spark_version: str, ivy: Path) -> list[Path]:
+    """Where the jars lie in an Ivy cache."""
     names = (
         _file(_CONNECTOR, spark_version),
         _file(_TOKENS, TOKENS_VERSION),
         _file("org.apache.kafka:kafka-clients", CLIENTS_VERSION),
         _file("org.apache.commons:commons-pool2", POOL_VERSION),
     )
-    return maven.whole(ivy / "jars" / name for name in names)
+    return [ivy / "jars" / name for name in names]
 
 
 def fetch(spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str]) -> list[Path]:
@@ -35,10 +40,7 @@ def fetch(spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str,
     maven.fetch(what, f"{_CONNECTOR}:{spark_version}", f"{_TOKENS},{_SPARKS}", spark_home, ivy, environ)
     others = f"{_SPARKS},org.apache.kafka:*,org.apache.commons:*"
     maven.fetch(what, f"{_TOKENS}:{TOKENS_VERSION}", others, spark_home, ivy, environ)
-    jars = cached(spark_version, ivy)
-    if jars is None:
-        raise maven.failure(what, ivy, "its jars are not all there")
-    return jars
+    return maven.require_whole(what, files(spark_version, ivy), ivy)
 
 
 def _file(coordinate: str, version: str) -> str:

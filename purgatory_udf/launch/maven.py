@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import tempfile
@@ -10,14 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import trust
+from purgatory_udf.launch import checksums, trust
 
 
 def whole(jars: Iterable[Path]) -> list[Path] | None:
-    """The jars, or None unless every one of them is there and whole."""
+    """The jars, or None unless every one of them is there, and is what this version was made with."""
     found = list(jars)
-    # A zip's directory stands at its end: a file cut short is not a zip.
-    return found if all(jar.is_file() and zipfile.is_zipfile(jar) for jar in found) else None
+    return None if any(map(amiss, found)) else found
+
+
+def amiss(jar: Path) -> str | None:
+    """What is wrong with the file; None if nothing is."""
+    if not jar.is_file():
+        return "not there"
+    known = checksums.KNOWN.get(jar.name)
+    if known is None:
+        # Of another Spark's jars nothing is known. A zip's directory stands at its end: a file cut short is not a zip.
+        return None if zipfile.is_zipfile(jar) else "no jar"
+    with jar.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return None if digest == known else f"another file than this version was made with (SHA-256 {digest}, not {known})"
 
 
 def fetch(
@@ -46,6 +59,18 @@ def fetch(
             done = _call(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
     if done.returncode != 0:
         raise failure(what, ivy, done.stdout + done.stderr)
+
+
+def require_whole(what: str, jars: list[Path], ivy: Path) -> list[Path]:
+    """The jars; raises UserError unless every one of them is what this version was made with."""
+    for jar in jars:
+        wrong = amiss(jar)
+        if wrong:
+            raise UserError(
+                f"{what}: {jar} is {wrong}. It is not used; delete {ivy} and try again, and if that does not help, "
+                "ask whoever runs the mirror that spark.jars.ivySettings names"
+            )
+    return jars
 
 
 def failure(what: str, ivy: Path, talk: str) -> UserError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch.command_line import read_properties
 
-WANTED = "4.2"
+WANTED, TESTED = "4.2", "4.2.0"
 
 
 def find(environ: Mapping[str, str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import zipfile
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import bundle, delta, spark_home, submission
+from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, spark_home, submission
 from purgatory_udf.launch.command_line import parse
 
 
@@ -101,7 +102,9 @@ def test_verbose_leaves_sparks_log_as_spark_has_it(root: Path, home: Path) -> No
     assert "SPARK_SUBMIT_OPTS" not in call.environ
 
 
-def test_deltas_jars_come_from_the_cache_beside_the_users_own(root: Path, home: Path, tmp_path: Path) -> None:
+def test_deltas_jars_come_from_the_cache_beside_the_users_own(
+    root: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
     ivy = tmp_path / "ivy"
     (ivy / "jars").mkdir(parents=True)
@@ -110,11 +113,31 @@ def test_deltas_jars_come_from_the_cache_beside_the_users_own(root: Path, home: 
     for name in names:
         with zipfile.ZipFile(ivy / "jars" / name, "w") as jar:
             jar.writestr("a", "b")
+        digest = hashlib.sha256((ivy / "jars" / name).read_bytes()).hexdigest()
+        monkeypatch.setitem(checksums.KNOWN, name, digest)
     call = _prepare(root, home, "--conf", f"spark.jars.ivy={ivy}", "--jars", "mine.jar", "replay")
     option = call.command.index("--jars")
     assert call.command[option + 1] == ",".join(["mine.jar", *(str(ivy / "jars" / name) for name in names)])
     (ivy / "jars" / names[0]).write_bytes(b"PK cut short")
     assert delta.cached("4.2.0", ivy) is None
+
+
+def test_every_jar_has_its_checksum_and_another_file_of_that_name_is_not_used(tmp_path: Path) -> None:
+    ivy = tmp_path / "ivy"
+    (ivy / "jars").mkdir(parents=True)
+    jars = [*delta.files(spark_home.TESTED, ivy), *kafka.files(spark_home.TESTED, ivy)]
+    assert {jar.name for jar in jars} == set(checksums.KNOWN)
+    for jar in jars:
+        with zipfile.ZipFile(jar, "w") as archive:
+            archive.writestr("org/apache/spark/Evil.class", "whole, but not theirs")
+    assert delta.cached(spark_home.TESTED, ivy) is None
+    assert kafka.cached(spark_home.TESTED, ivy) is None
+    sentence = (
+        r"^Delta: .*jar is another file than this version was made with \(SHA-256 [0-9a-f]{64}, not [0-9a-f]{64}\)\. "
+        r"It is not used; delete .*ivy and try again, "
+    )
+    with pytest.raises(UserError, match=sentence):
+        maven.require_whole("Delta", jars, ivy)
 
 
 def test_another_spark_is_warned_about_and_one_that_is_none_refused(
