@@ -45,7 +45,7 @@ class _Asked:
         return RequestLogOptions(paths, **self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms"))
 
     def kafka(self) -> KafkaTopic:
-        return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client"))
+        return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client", "client_file"))
 
     @property
     def is_log(self) -> bool:
@@ -136,10 +136,11 @@ def main(
     ] = None,
     anonymise: Annotated[
         bool,
-        typer.Option("--anonymise", help="Of a request log: pseudonyms for topics, groups, clients and members."),
+        typer.Option("--anonymise", help="Of a request log: pseudonyms for topics, groups, clients, members, assignors."),
     ] = False,
     anonymise_key: Annotated[
-        str | None, typer.Option(help="Secret from which the pseudonyms are made, so that none can be guessed.")
+        str | None,
+        typer.Option(help="Secret from which the pseudonyms are made, so that none can be guessed: ${env:NAME}."),
     ] = None,
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT[,…]", help="Brokers of the cluster that has the topic.")
@@ -152,6 +153,14 @@ def main(
     client: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Setting of Kafka's own client, as security.protocol=SSL (repeatable)."),
+    ] = None,
+    client_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings of Kafka's own client as a properties file, secrets among them; ${env:NAME} stands for a "
+            "variable of the environment, here and in --client.",
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with a topic that still grows, until stopped.")

@@ -20,7 +20,9 @@ _LOGS = frozenset({Form.REQUEST_LOG, Form.KAFKA})
 _ONLY_WITH = {
     "max_disorder_ms": frozenset({Form.JSONL, Form.PARQUET, Form.KAFKA}),
     **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"), _LOGS),
-    **dict.fromkeys(("bootstrap", "topic", "messages", "client", "follow", "hold_ms"), frozenset({Form.KAFKA})),
+    **dict.fromkeys(
+        ("bootstrap", "topic", "messages", "client", "client_file", "follow", "hold_ms"), frozenset({Form.KAFKA})
+    ),
 }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from purgatory_udf import secrets
 from purgatory_udf.errors import UserError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[\w.-]+):(\d{1,5})")
@@ -28,20 +29,27 @@ class Messages(StrEnum):
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """`client` are settings of Kafka's own consumer, as `security.protocol=SASL_SSL`."""
+    """`client` are settings of Kafka's own consumer, as `security.protocol=SASL_SSL`; `client_file` has more of them.
+
+    They may hold secrets, so nothing prints them, and no table has them.
+    """
 
     bootstrap: str
     topic: str
     messages: Messages = Messages.EVENTS
-    client: Sequence[str] = ()
+    client: Sequence[str] = field(default=(), repr=False)
+    client_file: str | None = None
 
     def __post_init__(self) -> None:
         self.addresses()
         if not _TOPIC.fullmatch(self.topic):
             raise UserError(f"--topic {self.topic}: not a topic's name")
         for setting in self.client:
-            if not setting.partition("=")[0] or "=" not in setting:
-                raise UserError(f"--client {setting}: expected KEY=VALUE")
+            key, equals, value = setting.partition("=")
+            if not key or not equals:
+                raise UserError(f"--client {key[:1]}…: expected KEY=VALUE")
+            secrets.require_none("--client", key, value)
+        self.reader()
 
     def require_what_fits(self, given: Mapping[str, object]) -> None:
         """`given` are an ingest's options by name."""
@@ -72,10 +80,12 @@ class KafkaTopic:
 
     def reader(self) -> dict[str, str]:
         """Options of Spark's connector."""
-        given = (setting.split("=", 1) for setting in self.client)
+        given = {key: secrets.resolved(value) for key, value in (word.split("=", 1) for word in self.client)}
+        if self.client_file:
+            given = secrets.read_file(self.client_file) | given
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             "subscribe": self.topic,
             "startingOffsets": "earliest",
-            **{f"kafka.{key}": value for key, value in given},
+            **{f"kafka.{key}": value for key, value in given.items()},
         }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from purgatory_udf import secrets
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.pieces import PIECE_BYTES
@@ -36,7 +37,7 @@ class RequestLogOptions:
     isr: str | None = None
     zone: str = "UTC"
     anonymise: bool = False
-    anonymise_key: str = DEFAULT_KEY
+    anonymise_key: str = field(default=DEFAULT_KEY, repr=False)
     overwrite: bool = False
     events_per_file: int = EVENTS_PER_FILE
     run_id: str | None = None
@@ -46,6 +47,7 @@ class RequestLogOptions:
     def __post_init__(self) -> None:
         if self.anonymise_key != DEFAULT_KEY and not self.anonymise:
             raise UserError("--anonymise-key needs --anonymise")
+        secrets.resolved(self.anonymise_key)
         try:
             zone_of(self.zone)
         except ValueError as error:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from purgatory_udf import secrets
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
@@ -169,7 +170,7 @@ def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], option
     operations = parts.where(sf.col("part") == rows.OPERATION)
     # A produce is tried when all of its partitions have been appended.
     tried = with_offsets(operations, changes).withColumn("time_us", sf.greatest("time_us", "appended_us"))
-    rename = pseudonyms(options.anonymise_key) if options.anonymise else None
+    rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
     return in_order(tried, changes, source_of(sources), rename)
 
 

@@ -199,7 +199,20 @@ def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -
         (["--bootstrap", "h:1"], "--from kafka needs --topic"),
         (["--bootstrap", "h", "--topic", "t"], "--bootstrap h: expected HOST:PORT, separated by commas"),
         (["--bootstrap", "h:1", "--topic", "a b"], "--topic a b: not a topic's name"),
-        (["--bootstrap", "h:1", "--topic", "t", "--client", "x"], "--client x: expected KEY=VALUE"),
+        (["--bootstrap", "h:1", "--topic", "t", "--client", "x"], "--client x…: expected KEY=VALUE"),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--client", "sasl.jaas.config=hush"],
+            "--client sasl.jaas.config: a secret on a command line can be read by everybody on this machine; put it "
+            "into a file and give that by --client-file, or write --client 'sasl.jaas.config=${env:NAME}'",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--client", "ssl.key.password=${env:NO_SUCH_VARIABLE}"],
+            "${env:NO_SUCH_VARIABLE}: the environment has no variable of that name",
+        ),
+        (
+            ["--bootstrap", "h:1", "--topic", "t", "--client-file", "none.properties"],
+            "none.properties: cannot be read: No such file or directory",
+        ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "x.jsonl"],
             "x.jsonl: a topic is read by --bootstrap and --topic, without files",

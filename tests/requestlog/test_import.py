@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from jobs.ingest import main
 from purgatory_udf.contract import read_row
+from purgatory_udf.requestlog.anonymise import OWN_PROTOCOLS
 from purgatory_udf.requestlog.batches import batches_in_file
 from purgatory_udf.requestlog.cluster import cluster_in_file
 from purgatory_udf.requestlog.context import Given
@@ -19,6 +20,7 @@ from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.topics import names_in_file
 from purgatory_udf.requestlog.translate import Translation, translate
 from tests.requestlog.conftest import LINES, Piece, Replayed
+from tests.requestlog.searched import everything_in, names_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,12 +149,16 @@ def test_stamps_of_whole_milliseconds_tell_no_phase_of_a_timer(replayed: Replaye
 
 
 def test_an_anonymised_import_tells_no_name(
-    spark: object, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: object, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, out = tmp_path / "request-1.log", tmp_path / "out"
+    log, out = tmp_path / "acme-bank" / "request-of-acme.log", tmp_path / "out"
+    log.parent.mkdir()
     with open_text(piece.logs[0]) as lines:
-        log.write_text("".join(line for number, line in enumerate(lines) if number % 3 == 0))
-    hidden = ["--anonymise", "--anonymise-key", "k"]
+        text = "".join(line for number, line in enumerate(lines) if number % 3 == 0)
+    cut = text.rindex('"clientId"')
+    log.write_text(text + text[text.rindex("\n", 0, cut) + 1 : cut + 40] + "\n")  # A line cut short in mid-name.
+    monkeypatch.setenv("PSEUDONYMS", "a key that nobody guesses")
+    hidden = ["--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--max-rejected", "100"]
     assert main.status(["--from", "request-log", str(log), *hidden, "--out", str(out)]) == 0
     capsys.readouterr()
     rows = _rows(out, "events")
@@ -160,3 +166,8 @@ def test_an_anonymised_import_tells_no_name(
     assert {name[:6] for name in names if name and not name.startswith("__")} == {"topic-"}
     assert {(row["client_id"] or "client-")[:7] for row in rows} == {"client-"}
     assert {row["source"] for row in rows} == {None, "log-0"}
+
+    went_in = {name for name in names_in(text) if not name.startswith("__") and name not in OWN_PROTOCOLS}
+    assert len(went_in) > 20
+    came_out = everything_in(out)
+    assert {name for name in went_in | {"acme", "a key that nobody guesses"} if name in came_out} == set()

@@ -1,0 +1,42 @@
+"""Secrets come from a file or the environment: the words of a command are read by everybody on the machine (`ps`), kept
+by shells, and shown in logs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch.command_line import read_properties
+
+# As Kafka's own EnvVarConfigProvider has it.
+_FROM_ENVIRONMENT = re.compile(r"\$\{env:([^}]*)\}")
+# Kafka's settings of type PASSWORD, and whatever else calls itself a secret.
+_SECRET = re.compile(r"password|passphrase|secret|token\b|jaas|keystore\.key|credential", re.IGNORECASE)
+
+
+def resolved(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The text with each `${env:NAME}` replaced by that variable of the environment."""
+
+    def variable(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise UserError(f"{match[0]}: the environment has no variable of that name")
+        return environ[match[1]]
+
+    return _FROM_ENVIRONMENT.sub(variable, text)
+
+
+def require_none(option: str, key: str, value: str) -> None:
+    """Raises UserError if a command's own words set a secret; what they refer to may be one."""
+    if _SECRET.search(key) and not _FROM_ENVIRONMENT.search(value):
+        raise UserError(
+            f"{option} {key}: a secret on a command line can be read by everybody on this machine; put it into a file "
+            f"and give that by {option}-file, or write {option} '{key}=${{env:NAME}}'"
+        )
+
+
+def read_file(path: str) -> dict[str, str]:
+    """The settings of a properties file, with what they take from the environment."""
+    return {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}

@@ -1,0 +1,48 @@
+"""Every name that a request log holds, and every byte that an output holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+# Where a request or its answer has a name of the user's, or where its client was.
+_NAMES = re.compile(r"^(topic|topicName|topicId|name|clientId|group|groupId|memberId|leader|groupInstanceId|host)$")
+_HOSTS = re.compile(r"\"connection\":\"([\d.]+:\d+)-([\d.]+:\d+)")
+
+
+def names_in(log: str) -> set[str]:
+    """Names of more than three letters: shorter ones stand in many a word."""
+    found = {host for pair in _HOSTS.findall(log) for host in pair}
+    for line in log.splitlines():
+        begin = line.find("{")
+        if begin >= 0:
+            found.update(_names(json.JSONDecoder().raw_decode(line[begin:])[0]))
+    return {name for name in found if len(name) > 3}
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(inner, str) and _NAMES.match(key):
+                yield inner
+            yield from _names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _names(inner)
+
+
+def everything_in(folder: Path) -> str:
+    """Every file's name and bytes, and what the packed ones say unpacked."""
+    told = []
+    for file in sorted(folder.rglob("*")):
+        told.append(str(file.relative_to(folder)))
+        if file.is_file():
+            told.append(file.read_bytes().decode("latin-1"))
+            if file.suffix == ".parquet":
+                told.append(str(pq.ParquetFile(file).read().to_pylist()))
+    return "\n".join(told)
