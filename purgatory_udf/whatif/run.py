@@ -20,6 +20,7 @@ from purgatory_udf.whatif.comparison import counted, ends_table, purgatories_tab
 from purgatory_udf.whatif.pairs import differing, pairs
 from purgatory_udf.whatif.pictures import what_if_charts
 from purgatory_udf.whatif.replays import replays
+from purgatory_udf.whatif.trust import trust_table, trusted
 from purgatory_udf.whatif.variants import Variant
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path 
     for place, (name, tables) in enumerate(each for each in runs.items() if each[0] != BASELINE):
         paired = pairs(baseline, tables, reacting)
         ends.append(ends_table(name, counted(paired)))
+        if not reacting and ends[-1].rows:
+            ends.append(trust_table(name, trusted(paired, baseline)))
         rows = as_table(differing(paired), WHAT_IF, baseline.run.run_id, variant=name)
         writer = rows.write.format("delta").mode("append" if place else "overwrite")
         writer.option("overwriteSchema", "false" if place else "true").save(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lake import Lake
@@ -16,12 +16,13 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.stream.replay import ReplayOptions
 from purgatory_udf.whatif import HELD_FIXED, replays
 from purgatory_udf.whatif.run import WhatIf, what_if
+from purgatory_udf.whatif.trust import CLIENT, FOLLOWER, SURE
 from purgatory_udf.whatif.variants import Variant, variants
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5"]
+HALF = ["half", "produce.timeout_ms=x0.5", "fetch.max_wait_ms=x0.5", "fetch.follower.max_wait_ms=x0.5"]
 # Written otherwise, and yet the same: every recorded value, once.
 UNCHANGED = ["unchanged", "produce.timeout_ms=x1"]
 GROUPED = ["grouped", "grouping=shard"]
@@ -93,6 +94,52 @@ def test_a_variant_equal_to_the_baseline_shows_no_difference(found: WhatIf) -> N
     operations = next(line for line in lines if line.startswith("half: ")).split(" of ")[1].split()[0]
     assert f"unchanged: no difference in any of {operations} operations" in lines
     assert f"grouped: no difference in any of {operations} operations" in lines
+
+
+def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_time(
+    found: WhatIf, story_folder: Path
+) -> None:
+    """The same, told from both folders' tables in plain Python."""
+    here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
+    columns = "operation_id, kind, broker, coalesce(client_id, ''), epoch_ms(started_at), wait_ms, completed_by, bytes"
+
+    def all_ends(lake: Lake) -> dict[int, tuple[Any, ...]]:
+        return {
+            row[0]: row[1:]
+            for table in ("completions", "expirations")
+            for row in lake.rows(f"SELECT {columns} FROM {table}")
+        }
+
+    followers = {row[0] for row in here.rows("SELECT seq FROM events WHERE type = 'fetch' AND replica_id >= 0")}
+    before, after = all_ends(here), all_ends(there)
+    first: dict[Any, int] = {}
+    for number in before.keys() | after.keys():
+        sides = [side[number] for side in (before, after) if number in side]
+        if len(sides) == 2 and sides[0][4] == sides[1][4]:
+            continue
+        ended = sides[0][3] + min(side[4] for side in sides)
+        for whom in [sides[0][1:3], *([sides[0][1]] if number in followers else [])]:
+            first[whom] = min(ended, first.get(whom, ended))
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for number in before.keys() | after.keys():
+        sides = [side[number] for side in (before, after) if number in side]
+        kind, broker, client, started = sides[0][:4]
+        ended = started + min(side[4] for side in sides)
+        reason = SURE
+        if started >= first.get((broker, client), started + 1):
+            reason = CLIENT
+        elif number not in followers and ended > first.get(broker, ended):
+            reason = FOLLOWER
+        counts[kind, "all", reason] += 1
+        counts[kind, "otherwise", reason] += before.get(number) != after.get(number)
+    (table,) = [each for each in found.ends if each.title.startswith("half: how far")]
+    told = {
+        (row[0], row[1], reason): row[2 + at]
+        for row in table.rows
+        for at, reason in enumerate((SURE, CLIENT, FOLLOWER))
+    }
+    assert {key: n for key, n in told.items() if n} == {key: n for key, n in counts.items() if n}
+    assert {reason for (_, _, reason), n in counts.items() if n} == {SURE, CLIENT, FOLLOWER}
 
 
 def test_the_page_draws_the_variants_over_each_other(found: WhatIf, story_folder: Path) -> None:
