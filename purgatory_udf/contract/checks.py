@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from purgatory_udf.contract.described import described, schema_of
 from purgatory_udf.contract.rejection import Rejection, impossible, unfit
 
 Check = Callable[[Any], Any]
@@ -17,6 +18,7 @@ def integer(low: int, high: int) -> Check:
     """A whole number in [low, high]. JSON's 1.0 and true are not whole numbers."""
     floor = f"an integer >= {low}" if low >= -1 else "an integer"
 
+    @described({"type": "integer", "minimum": low, "maximum": high})
     def check(value: Any) -> Any:
         # `type is`, not isinstance: to Python a bool is an int; and no check runs more often than this one.
         if type(value) is int:
@@ -28,12 +30,14 @@ def integer(low: int, high: int) -> Check:
     return check
 
 
+@described({"type": "string"})
 def text(value: Any) -> Any:
     if type(value) is str:
         return value
     raise unfit(value, "a string")
 
 
+@described({"type": "string", "minLength": 1})
 def name(value: Any) -> Any:
     if type(value) is str:
         if value:
@@ -42,6 +46,7 @@ def name(value: Any) -> Any:
     raise unfit(value, "a name")
 
 
+@described({"type": ["string", "integer"]})
 def label(value: Any) -> Any:
     """A string, or an integer kept as its digits: Kafka's own correlation ids are integers."""
     if type(value) is str:
@@ -51,6 +56,7 @@ def label(value: Any) -> Any:
     raise unfit(value, "a string")
 
 
+@described({"type": "boolean"})
 def boolean(value: Any) -> Any:
     if value is True or value is False:
         return value
@@ -61,6 +67,7 @@ def one_of(*words: str) -> Check:
     known = frozenset(words)
     expected = f"one of {', '.join(words)}"
 
+    @described({"type": "string", "enum": list(words)})
     def check(value: Any) -> Any:
         if type(value) is str:
             if value in known:
@@ -74,6 +81,7 @@ def one_of(*words: str) -> Check:
 def list_of(item: Check) -> Check:
     """A list whose items all fit; what is wrong with one is said with its place."""
 
+    @described({"type": "array", "items": schema_of(item)})
     def check(value: Any) -> Any:
         if type(value) is not list:
             raise unfit(value, "a list")
@@ -96,6 +104,8 @@ def distinct(item: Check, *key: str) -> Check:
     def identity(one: Any) -> Any:
         return tuple(one[field] for field in key) if key else one
 
+    # JSON Schema has no word for objects that differ in some fields.
+    @described({**schema_of(items), **({} if key else {"uniqueItems": True})})
     def check(value: Any) -> Any:
         kept = items(value)
         if len(kept) > 1:

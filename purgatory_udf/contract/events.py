@@ -21,6 +21,7 @@ from purgatory_udf.contract.checks import (
     one_of,
     text,
 )
+from purgatory_udf.contract.described import described, schema_of, where
 from purgatory_udf.contract.record import Field, Read, Row, record
 from purgatory_udf.contract.rejection import impossible
 
@@ -80,6 +81,7 @@ _NOT_APPENDED = record(
 )
 
 
+@described(where("error", {"not": {"enum": [NO_ERROR, None]}}, schema_of(_NOT_APPENDED), schema_of(_APPENDED)))
 def _produced(values: Any) -> Row:
     appended = type(values) is not dict or values.get("error") in (None, NO_ERROR)
     return (_APPENDED if appended else _NOT_APPENDED)(values)
@@ -98,6 +100,14 @@ _PRODUCE = _produce_with(_produced)
 _PRODUCE_INVALID_ACKS = _produce_with(_NOT_APPENDED)
 
 
+@described(
+    where(
+        "acks",
+        {"type": "integer", "not": {"enum": list(KNOWN_ACKS)}},
+        schema_of(_PRODUCE_INVALID_ACKS),
+        schema_of(_PRODUCE),
+    )
+)
 def produce(values: Row) -> Row:
     acks = values.get("acks")
     return (_PRODUCE_INVALID_ACKS if type(acks) is int and acks not in KNOWN_ACKS else _PRODUCE)(values)
@@ -155,6 +165,16 @@ _CHANGED = {change: record(*COMMON, *TOPIC_PARTITION, _CHANGE, *fields) for chan
 _UNCHANGED = record(*COMMON, *TOPIC_PARTITION, _CHANGE)
 
 
+@described(
+    {
+        **schema_of(_UNCHANGED),
+        "allOf": [
+            where("change", {"const": change}, schema_of(record(*fields)))
+            for change, fields in CHANGES.items()
+            if fields
+        ],
+    }
+)
 def partition(values: Row) -> Row:
     change = values.get("change")
     # A change that is not known, or no string at all, is refused by the field's own check.

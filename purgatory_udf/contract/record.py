@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from purgatory_udf.contract.checks import Check
+from purgatory_udf.contract.described import Schema, described, or_null, schema_of
 from purgatory_udf.contract.rejection import Rejection, unfit
 
 REQUIRED: Any = object()
@@ -28,6 +29,7 @@ def record(*fields: Field, also: Callable[[Row], None] | None = None) -> Read:
     """A reader of such objects: fields that are not named are left out; `also` judges fields against each other."""
     parts = tuple((field.name, field.check, field.default) for field in fields)
 
+    @described(_schema(fields))
     def read(values: Any) -> Row:
         if type(values) is not dict:
             raise unfit(values, "an object")
@@ -50,3 +52,14 @@ def record(*fields: Field, also: Callable[[Row], None] | None = None) -> Read:
 def _missing(rejection: Rejection, name: str, values: Mapping[str, Any]) -> Rejection:
     """What a check says of None, where the field was not given at all, is that it is missing."""
     return rejection if name in values else Rejection("missing field", "missing", rejection.expected)
+
+
+def _schema(fields: tuple[Field, ...]) -> Schema:
+    properties = {
+        field.name: schema_of(field.check)
+        if field.default is REQUIRED
+        else {**or_null(schema_of(field.check)), "default": field.default}
+        for field in fields
+    }
+    required = [field.name for field in fields if field.default is REQUIRED]
+    return {"type": "object", "properties": properties, "required": required}
