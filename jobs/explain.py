@@ -26,10 +26,11 @@ def main(
 ) -> None:
     """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
     from purgatory_udf.explain.question import explain
+    from purgatory_udf.printing import plain
     from purgatory_udf.session import build_session
 
     question = Question(operation, request_id, group)
-    print("\n".join(explain(build_session("purgatory-explain"), out, question, top)))
+    print("\n".join(map(plain, explain(build_session("purgatory-explain"), out, question, top))))
 
 
 if __name__ == "__main__":

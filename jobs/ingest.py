@@ -136,7 +136,9 @@ def main(
     ] = None,
     anonymise: Annotated[
         bool,
-        typer.Option("--anonymise", help="Of a request log: pseudonyms for topics, groups, clients, members, assignors."),
+        typer.Option(
+            "--anonymise", help="Of a request log: pseudonyms for topics, groups, clients, members, assignors."
+        ),
     ] = False,
     anonymise_key: Annotated[
         str | None,

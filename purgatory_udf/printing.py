@@ -51,7 +51,14 @@ class Table:
         return console.file.getvalue().rstrip("\n").split("\n")
 
 
+def plain(text: str) -> str:
+    """The text in one line that no terminal takes for orders: names come from traces, and so from anybody."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return cell if isinstance(cell, str) else f"{cell:,}"
+    return plain(cell) if isinstance(cell, str) else f"{cell:,}"

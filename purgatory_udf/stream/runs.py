@@ -88,12 +88,15 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
     )
     writer = spark.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1).write.format("delta").mode("overwrite")
     if is_table(spark, path):
-        run_id = run.run_id.replace("'", "''")
-        writer = writer.option("replaceWhere", f"run_id = '{run_id}' AND job = '{run.job}'")
+        writer = writer.option("replaceWhere", _row_of(run))
     writer.save(path)
 
 
 def forget(spark: SparkSession, path: str, run: Run) -> None:
     """Take the run's row away: what it recorded is about to be replaced."""
-    run_id = run.run_id.replace("'", "''")
-    DeltaTable.forPath(spark, path).delete(f"run_id = '{run_id}' AND job = '{run.job}'")
+    DeltaTable.forPath(spark, path).delete(_row_of(run))
+
+
+def _row_of(run: Run) -> str:
+    """Whatever the run is called, SQL sees its letters only."""
+    return f"run_id = decode(X'{run.run_id.encode().hex()}', 'UTF-8') AND job = '{run.job}'"

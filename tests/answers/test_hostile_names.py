@@ -1,0 +1,87 @@
+"""Whoever may send a broker a request chooses names: in pages, in SQL and on a terminal they stay names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import browser
+import pytest
+from outcome_folder import story, write_folder
+from pages import Page
+
+from jobs import audit, explain, metrics, report
+from purgatory_udf.contract import read_row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Ends elements, attributes, strings and statements; begins scripts, templates, orders to a terminal and other lines.
+EVIL = (
+    "</script><img src=x onerror='document.title=`owned`'>\"'; DROP TABLE runs; --"
+    "${1+1}{{datum}}\x1b]0;owned\x07\n%s\\../"
+)
+NAMED = ("topic", "group", "client_id", "request_id", "member_id", "assigned_member_id", "leader_member_id")
+
+
+def evil(value: Any) -> Any:
+    """The same event with names that mean harm; different ones stay different."""
+    if isinstance(value, list):
+        return [evil(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            key: f"{EVIL}{one}" if key in NAMED and isinstance(one, str) and one else evil(one)
+            for key, one in value.items()
+        }
+    return value
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story under those names."""
+    out = tmp_path_factory.mktemp("hostile") / "out"
+    write_folder(out, [read_row(evil(event)) | {"seq": event["seq"]} for event in story()])
+    return out
+
+
+def test_a_report_of_them_is_text_and_does_nothing(
+    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report.main.status(["--out", str(folder)]) == 0
+    capsys.readouterr()
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(html)
+    assert page.loads == ["data:,"]
+    assert "<img src=x" not in html and html.count("<script") == 3 + html.count("<\\/script")
+    assert json.dumps(EVIL)[1:-1] in json.dumps(page.specs)
+    assert any(EVIL in text for text in page.texts)
+    found = browser.find()
+    if found:
+        seen = browser.look(found, folder / "report.html", False)
+        assert seen.console == []
+        assert "<title>owned" not in seen.dom
+
+
+def test_what_is_printed_of_them_orders_a_terminal_nothing(
+    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--out", str(folder)]
+    for job, more in (
+        (metrics, ["--by", "broker,topic,partition,client,group"]),
+        (explain, ["--request-id", f"{EVIL}checkout-web-672"]),
+        (explain, ["--group", f"{EVIL}g"]),
+        (audit, []),
+    ):
+        assert job.main.status([*asked, *more]) == 0
+        said = capsys.readouterr().out
+        assert all(line.isprintable() for line in said.split("\n"))
+        assert job is audit or "DROP TABLE" in said
+
+
+def test_a_question_for_such_a_name_finds_that_name_alone(
+    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for never in ("' OR '1'='1", "x' OR 1=1 --", "%"):
+        assert explain.main.status(["--out", str(folder), "--request-id", never]) == 2
+        assert capsys.readouterr().err == f"explain: {folder}: no request {never} there\n"
