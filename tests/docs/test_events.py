@@ -1,0 +1,217 @@
+"""docs/events.md says of every field what the contract says, of every change whom it wakes, and what its traces do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.contract import read_line, schema
+from purgatory_udf.outcomes import Outcome
+from purgatory_udf.reference.cluster import Cluster
+from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
+from purgatory_udf.reference.replay import Replay, replay
+from purgatory_udf.reference.triggers import CHANGES, apply_change
+from tests.contract.examples import WHOLE
+from tests.docs import pages
+
+TABLES = list(pages.tables(pages.text("docs/events.md")))
+DEFINITIONS: dict[str, Any] = schema.document()["$defs"]
+FIELDS = ("field", "value", "default", "meaning")
+Documented = dict[str, tuple[str, str]]
+
+WORDS = {
+    (row["JSON"], row["least"], row["greatest"]): row["word"]
+    for table in TABLES
+    if table.columns[0] == "word"
+    for row in table.rows
+}
+
+
+def _under(heading: str, columns: tuple[str, ...] = FIELDS) -> list[dict[str, str]]:
+    return [row for table in TABLES if table.headings[-1] == heading and table.columns == columns for row in table.rows]
+
+
+def _code(cell: str) -> str:
+    return cell.strip("`")
+
+
+def _documented(*headings: str) -> Documented:
+    return {_code(row["field"]): (row["value"], row["default"]) for heading in headings for row in _under(heading)}
+
+
+def _word(value: dict[str, Any]) -> str:
+    """How the page says what a value is."""
+    kinds = [kind for kind in ([value["type"]] if isinstance(value["type"], str) else value["type"]) if kind != "null"]
+    words = [word for word in value.get("enum", ()) if word is not None]
+    if words:
+        return "one of " + ", ".join(f"`{word}`" for word in words) if len(words) < 5 else "one of those below"
+    if kinds == ["array"]:
+        items = _plain(value["items"])
+        once = ", none twice" if value.get("uniqueItems") else ""
+        return "list of objects" if items.get("properties") else f"list of {_word(items)}{once}"
+    if kinds == ["integer"]:
+        return WORDS["integer", str(value["minimum"]), str(value["maximum"])]
+    said = {
+        "string": "string, not empty" if value.get("minLength") else "string",
+        "stringinteger": "string, or an integer, kept as its digits",
+        "boolean": "boolean",
+    }["".join(kinds)]
+    return WORDS[said, "", ""]
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Of two cases, the one in which all went well."""
+    while "else" in value:
+        value = value["else"]
+    return value
+
+
+def _contract(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[str, str]]]:
+    value = _plain(value)
+    for name, field in value["properties"].items():
+        default = field.get("default")
+        shown = str(default).lower() if isinstance(default, bool) else default
+        said = "required" if name in value["required"] else "null" if default is None else f"`{shown}`"
+        yield prefix + name, (_word(field), said)
+        items = _plain(field.get("items", {}))
+        if items.get("properties"):
+            yield from _contract(items, f"{prefix}{name}[].")
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_every_field_of_a_type_is_said_with_its_values_and_default(kind: str) -> None:
+    contract = dict(_contract(DEFINITIONS[kind]))
+    headings = ["Every event"]
+    if "request_id" in contract:
+        headings.append("Every request")
+    if "member_id" in contract:
+        headings.append("Every request of a group's member")
+    assert _documented(*headings, f"`{kind}`") == contract
+
+
+def test_no_type_is_said_that_there_is_not() -> None:
+    types = {table.headings[-1] for table in TABLES if table.headings[-1].startswith("`")}
+    assert {_code(heading) for heading in types} == set(DEFINITIONS) - {"clock"}
+
+
+def test_every_field_of_a_change_is_said_with_its_values_and_default() -> None:
+    rows = _under("`partition`", ("change", *FIELDS))
+    said = {(_code(row["change"]), _code(row["field"])): (row["value"], row["default"]) for row in rows}
+    assert said == {
+        (case["if"]["properties"]["change"]["const"], name): each
+        for case in DEFINITIONS["partition"]["allOf"]
+        for name, each in _contract(case["then"])
+    }
+
+
+@cache
+def _wakes() -> dict[str, str]:
+    rows = _under("`partition`", ("change", "what happened", "wakes"))
+    return {_code(row["change"]): row["wakes"] for row in rows}
+
+
+def test_every_change_is_said() -> None:
+    assert set(_wakes()) == set(CHANGES)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_wakes_whom_the_page_says(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[str] = []
+    monkeypatch.setattr(
+        DelayedOperationPurgatory, "check_and_complete", lambda purgatory, key, now_us: woken.append(purgatory.name)
+    )
+    always = _woken_by(WHOLE[change], woken, isr=[2, 1])
+    # Everything depends on what the event says: brokers 2 (the event's own), 1 and 3.
+    if_risen = _woken_by({**WHOLE[change], "isr": [2, 3], "min_isr": 1}, woken, isr=[2, 3], reached={3: 40})
+    expected = f"{always}; if the high watermark rose: {if_risen}" if if_risen != always else always
+    assert _wakes()[change].replace("; then the topic, everywhere", "") == expected.removesuffix(", topic")
+    assert ("topic" in if_risen) == (change == "leader")
+
+
+def _woken_by(event: dict[str, Any], woken: list[str], isr: list[int], reached: dict[int, int] | None = None) -> str:
+    """Whom the event wakes at a leader whose log ends at 40 (but for `log_end`: before it), its high watermark at 0."""
+    cluster = Cluster(Config(), 0)
+    place = {key: event[key] for key in ("time_us", "broker", "topic", "partition")}
+    apply_change(cluster, {**place, "change": "high_watermark", "offset": 0})
+    if event["change"] != "log_end":
+        apply_change(cluster, {**place, "change": "log_end", "offset": 40})
+    # A set that nothing is known of holds the watermark; the event itself, or what it is about, lets it go.
+    before = [*isr, 9] if event["change"] == "isr" else isr
+    apply_change(cluster, {**place, "change": "isr", "isr": before})
+    for replica, offset in (reached or {}).items():
+        if replica != event.get("replica_id"):
+            apply_change(cluster, {**place, "change": "replica_end", "replica_id": replica, "offset": offset})
+    woken.clear()
+    apply_change(cluster, event)
+    return ", ".join(dict.fromkeys(woken)) or "nobody"
+
+
+TRACES = sorted({_code(row["trace"]) for table in TABLES if table.columns[0] == "trace" for row in table.rows})
+
+
+@cache
+def _replayed(trace: str) -> tuple[int, Replay]:
+    events = [read_line(line) or {} for line in (pages.ROOT / trace).read_bytes().splitlines()]
+    return events[0]["time_us"], replay([{**event, "seq": seq} for seq, event in enumerate(events)], Config())
+
+
+def _said_of(trace: str) -> list[dict[str, str]]:
+    return [
+        {name: cell for name, cell in row.items() if name != "trace"}
+        for table in TABLES
+        if table.columns[0] == "trace"
+        for row in table.rows
+        if _code(row["trace"]) == trace
+    ]
+
+
+def _milliseconds(at_us: int, begin_us: int) -> str:
+    return f"{(at_us - begin_us) / 1000:g}"
+
+
+def test_every_trace_of_the_folder_is_told_of() -> None:
+    assert sorted(str(path.relative_to(pages.ROOT)) for path in (pages.ROOT / "docs/traces").iterdir()) == TRACES
+
+
+@pytest.mark.parametrize("trace", ["docs/traces/fetch.jsonl", "docs/traces/produce.jsonl"])
+def test_the_requests_of_a_trace_end_as_the_page_says(trace: str) -> None:
+    begin_us, replayed = _replayed(trace)
+
+    def row(outcome: Outcome) -> dict[str, str]:
+        return {
+            "operation": outcome.request_id or "",
+            "kind": outcome.kind,
+            "ended": "expired" if outcome.expired else "completed",
+            "at": _milliseconds(outcome.ended_us, begin_us),
+            "wait": str(outcome.wait_ms),
+            "completed by": outcome.completed_by,
+            "trigger": outcome.trigger or "",
+            "bytes": "" if outcome.bytes is None else str(outcome.bytes),
+        }
+
+    assert [row(outcome) for outcome in replayed.outcomes] == _said_of(trace)
+
+
+def test_the_group_goes_through_the_states_that_the_page_says() -> None:
+    begin_us, replayed = _replayed("docs/traces/group.jsonl")
+    assert [
+        {
+            "at": _milliseconds(change.at_us, begin_us),
+            "from": change.from_state,
+            "to": change.to_state,
+            "reason": change.reason,
+            "members": ", ".join(change.members),
+        }
+        for change in replayed.transitions
+    ] == _said_of("docs/traces/group.jsonl")
+
+
+def test_every_table_of_the_page_was_looked_at() -> None:
+    looked_at = {"word", "field", "change", "trace"}
+    assert [table.headings for table in TABLES if table.columns[0] not in looked_at] == []
+    assert all(re.fullmatch(r"docs/traces/\w+\.jsonl", trace) for trace in TRACES)
