@@ -1,25 +1,26 @@
 """Kafka's own answers to consumer groups: recorded traces and hand-made cases, and how a replay is held against them.
 
 A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request without an answer.
-What the cells are is said in the oracle's README.
+What the cells are is said in `data/README.md`.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-from shared_data import shared
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.group_journal import Answer, GroupJournal, Removal, StateChange
+from tests import recorded
 
 Event = dict[str, Any]
 Row = tuple[str, ...]
+
+_EVENTS = ".events.jsonl"
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,24 @@ class GroupTrace:
 
 def names() -> list[str]:
     """Every recorded trace."""
-    return sorted(path.name.split(".")[0] for path in shared("oracle", "groups").glob("*.events.jsonl.gz"))
+    return list(_every())
+
+
+def lines(name: str) -> Iterator[str]:
+    """A trace's events as they lie in its file; the first is its heading."""
+    return recorded.lines(_every()[name])
 
 
 def load(name: str) -> GroupTrace:
-    return _trace(name, _lines(name, "events.jsonl"), _lines(name, "answers"))
+    events = _every()[name]
+    answers = events.with_name(events.name.removesuffix(_EVENTS) + ".answers")
+    return _trace(name, recorded.lines(events), recorded.lines(answers))
 
 
 def cases() -> list[GroupTrace]:
     """The hand-made cases."""
-    text = shared("oracle", "groups", "cases.txt").read_text(encoding="utf-8")
-    return [_case(block) for block in text.split("## ")[1:]]
+    texts = ("".join(recorded.lines(path)) for path in recorded.every("oracle", "groups", ending="cases.txt").values())
+    return [_case(block) for text in texts for block in text.split("## ")[1:]]
 
 
 def rows(events: Iterable[Event], journal: GroupJournal) -> list[Row]:
@@ -111,9 +119,8 @@ def _removal_row(removal: Removal) -> Row:
     return ("X", str(removal.at_us // 1000), removal.group, removal.member_id, removal.reason)
 
 
-def _lines(name: str, what: str) -> Iterator[str]:
-    with gzip.open(shared("oracle", "groups", f"{name}.{what}.gz"), "rt", encoding="utf-8") as lines:
-        yield from lines
+def _every() -> dict[str, Path]:
+    return recorded.every("oracle", "groups", ending=_EVENTS)
 
 
 def _case(block: str) -> GroupTrace:

@@ -1,18 +1,18 @@
 """Kafka's own answers: the oracle's traces and hand-made cases as events of the contract and comparable rows.
 
-What a line means is said in the oracle's README; here is only the translation.
+What a line means is said in `data/README.md`; here is only the translation.
 """
 
 from __future__ import annotations
 
-import gzip
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from shared_data import shared
-
 from purgatory_udf.outcomes import Gauge, Outcome
+from tests import recorded
 
 Event = dict[str, Any]
 
@@ -54,35 +54,40 @@ class OracleTrace:
 
 def names() -> list[str]:
     """Every recorded trace."""
-    return sorted(path.name.removesuffix(".trace.gz") for path in shared("oracle", "traces").glob("*.trace.gz"))
+    return list(_every())
 
 
 def load(name: str) -> OracleTrace:
-    trace = _translate(_lines(name, "trace"))
-    trace.outcomes = [tuple(line) for line in _lines(name, "outcomes")]
-    trace.gauges = [(int(t), purgatory, int(w), int(d)) for t, purgatory, w, d in _lines(name, "gauges")]
-    trace.purge_interval = 20 if name.startswith("purge20") else 1000
+    path = _every()[name]
+    trace = _translate(_lines(path, "trace"))
+    trace.outcomes = [tuple(line) for line in _lines(path, "outcomes")]
+    trace.gauges = [(int(t), purgatory, int(w), int(d)) for t, purgatory, w, d in _lines(path, "gauges")]
+    interval = re.match(r"purge(\d+)-", path.name)
+    trace.purge_interval = int(interval[1]) if interval else 1000
     return trace
 
 
 def cases() -> list[tuple[str, OracleTrace]]:
     """The hand-made cases, by title."""
     found = []
-    text = shared("oracle", "cases.txt").read_text(encoding="utf-8")
-    for block in text.split("\n== ")[1:]:
-        title, body = block.split("\n", 1)
-        given, expected = body.split("\n--\n", 1)
-        trace = _translate(line.split() for line in given.splitlines())
-        trace.outcomes = [tuple(line.split()) for line in expected.splitlines() if line.strip()]
-        found.append((title, trace))
+    for path in recorded.every("oracle", ending="cases.txt").values():
+        for block in "".join(recorded.lines(path)).split("\n== ")[1:]:
+            title, body = block.split("\n", 1)
+            given, expected = body.split("\n--\n", 1)
+            trace = _translate(line.split() for line in given.splitlines())
+            trace.outcomes = [tuple(line.split()) for line in expected.splitlines() if line.strip()]
+            found.append((title, trace))
     return found
 
 
-def _lines(name: str, what: str) -> Iterator[list[str]]:
-    with gzip.open(shared("oracle", "traces", f"{name}.{what}.gz"), "rt", encoding="utf-8") as lines:
-        for line in lines:
-            if not line.startswith("#"):
-                yield line.rstrip("\n").split("\t")
+def _every() -> dict[str, Path]:
+    return recorded.every("oracle", "traces", ending=".trace")
+
+
+def _lines(path: Path, what: str) -> Iterator[list[str]]:
+    for line in recorded.lines(path.with_suffix(f".{what}")):
+        if not line.startswith("#"):
+            yield line.rstrip("\n").split("\t")
 
 
 def _row(outcome: Outcome, names: dict[str, str]) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import json
 import re
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 from purgatory_udf.contract import Rejection, read_line, read_row
 from purgatory_udf.contract.events import CHANGES, TYPES
 from purgatory_udf.tables import EVENTS
+from tests import oracle_groups
 from tests.contract.examples import DEFAULTS, NEEDS, PARTITION_DEFAULTS, WHOLE, Event
-from tests.shared_data import shared
 
 
 def without(event: Event, path: str) -> Event:
@@ -100,11 +99,10 @@ def test_fields_that_the_contract_does_not_know_are_left_out() -> None:
     assert read_row(event) == WHOLE["fetch"]
 
 
-@pytest.mark.parametrize("name", ["tiny-1", "small-1", "static-1", "slow-1", "initial-1"])
+@pytest.mark.parametrize("name", oracle_groups.names())
 def test_recorded_group_events_are_all_events_but_for_their_heading(name: str) -> None:
-    with gzip.open(shared("oracle", "groups", f"{name}.events.jsonl.gz"), "rt") as lines:
-        heading, *events = map(json.loads, lines)
-    assert len(events) > 100
+    heading, *events = map(json.loads, oracle_groups.lines(name))
+    assert events
     for event in events:
         kept = read_row(event)
         assert {**kept, **event} == kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import threading
@@ -29,8 +28,8 @@ from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.topics import names_in_file
 from purgatory_udf.requestlog.translate import translate
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from tests import recorded
 from tests.kafka.conftest import Send
-from tests.shared_data import shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,8 +80,8 @@ def test_a_topic_is_read_once_to_its_present_end(
 def test_a_topic_of_request_log_lines_is_imported_as_a_log_is(
     bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with gzip.open(shared("traces", "W1-steady", "request-1.log.gz"), "rt") as lines:
-        send("log", [line.rstrip("\n") for line in islice(lines, 400)])
+    lines = recorded.lines(recorded.file("traces", "W1-steady", "request-1.log"))
+    send("log", [line.rstrip("\n") for line in islice(lines, 400)])
     arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "log", "--out", str(tmp_path)]
     assert main.status([*arguments, "--messages", "request-log"]) == 0
     assert capsys.readouterr().out.startswith("input     400 lines of 1 files\n")
@@ -150,7 +149,7 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
     log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
     first = next(one.place.line for one in log if matters(one))
     topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
-    beside = str(shared("traces", RECORDING, "topics.json"))
+    beside = str(recorded.file("traces", RECORDING, "topics.json"))
     options = RequestLogOptions(["lines"], str(tmp_path), topics=beside, hold_ms=8_000)
     for portion in (lines[:2300], [*lines[2300:], "no line of the log", lines[first]]):
         send("lines", portion)
@@ -178,8 +177,8 @@ def _lines_of_three_brokers(each: int) -> list[str]:
     """In the order in which they were written, by the time with which each begins."""
     lines = []
     for broker in (1, 2, 3):
-        with gzip.open(shared("traces", RECORDING, f"request-{broker}.log.gz"), "rt") as log:
-            lines += [line.rstrip("\n") for line in islice(log, each)]
+        log = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
+        lines += [line.rstrip("\n") for line in islice(log, each)]
     return sorted(lines)
 
 

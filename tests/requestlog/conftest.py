@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.shared_data import shared
+from tests import recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,20 +40,23 @@ class Replayed:
 @pytest.fixture(scope="session")
 def piece(tmp_path_factory: pytest.TempPathFactory) -> Piece:
     """The first lines of each broker's log, of one broker unpacked."""
-    recording, folder = shared("traces", "W3-groups-k39"), tmp_path_factory.mktemp("piece")
+    folder = tmp_path_factory.mktemp("piece")
     logs = []
     for broker in BROKERS:
-        with gzip.open(recording / f"request-{broker}.log.gz", "rb") as lines:
-            text = b"".join(islice(lines, LINES))
+        text = "".join(islice(recorded.lines(_recording(f"request-{broker}.log")), LINES)).encode()
         log = folder / (f"request-{broker}.log" if broker == 1 else f"request-{broker}.log.gz")
         log.write_bytes(text if broker == 1 else gzip.compress(text))
         logs.append(log)
-    files = {"topics": "topics.json", "batches": "batches.csv.gz", "isr": "cluster-metadata.txt.gz"}
-    return Piece(logs, [word for option, name in files.items() for word in (f"--{option}", str(recording / name))])
+    files = {"topics": "topics.json", "batches": "batches.csv", "isr": "cluster-metadata.txt"}
+    return Piece(logs, [word for option, name in files.items() for word in (f"--{option}", str(_recording(name)))])
+
+
+def _recording(name: str) -> Path:
+    return recorded.file("traces", "W3-groups-k39", name)
 
 
 def _server_logs() -> list[str]:
-    logs = (shared("traces", "W3-groups-k39", f"server-{broker}.log.gz") for broker in BROKERS)
+    logs = (_recording(f"server-{broker}.log") for broker in BROKERS)
     return [word for log in logs for word in ("--server-log", str(log))]
 
 
@@ -69,7 +72,7 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
     for job, arguments in (
         (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.beside]),
         (replay, ["--events", f"{out}/events", "--no-drain"]),
-        (fidelity, ["--jmx-after", str(shared("traces", "W3-groups-k39", "jmx-after.json.gz")), *_server_logs()]),
+        (fidelity, ["--jmx-after", str(_recording("jmx-after.json")), *_server_logs()]),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as told:
             assert job.main.status([*arguments, "--out", str(out)]) == 0

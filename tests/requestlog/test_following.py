@@ -3,7 +3,6 @@ stays. Times are milliseconds."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,9 +14,9 @@ from purgatory_udf.requestlog.line import read_line
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.topics import names_in_file
 from purgatory_udf.requestlog.translate import context_of, translate
+from tests import recorded
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.requestlog.stepwise import Row, Stepwise
-from tests.shared_data import shared
 
 RECORDING, LINES = "W3-groups-k39", 1_400
 NAMED = Given({T: "t"})
@@ -36,16 +35,16 @@ def _recorded() -> list[Request]:
     """Some 25 s of three brokers, in the order in which they wrote."""
     read = []
     for broker in (1, 2, 3):
-        with gzip.open(shared("traces", RECORDING, f"request-{broker}.log.gz"), "rt") as lines:
-            for number, line in enumerate(islice(lines, LINES)):
-                found = read_line(line, Place(broker, number))
-                if isinstance(found, Request):
-                    read.append(found)
+        lines = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
+        for number, line in enumerate(islice(lines, LINES)):
+            found = read_line(line, Place(broker, number))
+            if isinstance(found, Request):
+                read.append(found)
     return sorted(read, key=lambda one: one.answered_us)
 
 
 def _names() -> Given:
-    return Given(names_in_file(shared("traces", RECORDING, "topics.json")))
+    return Given(names_in_file(recorded.file("traces", RECORDING, "topics.json")))
 
 
 def _portions(log: Sequence[Request], span_us: int) -> Iterable[list[Request]]:
