@@ -30,6 +30,8 @@ DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Any other limit has Spark 4.2 ask every Arrow vector for its size after every row, which nested columns make dear.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
