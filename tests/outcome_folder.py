@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
-from group_timeline import GroupTimeline
 
 from purgatory_udf.columnar.engine import Engine, event_table
 from purgatory_udf.columnar.records import outcome_tables, watch_table
@@ -26,6 +25,7 @@ from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.simulate.closed_loop import Simulated
 from purgatory_udf.simulate.truth import event_rows, request_rows
 from purgatory_udf.tables import TABLES
+from tests.group_timeline import GroupTimeline
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from outcome_folder import story, write_folder
+
+from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import browser
 import pytest
-from outcome_folder import story, write_folder
-from pages import Page
 
 from jobs import audit, explain, metrics, report
 from purgatory_udf.contract import read_row
+from tests import browser
+from tests.answers.pages import Page
+from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import write_deltalake
-from lake import Lake
-from outcome_folder import table_of
 
 from purgatory_udf.metrics.options import MetricsOptions
 from purgatory_udf.metrics.run import Metrics, write_metrics
 from purgatory_udf.metrics.summary import summary
+from tests.lake import Lake
+from tests.outcome_folder import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake import Lake
+
+from tests.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

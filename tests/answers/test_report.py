@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import browser
 import pandas as pd
 import pytest
-from lake import Lake
-from pages import Page, marks
 
 from purgatory_udf.printing import Table
 from purgatory_udf.report import page
 from purgatory_udf.report.charts import charts
 from purgatory_udf.report.pictures import Pictures
 from purgatory_udf.report.run import report_page
+from tests import browser
+from tests.answers.pages import Page, marks
+from tests.lake import Lake
 
 if TYPE_CHECKING:
     from purgatory_udf.metrics.run import Metrics

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lake import Lake
-from outcome_folder import story, write_folder
-from pages import Page, marks
 
 from purgatory_udf.config import load
 from purgatory_udf.errors import UserError
@@ -18,6 +15,9 @@ from purgatory_udf.whatif import HELD_FIXED, replays
 from purgatory_udf.whatif.run import WhatIf, what_if
 from purgatory_udf.whatif.trust import CLIENT, FOLLOWER, SURE
 from purgatory_udf.whatif.variants import Variant, variants
+from tests.answers.pages import Page, marks
+from tests.lake import Lake
+from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from lake import Lake
-from outcome_folder import write_folder, write_simulation
 
 from purgatory_udf.config import load
 from purgatory_udf.run_tables import RunTables
@@ -23,6 +21,8 @@ from purgatory_udf.whatif.closed_loop import Stage
 from purgatory_udf.whatif.pairs import SAME, pairs
 from purgatory_udf.whatif.run import WhatIf, what_if_simulated
 from purgatory_udf.whatif.variants import variants
+from tests.lake import Lake
+from tests.outcome_folder import write_folder, write_simulation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from make_sample import sample
-
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.reference.replay import replay
+from tests.make_sample import sample
 
 SAMPLE = Path(__file__).resolve().parents[2] / "conf" / "sample" / "trace.jsonl"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import oracle_traces
 import pytest
 
 from purgatory_udf.columnar.engine import Engine, event_table, replay
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
+from tests import oracle_traces
 
 
 @pytest.mark.parametrize("name", oracle_traces.names())

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-import trace_strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import replay as reference_replay
+from tests import trace_strategies
 
 Event = dict[str, Any]
 

@@ -6,21 +6,20 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import oracle_traces
 import pytest
-import trace_strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference.timeline import Timeline
 
-from columnar.core_gauges import core_gauges
-from columnar.purgatory_run import PurgatoryRun
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.gauges import GAUGES, at_every_step, gauges
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import replay
+from tests import oracle_traces, trace_strategies
+from tests.columnar.core_gauges import core_gauges
+from tests.columnar.purgatory_run import PurgatoryRun
+from tests.reference.timeline import Timeline
 
 Reading = tuple[int, int, int, int]
 

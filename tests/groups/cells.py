@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
+from tests.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
 
 Event = dict[str, Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from group_timeline import GroupTimeline
 
 from purgatory_udf.config import Config
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
@@ -16,6 +15,7 @@ from purgatory_udf.groups.step import step
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.tables import EVENTS
+from tests.group_timeline import GroupTimeline
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 

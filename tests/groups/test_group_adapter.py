@@ -7,12 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from batches import Event, reference_of
-from group_strategies import GroupTraffic, group_traffic
-from group_timeline import GroupTimeline, operation_line
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stream.groups_by_hand import Groups
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import INT32_MAX, Config
@@ -23,6 +19,10 @@ from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.tables import EVENTS
+from tests.group_strategies import GroupTraffic, group_traffic
+from tests.group_timeline import GroupTimeline, operation_line
+from tests.groups.batches import Event, reference_of
+from tests.stream.groups_by_hand import Groups
 
 _SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cells import every_cell
-from test_group_replay import CONFIG, told, told_by, write_trace
-
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.groups import follow_groups
@@ -16,6 +13,8 @@ from purgatory_udf.stream.queries import delta_stream
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.watch import stop_all
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
+from tests.groups.cells import every_cell
+from tests.groups.test_group_replay import CONFIG, told, told_by, write_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import oracle_groups
 import pytest
-from batches import Batches, in_batches
-from group_strategies import Event, GroupTraffic, group_traffic
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +12,9 @@ from purgatory_udf.groups.gauges import by_purgatory, group_gauges
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import replay
+from tests import oracle_groups
+from tests.group_strategies import Event, GroupTraffic, group_traffic
+from tests.groups.batches import Batches, in_batches
 
 
 def read(batches: Batches, config: Config, first_ms: int, last_ms: int) -> list[Gauge]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from cells import Event, every_cell
 from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.columnar.outcome_rows import outcomes_of
@@ -27,6 +26,7 @@ from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
 from purgatory_udf.stream.survey import Survey, survey
 from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
+from tests.groups.cells import Event, every_cell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from stream.groups_by_hand import Groups
 
 from benchmarks.groups_trace import groups_trace
 from purgatory_udf.columnar.outcome_rows import outcomes_of
@@ -17,6 +16,7 @@ from purgatory_udf.reference.replay import replay
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK
+from tests.stream.groups_by_hand import Groups
 
 Rows = list[tuple[Any, int, bytes]]
 

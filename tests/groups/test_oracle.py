@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import oracle_groups
 import pytest
-from batches import Batches, in_batches, journal_of, reference_of
-from oracle_groups import GroupTrace
+
+from tests import oracle_groups
+from tests.groups.batches import Batches, in_batches, journal_of, reference_of
+from tests.oracle_groups import GroupTrace
 
 CASES = oracle_groups.cases()
 

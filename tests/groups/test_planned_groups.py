@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from batches import in_batches, reference_of
-
 from purgatory_udf.config import Config
 from purgatory_udf.simulate.open_loop.rows import slice_rows
 from purgatory_udf.simulate.open_loop.workload import Workload
+from tests.groups.batches import in_batches, reference_of
 
 OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from group_timeline import GroupTimeline, operation_line
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Config
@@ -17,6 +16,7 @@ from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.step import step
 from purgatory_udf.groups.words import ERRORS
 from purgatory_udf.tables import EVENTS
+from tests.group_timeline import GroupTimeline, operation_line
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from batches import in_batches, reference_of
-from group_strategies import GroupTraffic, group_traffic
-from group_timeline import GroupTimeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
 from purgatory_udf.groups.step import WORTH_COLUMNS
+from tests.group_strategies import GroupTraffic, group_traffic
+from tests.group_timeline import GroupTimeline
+from tests.groups.batches import in_batches, reference_of
 
 
 @settings(max_examples=40, deadline=None)

@@ -8,7 +8,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.reference.cluster import Cluster
 from purgatory_udf.reference.requests import fetch
 from purgatory_udf.reference.topic_partition import TopicPartition
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 BATCH = 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 
 def test_a_creation_waits_for_a_leader_of_every_partition_of_every_topic() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 
 def test_a_deletion_waits_until_every_partitions_low_watermark_reached_its_offset() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.outcomes import Outcome, PartitionOutcome
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 LOST = [
     ("not_leader", "not_leader", "NOT_LEADER_OR_FOLLOWER"),  # case A

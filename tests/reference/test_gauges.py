@@ -5,7 +5,7 @@ from __future__ import annotations
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import Replay
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 Reading = tuple[int, int, int, int]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
+
+from tests.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
 
 # The initial delay.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from group_timeline import ASKS_FOR_AN_ID, GroupTimeline
-
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.clock import Clock
 from purgatory_udf.reference.coordinators import Coordinators
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.group_journal import Answer
+from tests.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
 
 
 def test_the_life_of_a_group_is_told_by_its_operations() -> None:

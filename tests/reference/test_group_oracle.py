@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import oracle_groups
 import pytest
-from oracle_groups import GroupTrace
 
 from purgatory_udf.reference.replay import replay
+from tests import oracle_groups
+from tests.oracle_groups import GroupTrace
 
 CASES = oracle_groups.cases()
 

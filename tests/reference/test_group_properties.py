@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-from group_strategies import GroupTraffic, group_traffic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
 from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.replay import Replay, Replayer, replay
+from tests.group_strategies import GroupTraffic, group_traffic
 
 some = settings(max_examples=60)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
+from tests.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
 
 # Who does not come.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from group_timeline import ASKS_FOR_AN_ID, GroupTimeline
+
+from tests.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
 
 
 def stable_alone(session_ms: int = 10_000) -> GroupTimeline:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
+
+from tests.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
 
 
 def empty() -> GroupTimeline:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import oracle_traces
 import pytest
-from oracle_traces import OracleTrace
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
+from tests import oracle_traces
+from tests.oracle_traces import OracleTrace
 
 CASES = oracle_traces.cases()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.outcomes import Outcome, PartitionOutcome
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 
 def test_a_produce_waits_until_the_high_watermark_has_reached_every_partition() -> None:

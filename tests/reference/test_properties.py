@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import trace_strategies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, replay
+from tests import trace_strategies
 
 Event = dict[str, Any]
 

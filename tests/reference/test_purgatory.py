@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reference.mock_operation import Operation, purgatory
+from tests.reference.mock_operation import Operation, purgatory
 
 
 def test_request_satisfaction_follows_the_events_of_its_key() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
 from purgatory_udf.reference.reaper import Reaper, Reapers
 from purgatory_udf.reference.timer import SystemTimer
-from reference.mock_operation import Operation, purgatory
+from tests.reference.mock_operation import Operation, purgatory
 
 
 def test_a_reaper_wakes_for_the_earliest_bucket_even_an_emptied_one_else_after_200_ms() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 
 def test_the_order_of_the_input_does_not_matter_only_time_and_seq_do() -> None:

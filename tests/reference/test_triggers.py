@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reference.timeline import Timeline
+from tests.reference.timeline import Timeline
 
 LEADER = 1
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_timeline import GroupTimeline
-from reference.timeline import Timeline
 
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.whatif.variants import Variant, variants
+from tests.group_timeline import GroupTimeline
+from tests.reference.timeline import Timeline
 
 
 def fetches(**rules: Any) -> list[str]:

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from played import SMALL, ended, played, second
 
 from purgatory_udf.columnar.engine import Engine, event_table
 from purgatory_udf.columnar.engine import replay as columnar_replay
@@ -16,6 +15,7 @@ from purgatory_udf.contract import read_row
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.load import home, load, names
+from tests.simulate.played import SMALL, ended, played, second
 
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 

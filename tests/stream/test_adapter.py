@@ -6,9 +6,6 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-import trace_strategies
-from columnar.test_core_against_reference import Event, reference
-from groups_by_hand import Groups
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +20,9 @@ from purgatory_udf.outcomes import Outcome
 from purgatory_udf.stream.adapter import Limits, keyed, settling
 from purgatory_udf.stream.buckets import split
 from purgatory_udf.stream.packing import CLOCK, packer
+from tests import trace_strategies
+from tests.columnar.test_core_against_reference import Event, reference
+from tests.stream.groups_by_hand import Groups
 
 _SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

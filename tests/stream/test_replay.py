@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import oracle_traces
 import pyarrow as pa
 import pytest
 
@@ -22,6 +21,7 @@ from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
+from tests import oracle_traces
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
