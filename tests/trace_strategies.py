@@ -154,16 +154,15 @@ class _Writer:
     def _mishap(self) -> Event:
         at_offset = self._one(("last_stable", "log_start", "segment_roll", "truncate"))
         standing = self._one(("online", "online", "not_leader", "offline", "deleted"))
-        return self._one(
-            (
-                lambda: self._change(at_offset, offset=self._offset()),
-                lambda: self._change(at_offset, offset=self._offset()),
-                lambda: self._change(standing),
-                self._leader,
-                lambda: self._change("isr", isr=self._in_sync()),
-                lambda: {"type": "clock"},
-            )
-        )()
+        mishaps: tuple[Callable[[], Event], ...] = (
+            lambda: self._change(at_offset, offset=self._offset()),
+            lambda: self._change(at_offset, offset=self._offset()),
+            lambda: self._change(standing),
+            self._leader,
+            lambda: self._change("isr", isr=self._in_sync()),
+            lambda: {"type": "clock"},
+        )
+        return self._one(mishaps)()
 
     def _leader(self) -> Event:
         return self._change(

@@ -70,7 +70,7 @@ def test_every_difference_is_paired_by_operation(found: WhatIf, story_folder: Pa
     ends = "SELECT operation_id, {} FROM {}"
     what = "wait_ms, completed_by, bytes"
 
-    def all_ends(lake: Lake) -> dict[int, tuple[object, ...]]:
+    def all_ends(lake: Lake) -> dict[int, tuple[Any, ...]]:
         tables = (("completions", "false"), ("expirations", "true"))
         rows = [row for table, expired in tables for row in lake.rows(ends.format(f"{expired}, {what}", table))]
         return {row[0]: row[1:] for row in rows}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -88,14 +88,14 @@ def test_each_variant_is_simulated_once_and_kept(found: WhatIf, said: list[str],
 
 def test_a_variant_equal_to_the_baseline_shows_no_difference(spark: SparkSession, found: WhatIf, out: Path) -> None:
     assert next(found.lines()) == REACTING
-    both = [RunTables(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged")]
-    changes = Counter(row.change for row in pairs(*both, reacting=True).select("change").collect())
+    before, after = (RunTables(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged"))
+    changes = Counter(row.change for row in pairs(before, after, reacting=True).select("change").collect())
     assert changes == {SAME: len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 
 
 def test_clients_that_wait_longer_ask_less_often(found: WhatIf) -> None:
     clients = found.together[0]
-    sent = {(row[0], row[1]): row[2] for row in clients.rows}
+    sent: dict[Any, Any] = {(row[0], row[1]): row[2] for row in clients.rows}
     for name, settings in (("baseline", []), ("patient", PATIENT[1:])):
         simulated = ClosedLoop(SCENARIO, load(None, settings)).run()
         known = {each.operation_id for each in simulated.exchanges}

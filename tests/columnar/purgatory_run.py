@@ -6,6 +6,7 @@ any of its keys completes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -94,7 +95,7 @@ class PurgatoryRun:
             self._frame("key t seq sub", self.walks),
         )
 
-    def _frame(self, names: str, rows: list[tuple[int, ...]]) -> Frame:
+    def _frame(self, names: str, rows: Sequence[tuple[int | None, ...]]) -> Frame:
         columns = np.array(self.random.sample(rows, len(rows)), dtype=np.int64).reshape(-1, len(names.split())).T
         return Frame(dict(zip(names.split(), columns, strict=True)))
 

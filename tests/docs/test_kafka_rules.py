@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ _SAYS_BY_WHAT = {"needless_by", "alive_by"}
 _ERROR = re.compile(r"[A-Z]+(_[A-Z]+)+")
 
 
-def _subclasses(base: type) -> Iterator[type]:
+def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
     for each in base.__subclasses__():
         yield each
         yield from _subclasses(each)

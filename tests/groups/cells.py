@@ -12,7 +12,7 @@ from tests.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
 
 Event = dict[str, Any]
 
-STATIC = {"group_instance_id": "i", "api_version": SKIPS_ASSIGNMENT}
+STATIC: dict[str, Any] = {"group_instance_id": "i", "api_version": SKIPS_ASSIGNMENT}
 
 
 def absent() -> GroupTimeline:

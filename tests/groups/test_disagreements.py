@@ -41,7 +41,7 @@ def found(group: GroupTimeline, recorded: Recorded | None = None) -> list[str]:
     return [f"{row['seq']} {row['disagreement']}: {row['recorded']}, but {row['replayed']}" for row in rows]
 
 
-def alone_and_stable(**recorded: str) -> GroupTimeline:
+def alone_and_stable(**recorded: Any) -> GroupTimeline:
     group = GroupTimeline()
     group.join(1000, "a", **recorded)
     group.sync(4100, "a")

@@ -30,7 +30,7 @@ from tests.groups.cells import Event, every_cell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 Told = tuple[list[Outcome], list[Transition]]
 

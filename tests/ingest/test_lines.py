@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ def zstd(content: bytes) -> bytes:
     return packed + packer.flush()
 
 
-PACKED = {".gz": gzip.compress, ".zst": zstd}
+PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.cluster import Cluster
+from purgatory_udf.reference.fetch import DelayedFetch
 from purgatory_udf.reference.requests import fetch
 from purgatory_udf.reference.topic_partition import TopicPartition
 from tests.reference.timeline import Timeline
@@ -54,7 +55,8 @@ def test_a_consumer_is_read_to_the_high_watermark() -> None:
 
 
 def test_whoever_sent_the_request_is_told_when_it_is_answered() -> None:
-    made, answered = cluster(), []
+    made = cluster()
+    answered: list[DelayedFetch] = []
     (event,) = Timeline().fetch(1, "f", 10, 500, {"a": 0}, replica_id=2).events
     waiting = fetch(made, event, answered.append)
     assert answered == []

@@ -66,9 +66,9 @@ class Stepwise:
             if at < stretch.until_us:
                 event = json.loads(row["event"])
                 event["time_us"] = at
-                for one in offsets:
-                    event["partitions"][one["slot"]]["base_offset"] = one["base"]
-                    event["partitions"][one["slot"]]["last_offset"] = one["end"] - 1
+                for told in offsets:
+                    event["partitions"][told["slot"]]["base_offset"] = told["base"]
+                    event["partitions"][told["slot"]]["last_offset"] = told["end"] - 1
                 event["line"] = row["line"]
                 events.append((_place({**row, "time_us": at}), event))
             elif row["settled"]:

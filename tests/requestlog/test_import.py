@@ -35,7 +35,7 @@ MOST_APART = (0.9, 10.0)
 
 def _rows(out: Path, table: str) -> Rows:
     rows: Rows = DeltaTable(str(out / table)).to_pyarrow_table().to_pylist()
-    return sorted(rows, key=lambda row: row.get("operation_id", row.get("seq")))
+    return sorted(rows, key=lambda row: int(row["operation_id"] if "operation_id" in row else row["seq"]))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tests.requestlog.lines import START_US, us
 NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7
 NO_REPLICA, THIS, OTHER, THIRD = -1, 1, 2, 3
 
+Facts = list[Fact]
+
 
 def _append(at: float, base: int = -1, end: int = -1, line: int = -1, **more: Any) -> Append:
     """Handled from `at` on for 1 ms; a line makes it a produce."""
@@ -35,7 +37,7 @@ def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, ep
 
 
 def _told(
-    facts: Iterable[Fact], *changes: Change, unfenced: Iterable[Unfenced] = ()
+    facts: Facts, *changes: Change, unfenced: Iterable[Unfenced] = ()
 ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Events in time order, and what the report counts."""
     report = Report()
@@ -61,7 +63,7 @@ def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_l
 
 
 def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_yet() -> None:
-    facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, NO_REPLICA, 1), _asked(21, OTHER, 1)]
+    facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, NO_REPLICA, 1), _asked(21, OTHER, 1)]
     told, counts = _told(facts, _led(0))
     assert told[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
     assert counts["high_watermark_proven"] == 1
@@ -74,20 +76,20 @@ def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_
 )
 def test_the_high_watermarks_in_answers_date_a_follower_s_offset(sights: list[tuple[float, int]], when: int) -> None:
     moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
-    seen = [Sight(us(at), us(at), offset) for at, offset in sights]
+    seen: Facts = [Sight(us(at), us(at), offset) for at, offset in sights]
     told, _ = _told([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
     assert told[-1] == (when, "replica_end", OTHER, 1)
 
 
 def test_a_high_watermark_below_an_offset_says_nothing_of_one_follower_while_another_may_hold_it_back() -> None:
     moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
-    others = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
+    others: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
     told, _ = _told([_append(10, 0, 1, line=1), *others, moved, Sight(us(28), us(28), 0)], _led(0))
     assert told[-1] == (26, "replica_end", OTHER, 1)
 
 
 def test_an_in_sync_set_that_shrinks_counts_when_the_metadata_has_come() -> None:
-    facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(12, THIRD, 0), _asked(20, OTHER, 1)]
+    facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(12, THIRD, 0), _asked(20, OTHER, 1)]
     told, _ = _told(facts, _led(0, (THIS, OTHER, THIRD)), _led(30))
     assert told[-1] == (90, "isr", [THIS, OTHER])
 
@@ -127,7 +129,7 @@ def test_a_request_that_no_follower_confirms_appends_nothing() -> None:
 
 
 def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one() -> None:
-    facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _asked(40, OTHER, 8)]
+    facts: Facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _asked(40, OTHER, 8)]
     told, counts = _told(facts)
     assert [one for one in told if one[1] == "log_end"] == [
         (10, "log_end", 0),
@@ -162,14 +164,14 @@ def test_who_takes_over_leads_from_the_metadata_on_or_from_the_first_that_it_ser
 
 
 def test_a_leader_that_was_stopped_learns_that_it_leads_no_more_when_it_goes_on() -> None:
-    facts = [_asked(5, OTHER, 0), Trouble(us(9_000), NOT_LEADER)]
+    facts: Facts = [_asked(5, OTHER, 0), Trouble(us(9_000), NOT_LEADER)]
     told, _ = _told(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
     assert told[-1] == (9_000, "not_leader")
 
 
 def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the_first_that_it_lets_go() -> None:
-    both = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
-    late = [*both, _append(10, 0, 1, line=1), Trouble(us(300), TIMED_OUT)]
+    both: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
+    late: Facts = [*both, _append(10, 0, 1, line=1), Trouble(us(300), TIMED_OUT)]
     told, _ = _told(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
     assert told[-1] == (300, "isr", [THIS, OTHER])
     told, _ = _told([*late, _append(20, 1, 2, line=2, answered_us=us(340))], _led(0, (THIS, OTHER, THIRD)), _led(100))
@@ -208,7 +210,12 @@ def test_who_served_followers_before_anybody_reported_another_leader_led_until_t
 
 
 def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
-    facts = [_asked(5, OTHER, 0), _append(10, 0, 1, line=1), Trouble(us(40), NOT_LEADER), _append(60, 1, 2, line=2)]
+    facts: Facts = [
+        _asked(5, OTHER, 0),
+        _append(10, 0, 1, line=1),
+        Trouble(us(40), NOT_LEADER),
+        _append(60, 1, 2, line=2),
+    ]
     told, counts = _told(facts)
     assert [one[:2] for one in told if one[1] in ("leader", "not_leader", "online")] == [
         (5, "leader"),
@@ -219,7 +226,7 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
 
 
 def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> None:
-    facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
+    facts: Facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
     told, _ = _told(facts, _led(0))
     assert told[-1] == (12, "log_start", 4)
 
@@ -231,6 +238,6 @@ def test_where_nobody_follows_an_append_ends_at_the_high_watermark_of_an_answer(
 
 
 def test_a_reader_that_waits_for_what_others_had_before_proves_nothing() -> None:
-    facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), Sight(us(25), us(26), 1)]
+    facts: Facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), Sight(us(25), us(26), 1)]
     again = Try(us(50), NO_REPLICA, 0, barren=True)
     assert _told([*facts, again], _led(0)) == _told(facts, _led(0))

@@ -208,6 +208,7 @@ def test_a_quota_delays_answers_and_the_delay_is_no_wait_in_the_purgatory() -> N
     assert throttled
     for exchange in throttled:
         if exchange.received_us is not None:
+            assert exchange.answered_us is not None
             assert exchange.received_us - exchange.answered_us >= exchange.throttle_ms * 1000
     waits = Counter(one.wait_ms for one in simulated.truth.outcomes if one.kind == "produce")
     assert waits == {0: len(events(simulated, "produce"))}

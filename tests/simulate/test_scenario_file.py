@@ -87,7 +87,8 @@ def test_an_unknown_name_lists_the_scenarios() -> None:
 def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
     scenario = load("steady")
     counts = [
-        [one.count for one in (*scaled.producers, *scaled.consumers)] for scaled in map(scenario.scaled, (2, 0.01))
+        [*(one.count for one in scaled.producers), *(one.count for one in scaled.consumers)]
+        for scaled in map(scenario.scaled, (2, 0.01))
     ]
     assert counts == [[8, 4, 6, 4], [1, 1, 1, 1]]
 

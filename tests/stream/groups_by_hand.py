@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
+from pyspark.sql import Row
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import StructType
 
@@ -58,7 +59,7 @@ class Groups:
         self.calls += 1
         known = key in self.values
         state = GroupState(
-            optionalValue=self.values.get(key),
+            optionalValue=cast("Row", self.values.get(key)),
             batchProcessingTimeMs=0,
             eventTimeWatermarkMs=self.watermark_ms,
             timeoutConf=GroupStateTimeout.NoTimeout if self.delay_ms is None else GroupStateTimeout.EventTimeTimeout,
