@@ -47,4 +47,11 @@ def parts_of_sessions(fetches: Iterable[tuple[str, Request]], context: Context, 
                 yield Parts(broker, [], [], malformed(request, error))
             else:
                 yield Parts(broker, [operation] if operation else [], facts)
+                yield from copies_of(reader)
         yield Parts(broker, [], reader.finish())
+
+
+def copies_of(reader: SessionReader) -> Iterator[Parts]:
+    """What the reader has found out about the follower's own broker."""
+    for broker, fact in reader.copied():
+        yield Parts(broker, [], [fact])

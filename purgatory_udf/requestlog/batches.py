@@ -43,6 +43,11 @@ class BatchIndex:
     def __init__(self, batches: Iterable[Batch]) -> None:
         self.batches = sorted(set(batches))
 
+    def between(self, base: int, end: int) -> list[Batch]:
+        """The batches that lie in [base, end)."""
+        place = bisect_left(self.batches, base, key=lambda batch: batch.base)
+        return [one for one in self.batches[place : place + MOST_BATCHES] if one.last < end]
+
     def run(self, base: int, size: int) -> list[Batch]:
         """The batches that one request of `size` bytes wrote from `base` on; none if no batch begins there.
 

@@ -50,6 +50,8 @@ class Fetch:
     session_epoch: int
     partitions: list[FetchedPartition]
     forgotten: list[Key]
+    # A consumer that says where it is: it may be sent to a follower near it.
+    racked: bool = False
 
 
 @dataclass(slots=True)
@@ -140,6 +142,7 @@ def fetch_of(body: dict[str, Any]) -> Fetch:
         session_epoch=int(body.get("sessionEpoch", -1)),
         partitions=listed,
         forgotten=forgotten,
+        racked=bool(body.get("rackId")),
     )
 
 

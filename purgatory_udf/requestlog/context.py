@@ -24,7 +24,9 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 @dataclass(slots=True)
 class Context:
-    """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread."""
+    """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread.
+    `follower_reads`: some consumer names its rack, so that it may read from a follower.
+    """
 
     names: dict[str, str] = field(default_factory=dict)
     changes: dict[Key, list[Change]] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class Context:
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     partition_counts: dict[str, int] = field(default_factory=dict)
     classic_brokers: frozenset[int] = frozenset()
+    follower_reads: bool = False
     span_us: tuple[int, int] = (0, 2**62)
 
     def name(self, topic: str) -> str:
@@ -54,13 +57,14 @@ def build_context(
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
     asked: Mapping[str, int] = NOTHING,
+    follower_reads: bool = False,
 ) -> Context:
     """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
     topic (or its id) followers have asked for."""
     told = Telling()
     for request in telling:
         told.read(request)
-    return context_from(told, given, span_us, classic_brokers, asked)
+    return context_from(told, given, span_us, classic_brokers, asked, follower_reads)
 
 
 def context_from(
@@ -69,6 +73,7 @@ def context_from(
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
     asked: Mapping[str, int] = NOTHING,
+    follower_reads: bool = False,
     unnamed: Iterable[str] = (),
 ) -> Context:
     """`unnamed` are ids that stand for their topics, whatever name is told of them. `told` is used up."""
@@ -82,6 +87,7 @@ def context_from(
         transactions=told.transactions,
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
+        follower_reads=follower_reads,
     )
     told.changes = [*given.cluster.changes, *told.changes]
     context.changes = told.changes_by_partition(context.name)

@@ -110,7 +110,18 @@ class Trim:
     offset: int
 
 
-Fact = Append | Position | Sight | Try | Delivery | Trouble | Trim
+@dataclass(slots=True)
+class Copied:
+    """This replica, a follower, had copied [base, end), of `bytes`, and knew its high watermark."""
+
+    at_us: int
+    base: int
+    end: int
+    bytes: int
+    high_watermark: int
+
+
+Fact = Append | Position | Sight | Try | Delivery | Trouble | Trim | Copied
 
 
 @dataclass(slots=True)
@@ -128,6 +139,7 @@ class PartitionFacts:
     deliveries: list[Delivery] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
+    copies: list[Copied] = field(default_factory=list)
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
@@ -138,7 +150,7 @@ class PartitionFacts:
         for kind in (made.positions, made.follower_tries, made.consumer_tries):
             kind.sort(key=lambda one: (one.at_us, one.replica, one.offset))
         made.sights.sort(key=lambda one: (one.until_us, one.offset))
-        for other in (made.deliveries, made.troubles, made.trims):
+        for other in (made.deliveries, made.troubles, made.trims, made.copies):
             other.sort(key=lambda one: one.at_us)
         return made
 
@@ -158,6 +170,14 @@ class PartitionFacts:
                 self.troubles.append(fact)
             case Trim():
                 self.trims.append(fact)
+            case Copied():
+                self.copies.append(fact)
+
+    @property
+    def only_copied(self) -> bool:
+        """Whether nobody asked this broker for anything: what it has copied then tells nothing."""
+        asked = (self.appends, self.positions, self.follower_tries, self.consumer_tries, self.troubles, self.trims)
+        return bool(self.copies) and not any(asked)
 
     @property
     def first_us(self) -> int:

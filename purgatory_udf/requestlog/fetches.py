@@ -9,13 +9,16 @@ from typing import Any
 from purgatory_udf.requestlog import error_codes as errors
 from purgatory_udf.requestlog.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.facts import Delivery, Fact, Key, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.copies import Copies
+from purgatory_udf.requestlog.facts import Copied, Delivery, Fact, Key, Position, Sight, Trouble, Try
 from purgatory_udf.requestlog.handling import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US, read_and_wake
 from purgatory_udf.requestlog.operation import Operation, operation
 from purgatory_udf.requestlog.recorded import recorded_fetch
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.sessions import FetchInForce, Session
+
+CopiedFact = tuple[Key, Copied]
 
 READ_COMMITTED = 1
 NEVER = 2**62
@@ -35,6 +38,8 @@ class SessionReader:
         self._tries: dict[Key, Try] = {}
         # When the answer before was read: what a follower has, it had from there.
         self._read_us = NEVER
+        self._copies = Copies()
+        self._copied: list[tuple[int, CopiedFact]] = []
 
     def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
         asked, answered = fetch_of(request.body), fetch_answer_of(request.answer)
@@ -62,6 +67,9 @@ class SessionReader:
             *self._sights(request, asked, answered),
         ]
         self._read_us = request.answered_us if request.remote_us else request.local_us
+        if asked.replica_id >= 0 and self._context.follower_reads:
+            for (topic, partition), copied in self._copies.fetch(request, read, answered):
+                self._copied.append((asked.replica_id, ((self._context.name(topic), partition), copied)))
         recorded = recorded_fetch(request, asked, answered)
         recorded.complete = in_force.complete
         event = {
@@ -76,6 +84,11 @@ class SessionReader:
         }
         return operation(request, event, recorded), facts
 
+    def copied(self) -> Iterator[tuple[int, CopiedFact]]:
+        """What the fetches read since the last call have shown of their follower's own log: (broker, fact)."""
+        copied, self._copied = self._copied, []
+        yield from copied
+
     def finish(self) -> list[tuple[Key, Fact]]:
         last, self._tries = self._tries, {}
         return list(last.items())
@@ -87,6 +100,7 @@ class SessionReader:
             "complete": self._session.complete,
             "tries": [[*key, *astuple(one)] for key, one in self._tries.items()],
             "read_us": self._read_us,
+            "copies": self._copies.snapshot(),
         }
 
     @classmethod
@@ -97,6 +111,7 @@ class SessionReader:
         reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
         reader._tries = {(topic, partition): Try(*one) for topic, partition, *one in state["tries"]}
         reader._read_us = state["read_us"]
+        reader._copies = Copies.resumed(state["copies"])
         return reader
 
     def _key(self, one: FetchedPartition) -> Key:

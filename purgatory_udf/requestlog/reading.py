@@ -52,6 +52,7 @@ class Tally:
     partitions: dict[str, int] = field(default_factory=dict)
 
     def asked(self, fetch: Fetch) -> None:
+        self.counts["racked"] += fetch.racked
         if fetch.replica_id >= 0:
             for one in fetch.partitions:
                 self.partitions[one.topic] = max(one.partition + 1, self.partitions.get(one.topic, 0))

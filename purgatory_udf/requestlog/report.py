@@ -21,6 +21,7 @@ CAUSES = {
     "session_partial": "fetches of a session that began before the log: only partitions listed since are known",
     "session_error": "fetches answered with a session error: no partition was read",
     "left_out_partition": "partitions of a fetch that the broker left out (unknown topic id, no right to read)",
+    "racked": "fetches of consumers that name their rack, and so may read from followers",
     "end_from_batches": "appends whose last offset is in --batches",
     "end_from_offsets": "appends whose last offset follows from the next base offset or a follower's offset",
     "end_supposed": "appends after which nothing was seen any more: taken as one record",

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import pyarrow as pa
 
-from purgatory_udf.requestlog.facts import Append, Delivery, Fact, Key, Position, Sight, Trim, Trouble, Try
+from purgatory_udf.requestlog.facts import Append, Copied, Delivery, Fact, Key, Position, Sight, Trim, Trouble, Try
 from purgatory_udf.requestlog.operation import Operation
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.tables import EVENTS
@@ -100,7 +100,7 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _FACTS: dict[str, type[Fact]] = {
-    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivery, Trouble, Trim)
+    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivery, Trouble, Trim, Copied)
 }
 _TYPES = {name: get_type_hints(kind) for name, kind in _FACTS.items()}
 _NUMBERS = {

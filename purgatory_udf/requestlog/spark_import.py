@@ -82,7 +82,7 @@ def ingest_request_log(
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
         placed, counts, asked = _placed(spark, read)
-        context = _context(placed, given, asked)
+        context = _context(placed, given, asked, bool(counts.counts["racked"]))
         parts = keep("parts", _parts(spark, placed, context))
         say("rebuilding the logs of the partitions")
         changes = keep("changes", _changes(spark, parts, context))
@@ -136,7 +136,7 @@ def _requests(placed: DataFrame) -> DataFrame:
     return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
 
 
-def _context(placed: DataFrame, given: Given, asked: Mapping[str, int]) -> Context:
+def _context(placed: DataFrame, given: Given, asked: Mapping[str, int], racked: bool) -> Context:
     requests = _requests(placed)
     span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
     telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
@@ -144,7 +144,9 @@ def _context(placed: DataFrame, given: Given, asked: Mapping[str, int]) -> Conte
     votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(share).where("share > 0.5")
     classic = [row.broker for row in votes.collect()]
     first, last = (span[0] or 0, span[1] or 0) if span else (0, 0)
-    return build_context((rows.request_of(row.asDict()) for row in telling), given, (first, last), classic, asked)
+    return build_context(
+        (rows.request_of(row.asDict()) for row in telling), given, (first, last), classic, asked, racked
+    )
 
 
 def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog import standing
-from purgatory_udf.requestlog.facts import Append, PartitionFacts, Position, Trim
+from purgatory_udf.requestlog.facts import Append, Copied, PartitionFacts, Position, Trim
 from purgatory_udf.requestlog.replica import Replica
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.returning import State
@@ -37,6 +37,8 @@ class Sweep:
         self._stretch = stretch
         self._replica = Replica(facts.broker)
         self._standing = standing.UNKNOWN
+        # Consumers read here, and another broker leads.
+        self._follows = False
         self._log_starts: dict[int, int] = {}
         self._low = 0
         self._transactional = False
@@ -47,6 +49,7 @@ class Sweep:
         return {
             "replica": self._replica.snapshot(),
             "standing": self._standing,
+            "follows": self._follows,
             "log_starts": list(map(list, self._log_starts.items())),
             "low": self._low,
             "transactional": self._transactional,
@@ -59,6 +62,7 @@ class Sweep:
         sweep = cls(facts, report, stretch)
         sweep._replica = Replica.resumed(facts.broker, state["replica"])
         sweep._standing = state["standing"]
+        sweep._follows = state["follows"]
         sweep._log_starts = dict(map(tuple, state["log_starts"]))
         sweep._low = state["low"]
         sweep._transactional = state["transactional"]
@@ -74,6 +78,7 @@ class Sweep:
             *((one.check_us, APPENDED, number, one) for number, one in enumerate(appends)),
             *((one.wake_us, REACHED, number, one) for number, one in enumerate(positions)),
             *((one.at_us, REACHED, len(positions) + number, one) for number, one in enumerate(trims)),
+            *((one.at_us, REACHED, number, one) for number, one in enumerate(self._facts.copies)),
         ]
         moments.sort(key=lambda one: one[:3])
         if self._replica.end is None and start_us < self._stretch.until_us:
@@ -91,6 +96,8 @@ class Sweep:
                     yield from self._position(at, what)
                 case Trim():
                     yield from self._trim(at, what.offset)
+                case Copied():
+                    yield from self._copied(at, what)
 
     def _say(self, at: int, rank: int, **fields: Any) -> Timed:
         at = self._stretch.within(at)
@@ -126,6 +133,7 @@ class Sweep:
             self._replica.derive()
             yield from self._stabilised(at)
         self._standing = standing.after(self._standing, fields)
+        self._follows = fields["change"] == "online" and bool(self._facts.copies)
         yield self._say(at, STATE, **fields)
 
     def _append(self, at: int, append: Append) -> Iterator[Timed]:
@@ -140,9 +148,16 @@ class Sweep:
         if at != append.event_us:
             yield self._say(at, APPENDED, change="log_end", offset=append.end, bytes=append.bytes)
 
+    def _copied(self, at: int, copied: Copied) -> Iterator[Timed]:
+        """What a follower has learnt of the high watermark."""
+        if self._follows and self._replica.state(copied.high_watermark):
+            yield from self._stabilised(at)
+            yield self._say(at, REACHED, change="high_watermark", offset=copied.high_watermark)
+
     def _position(self, at: int, position: Position) -> Iterator[Timed]:
         if position.replica < 0:
-            if self._replica.state(position.offset):
+            # What a consumer asks of a follower it may have read elsewhere before.
+            if not self._follows and self._replica.state(position.offset):
                 self._report.count("high_watermark_proven")
                 yield from self._stabilised(at)
                 yield self._say(at, REACHED, change="high_watermark", offset=position.offset)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.context import Context
+from purgatory_udf.requestlog.copies import copied_appends, place_copies, served_as_follower
 from purgatory_udf.requestlog.facts import Append, PartitionFacts
 from purgatory_udf.requestlog.leadership import states
 from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_offsets
@@ -45,25 +46,31 @@ def build_timeline(
 ) -> Timeline:
     """The events of the stretch. `before` is the `sweep` of the timeline of the stretch before."""
     key = (facts.topic, facts.partition)
+    sweep = Sweep.resumed(facts, report, stretch, before) if before else Sweep(facts, report, stretch)
+    if facts.only_copied:
+        return Timeline(sweep=sweep.snapshot())
     first_us = facts.first_us
-    leadership = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
+    led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
+    leadership = served_as_follower(facts, led)
+    place_copies(facts.copies, facts.sights)
     appends = _appends(facts, context, leadership, report)
     place_appends(appends, facts.positions, facts.follower_tries)
     place_positions(facts.positions, facts.sights, facts.consumer_tries)
     place_by_sight(facts.positions, facts.sights)
     start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
-    sweep = Sweep.resumed(facts, report, stretch, before) if before else Sweep(facts, report, stretch)
     events = list(sweep.run(leadership, appends, start_us))
     return Timeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
 def _appends(facts: PartitionFacts, context: Context, leadership: Sequence[State], report: Report) -> list[Append]:
-    """None at a broker that never leads: its requests are turned away, whatever its log holds."""
+    """At a broker that never leads, what it has copied, if consumers read there; else none: requests are turned away,
+    whatever its log holds."""
     leads = any(state.fields["change"] == "leader" for state in leadership)
-    if not leads and not any(one.base >= 0 for one in facts.appends):
-        return []
-    classic = facts.broker in context.classic_brokers
     batches = context.batches.get((facts.topic, facts.partition))
+    if not leads and not any(one.base >= 0 for one in facts.appends):
+        served = any(state.fields["change"] == "online" for state in leadership)
+        return list(copied_appends(facts, batches or (), context.transactions)) if served else []
+    classic = facts.broker in context.classic_brokers
     if batches is None and not context.batches:
         return appends_from_offsets(facts, classic, report)
     return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)

@@ -88,7 +88,8 @@ def context_of(log: Sequence[Request], given: Given) -> Context:
             with suppress(*MALFORMED):
                 tally.asked(fetch_of(one.body))
     telling = (one for one in log if one.api in TELLING)
-    return build_context(telling, given, span, classic_brokers(log), tally.partitions)
+    racked = bool(tally.counts["racked"])
+    return build_context(telling, given, span, classic_brokers(log), tally.partitions, racked)
 
 
 def classic_brokers(log: Iterable[Request]) -> set[int]:

@@ -120,7 +120,10 @@ def fetched(
     wait: int = 500,
     min_bytes: int = 1,
     parts_at: int | None = None,
+    high_watermark: int = 0,
+    rack: str | None = None,
     client: str = "c",
+    broker: int = 1,
     **times: Any,
 ) -> str:
     """A fetch of {partition: offset}, answered with {partition: bytes}, whose answer was sent at that time."""
@@ -142,6 +145,8 @@ def fetched(
         ],
         "forgottenTopicsData": [{"topicId": T, "partitions": list(forgotten)}] if forgotten else [],
     }
+    if rack is not None:
+        asked["rackId"] = rack
     if replica >= 0:
         asked["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
     parting = {"divergingEpoch": {"epoch": 0, "endOffset": parts_at}} if parts_at is not None else {}
@@ -152,10 +157,16 @@ def fetched(
             {
                 "topicId": T,
                 "partitions": [
-                    {"partitionIndex": one, "errorCode": 0, "highWatermark": 0, "recordsSizeInBytes": size} | parting
+                    {
+                        "partitionIndex": one,
+                        "errorCode": 0,
+                        "highWatermark": high_watermark,
+                        "recordsSizeInBytes": size,
+                    }
+                    | parting
                     for one, size in (got or {}).items()
                 ],
             }
         ],
     }
-    return written(at, body("FETCH", asked, answered, client=client, **times))
+    return written(at, body("FETCH", asked, answered, client=client, **times), broker)

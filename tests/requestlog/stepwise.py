@@ -32,6 +32,7 @@ class Stepwise:
     held: list[Request] = field(default_factory=list)
     kept: list[Row] = field(default_factory=list)
     late: int = 0
+    _racked: bool = False
 
     def step(self, requests: Sequence[Request]) -> list[Row]:
         known = [one for one in requests if matters(one)]
@@ -45,7 +46,8 @@ class Stepwise:
         for one in fresh:
             if one.api == "FETCH":
                 tally.asked(fetch_of(one.body))
-        context = self.carried.context(telling, self.given, _votes(self.held))
+        self._racked |= bool(tally.counts["racked"])
+        context = self.carried.context(telling, self.given, _votes(self.held), self._racked)
         parts = list(requests_apart(self._others(), context, stretch.until_us))
         parts += sessions_apart(self._fetches(), context, stretch.until_us)
         facts = [{**row, "settled": True} for row in self.kept if row["part"] == kinds.FACT]

@@ -39,13 +39,13 @@ class Carried:
         """What a step settles whose newest line was answered at `newest_us`."""
         return Stretch(self.until_us, max(self.until_us, newest_us - hold_us))
 
-    def context(self, telling: Iterable[Request], given: Given, votes: Votes) -> Context:
+    def context(self, telling: Iterable[Request], given: Given, votes: Votes, racked: bool) -> Context:
         """As far as is known: `telling` and `votes` are of all requests that are not settled yet."""
         told = Telling.resumed(self.told)
         for request in telling:
             told.read(request)
         own_thread = [broker for broker, (own, all_) in self._summed(votes).items() if own * 2 > all_]
-        return context_from(told, given, (self.first_us, self.last_us), own_thread, self.asked, self.nameless)
+        return context_from(told, given, (self.first_us, self.last_us), own_thread, self.asked, racked, self.nameless)
 
     def settle(
         self, until_us: int, telling: Iterable[Request], votes: Votes, topics: Iterable[str], context: Context

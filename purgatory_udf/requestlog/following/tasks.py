@@ -8,7 +8,7 @@ from copy import copy
 from itertools import groupby
 from typing import Any
 
-from purgatory_udf.requestlog.apart import Parts, parts_of
+from purgatory_udf.requestlog.apart import Parts, copies_of, parts_of
 from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts
 from purgatory_udf.requestlog.fetches import SessionReader
@@ -90,7 +90,8 @@ def _session(
             # What is read from here on is read again, and counted then.
             reader.report = Report()
         seen_us = request.start_us
-        yield from _settled(_read(reader, request), settled, reader.report)
+        for parts in [_read(reader, request), *copies_of(reader)]:
+            yield from _settled(parts, settled, reader.report)
     if settled and seen_us >= until_us - SESSION_IDLE_US:
         yield _state(broker, session, reader, seen_us)
     yield from _settled(Parts(broker, [], reader.finish()), False, reader.report)

@@ -1,0 +1,131 @@
+"""Consumers that read from followers (KIP-392): a follower's own high watermark comes from its leader's log.
+
+Kafka: `ReplicaFetcherThread.processPartitionData` sets it and `.completeDelayedFetchRequests` tries who waits for it
+(KAFKA-14334); `FetchParams.fetchOnlyLeader` says who may be served. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.requestlog.batches import Batch, batches_in_file
+from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, cluster_in_file
+from purgatory_udf.requestlog.context import Given
+from purgatory_udf.requestlog.files import open_text
+from purgatory_udf.requestlog.line import read_line
+from purgatory_udf.requestlog.request import Place, Request
+from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.requestlog.translate import Translation, translate
+from tests.requestlog.lines import START_US, T, fetched, requests, us
+from tests.requestlog.stepwise import Stepwise
+from tests.shared_data import shared
+
+LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
+FIRST, SECOND = Batch(10, 12, 60, us(1), False, False, -1), Batch(13, 13, 40, us(1), False, False, -1)
+GIVEN_ALL = Given({T: "t"}, Cluster(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})
+
+# Broker 2 follows broker 1, from which it has all below 10. One answer brings two batches (to 14), of which the leader
+# does not yet know that broker 2 has them; the next answer says so. A consumer waits at broker 2 for both.
+FOLLOWER = [
+    fetched(6, {0: 10}, {}, epoch=0, granted=7, remote=4, replica=2, client="f"),
+    fetched(20, {0: 10}, {0: 100}, session=7, epoch=1, remote=8, replica=2, client="f", high_watermark=10),
+    fetched(30, {0: 14}, {0: 0}, session=7, epoch=2, remote=1, replica=2, client="f", high_watermark=14),
+    fetched(60, {}, session=7, epoch=3, remote=20, replica=2, client="f"),
+]
+CONSUMER = fetched(
+    60, {0: 10}, {0: 100}, rack="b", client="reader", broker=2, remote=38, min_bytes=100, high_watermark=14
+)
+
+
+def _ended(translation: Translation) -> list[tuple[str, int, str]]:
+    """(client, broker, how the replay ends it, if at another time than it came)."""
+    ended = {one.operation_id: one for one in replay(translation.events, Config()).outcomes}
+    return [
+        (one.client_id or "", one.broker, f"{one.completed_by} {(one.ended_us - START_US) / 1000:g}")
+        for one in ended.values()
+        if one.watched
+    ]
+
+
+def test_a_followers_high_watermark_is_what_its_leader_answered_once_it_has_taken_that_in() -> None:
+    found = translate(requests([*FOLLOWER, CONSUMER]), GIVEN_ALL)
+    said = [
+        ((event["time_us"] - START_US) / 1000, event["change"], event.get("offset"), event.get("bytes"))
+        for event in found.events
+        if event["type"] == "partition" and event["broker"] == 2
+    ]
+    # Answers were sent at 20 and 30, the fetches after them came at 28 and 39: three quarters of the way.
+    assert [one[1:] for one in said[:2]] == [("online", None, None), ("log_end", 10, 0)]
+    assert said[2:] == [
+        (26.0, "log_end", 13, 60),
+        (26.0, "log_end", 14, 40),
+        (26.0, "high_watermark", 10, None),
+        (36.75, "high_watermark", 14, None),
+    ]
+
+
+def test_a_fetch_waits_at_a_follower_until_that_followers_high_watermark_lets_it_read() -> None:
+    assert ("reader", 2, "min_bytes 36.75") in _ended(translate(requests([*FOLLOWER, CONSUMER]), GIVEN_ALL))
+
+
+def test_an_answer_at_the_follower_shows_what_it_had_learnt_by_then() -> None:
+    answered = fetched(
+        33, {0: 10}, {0: 100}, rack="b", client="reader", broker=2, remote=11, min_bytes=100, high_watermark=14
+    )
+    assert ("reader", 2, "min_bytes 32.9") in _ended(translate(requests([*FOLLOWER, answered]), GIVEN_ALL))
+
+
+def test_where_no_consumer_is_served_a_follower_turns_fetches_away_as_before() -> None:
+    found = translate(requests(FOLLOWER), GIVEN_ALL)
+    assert [event for event in found.events if event["broker"] == 2] == []
+
+
+LEAST_ALIKE = 99.8
+
+
+@pytest.fixture(scope="module")
+def recording() -> tuple[list[Request], Given]:
+    """Three consumers that read from the nearest replica, one that cannot, and one that asks in vain."""
+    name, log = "W6-follower-reads", []
+    for broker in (1, 2, 3):
+        with open_text(shared("traces", name, f"request-{broker}.log.gz")) as lines:
+            read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
+        log += [one for one in read if isinstance(one, Request)]
+    beside = [shared("traces", name, file) for file in ("topics.json", "cluster-metadata.txt.gz", "batches.csv.gz")]
+    return log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))
+
+
+def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[list[Request], Given]) -> None:
+    found = translate(*recording)
+    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    counts: Counter[tuple[str, str]] = Counter()
+    for seq, recorded in found.recorded.items():
+        if recorded.kind == "consumer fetch":
+            end = ended[seq]
+            replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
+            counts[recorded.outcome, replayed] += 1
+    alike = 100 * sum(n for (recorded, replayed), n in counts.items() if recorded == replayed) / counts.total()
+    assert counts.total() > 6_000 and alike >= LEAST_ALIKE, counts
+    assert {pair for pair in counts if "expired" in pair} == {("expired", "expired")}
+    assert counts["expired", "expired"] == 57, "as the brokers' own counters have it"
+
+
+def test_followed_step_by_step_it_says_the_same(recording: tuple[list[Request], Given]) -> None:
+    log, given = recording
+    log = sorted(log, key=lambda one: one.answered_us)[:6_000]
+    stepwise = Stepwise(hold_us=5_000_000, given=given)
+    said = [event for place in range(0, len(log), 1_500) for event in stepwise.step(log[place : place + 1_500])]
+    whole = translate(sorted(log, key=lambda one: one.start_us), given).events
+    until_us = stepwise.carried.until_us - 1_000_000
+
+    def learnt(events: list[dict[str, object]]) -> list[tuple[object, ...]]:
+        names = ("time_us", "broker", "topic", "partition", "offset")
+        marks = [one for one in events if one.get("change") == "high_watermark" and str(one["topic"]).startswith("w6")]
+        return sorted(tuple(one[name] for name in names) for one in marks if int(str(one["time_us"])) < until_us)
+
+    assert len(learnt(said)) > 100
+    assert learnt(said) == learnt(whole)
