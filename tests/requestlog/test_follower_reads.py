@@ -15,14 +15,13 @@ from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.batches import Batch, batches_in_file
 from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, cluster_in_file
 from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.files import open_text
 from purgatory_udf.requestlog.line import read_line
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.topics import names_in_file
 from purgatory_udf.requestlog.translate import Translation, translate
+from tests import recorded
 from tests.requestlog.lines import START_US, T, fetched, requests, us
 from tests.requestlog.stepwise import Stepwise
-from tests.shared_data import shared
 
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = Batch(10, 12, 60, us(1), False, False, -1), Batch(13, 13, 40, us(1), False, False, -1)
@@ -92,10 +91,10 @@ def recording() -> tuple[list[Request], Given]:
     """Three consumers that read from the nearest replica, one that cannot, and one that asks in vain."""
     name, log = "W6-follower-reads", []
     for broker in (1, 2, 3):
-        with open_text(shared("traces", name, f"request-{broker}.log.gz")) as lines:
-            read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
+        lines = recorded.lines(recorded.file("traces", name, f"request-{broker}.log"))
+        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
         log += [one for one in read if isinstance(one, Request)]
-    beside = [shared("traces", name, file) for file in ("topics.json", "cluster-metadata.txt.gz", "batches.csv.gz")]
+    beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
     return log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))
 
 
@@ -103,12 +102,12 @@ def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[li
     found = translate(*recording)
     ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
     counts: Counter[tuple[str, str]] = Counter()
-    for seq, recorded in found.recorded.items():
-        if recorded.kind == "consumer fetch":
+    for seq, one in found.recorded.items():
+        if one.kind == "consumer fetch":
             end = ended[seq]
             replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
-            counts[recorded.outcome, replayed] += 1
-    alike = 100 * sum(n for (recorded, replayed), n in counts.items() if recorded == replayed) / counts.total()
+            counts[one.outcome, replayed] += 1
+    alike = 100 * sum(n for (logged, replayed), n in counts.items() if logged == replayed) / counts.total()
     assert counts.total() > 6_000 and alike >= LEAST_ALIKE, counts
     assert {pair for pair in counts if "expired" in pair} == {("expired", "expired")}
     assert counts["expired", "expired"] == 57, "as the brokers' own counters have it"
