@@ -15,7 +15,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--virtual-time-budget=20000", "--window-size=1160,2400", "--enable-logging=stderr"),
+    *("--virtual-time-budget=20000", "--enable-logging=stderr"),
 )
 _CONSOLE = re.compile(r":CONSOLE[:(]\d+\)?\] (.*)")
 
@@ -35,11 +35,12 @@ def find() -> str | None:
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-def look(browser: str, page: Path, dark: bool) -> Seen:
+def look(browser: str, page: Path, dark: bool, size: tuple[int, int] = (1160, 2400)) -> Seen:
     """Open the page twice, for its document and for its picture."""
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     with tempfile.TemporaryDirectory() as scratch:
-        command = [browser, *_OPTIONS, scheme, f"--user-data-dir={scratch}/profile"]
+        window = f"--window-size={size[0]},{size[1]}"
+        command = [browser, *_OPTIONS, scheme, window, f"--user-data-dir={scratch}/profile"]
         picture = Path(scratch, "page.png")
         dumped = _run([*command, "--dump-dom", page.as_uri()])
         _run([*command, f"--screenshot={picture}", page.as_uri()])
