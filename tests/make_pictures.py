@@ -1,6 +1,6 @@
 """Makes docs/report.png: the report of the demo's trace as a browser shows it.
 
-python tests/make_pictures.py
+python -m tests.make_pictures
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import browser
+from tests import browser
 
 ROOT = Path(__file__).resolve().parents[1]
 # As much of the page as the README has room for.
-WIDTH, HEIGHT = 1160, 1500
+WIDTH, HEIGHT = 1160, 1310
 
 
 def main() -> None:

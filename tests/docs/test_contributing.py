@@ -1,0 +1,51 @@
+"""CONTRIBUTING.md names every place that a delayed operation touches; CHANGELOG.md says when each version was made."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import date
+
+import purgatory_udf
+from tests.docs import pages
+
+# The smallest operation that there is: whatever knows of it would have to know of the next one.
+SMALLEST = re.compile(r"delete_records|DELETE_RECORDS|DeleteRecords")
+
+
+def test_whoever_adds_an_operation_finds_every_place() -> None:
+    tables = list(pages.tables(pages.text("CONTRIBUTING.md")))
+    (places,) = ([row["where"] for row in table.rows] for table in tables if table.columns == ("what", "where"))
+    named = [name for place in places for name in re.findall(r"`([^`]+)`", place)]
+    knows = [
+        str(path.relative_to(pages.ROOT))
+        for path in (pages.ROOT / "purgatory_udf").rglob("*.py")
+        if SMALLEST.search(path.read_text(encoding="utf-8"))
+    ]
+    reference = "purgatory_udf/reference/__init__.py"  # A list of the files, to be read.
+    assert len(knows) > 20
+    assert [file for file in knows if not file.startswith(tuple(named)) and file != reference] == []
+
+
+def test_what_is_to_be_regenerated_names_what_makes_it() -> None:
+    section = pages.text("CONTRIBUTING.md").split("## Regenerate")[1]
+    scripts = re.findall(r"python (tests/\w+\.py)", section)
+    modules = [name.replace(".", "/") + ".py" for name in re.findall(r"python -m ([\w.]+)", section)]
+    assert len(scripts) + len(modules) == 3
+    assert [name for name in (*scripts, *modules) if not (pages.ROOT / name).is_file()] == []
+
+
+def test_every_version_has_its_date_the_newest_first() -> None:
+    headings = re.findall(r"^## (.+)$", pages.text("CHANGELOG.md"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    versions = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\d{4}-\d\d-\d\d)\)", heading) for heading in headings[1:]]
+    assert versions != []
+    order = [(date.fromisoformat(found[4]), *map(int, found.groups()[:3])) for found in versions if found]
+    assert len(order) == len(versions)
+    assert order == sorted(order, reverse=True)
+
+
+def test_the_version_is_the_same_wherever_it_is_said() -> None:
+    project = tomllib.loads(pages.text("pyproject.toml"))["project"]["version"]
+    newest = re.findall(r"^## (\d+\.\d+\.\d+) ", pages.text("CHANGELOG.md"), re.MULTILINE)[0]
+    assert project == purgatory_udf.__version__ == newest
