@@ -7,28 +7,39 @@ import os
 import py_compile
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGES = ("purgatory_udf", "jobs")
 
 
-def build(root: Path, folder: Path) -> Path:
-    """The zip of the tree's packages in `folder`, named after its content."""
-    sources = {
+def sources(root: Path) -> dict[str, bytes]:
+    """The tree's packages, file by file."""
+    return {
         file.relative_to(root).as_posix(): file.read_bytes()
         for package in PACKAGES
         for file in sorted((root / package).rglob("*.py"))
     }
-    digest = hashlib.sha256()
-    for name, text in sources.items():
-        digest.update(f"{name}\0{len(text)}\0".encode())
-        digest.update(text)
-    bundle = folder / f"purgatory-{digest.hexdigest()[:16]}.zip"
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """By which the same sources are known."""
+    total = hashlib.sha256()
+    for name, text in files.items():
+        total.update(f"{name}\0{len(text)}\0".encode())
+        total.update(text)
+    return total.hexdigest()[:16]
+
+
+def build(root: Path, folder: Path) -> Path:
+    """The zip of the tree's packages in `folder`, named after its content."""
+    files = sources(root)
+    bundle = folder / f"purgatory-{digest(files)}.zip"
     if not bundle.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         draft = bundle.with_suffix(f".{os.getpid()}")
         with zipfile.ZipFile(draft, "w") as archive:
-            for name, text in sources.items():
+            for name, text in files.items():
                 archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
                 # A worker imports from the zip at every start, and would compile each time. Another Python
                 # version ignores these and compiles the source.

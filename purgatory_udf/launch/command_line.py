@@ -24,6 +24,7 @@ SHORT = {"-c": "--conf", "-v": "--verbose", "-h": "--help"}
 
 # These have an option of their own beside their configuration key.
 KEYS = {
+    "--archives": "spark.archives",
     "--master": "spark.master",
     "--deploy-mode": "spark.submit.deployMode",
     "--driver-memory": "spark.driver.memory",

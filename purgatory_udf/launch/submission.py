@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from purgatory_udf.launch import bundle, delta, spark_home
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch import bundle, delta, package, spark_home
 from purgatory_udf.launch.command_line import CommandLine, read_properties
 from purgatory_udf.launch.environment import say
 
@@ -37,19 +39,51 @@ def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str
     settings = line.settings(spark_home.defaults(home, environ))
     if "spark.master" not in settings:
         settings["spark.master"] = environ.get("MASTER", "local[*]")
-    shipped = bundle.build(root, root / ".venv" / "bundles")
+    _require_possible(settings)
+    packed = _packed(root, settings)
+    # What the workers have unpacked is found as files, with what is compiled beside them; a zip would stand before it.
+    shipped = [] if packed else [bundle.build(root, root / ".venv" / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
         *_local_defaults(root, settings, brief),
         *_options(line),
-        *_joined("--py-files", settings.get("spark.submit.pyFiles"), [shipped]),
+        *_python_of(packed, settings, environ),
+        *_joined("--py-files", settings.get("spark.submit.pyFiles"), shipped),
         *_joined("--jars", settings.get("spark.jars"), jars),
         str(file),
         *line.arguments,
     ]
-    return Submission(tuple(command), _environment(root, home, settings, line, environ))
+    return Submission(tuple(command), _environment(root, home, settings, line, environ, packed))
+
+
+def _require_possible(settings: Mapping[str, str]) -> None:
+    if settings["spark.master"].startswith("spark://") and not runs_here(settings):
+        raise UserError(
+            "--deploy-mode cluster: a standalone master runs no Python driver in the cluster, only client mode is "
+            "possible with spark://; start the command on a machine that the workers can reach"
+        )
+
+
+def _packed(root: Path, settings: Mapping[str, str]) -> str | None:
+    """The folder in which the workers find the environment that `package` made; None if none is sent along."""
+    for archive in filter(None, settings.get("spark.archives", "").split(",")):
+        file, _, folder = archive.partition("#")
+        made_of = package.sources_of(Path(file.removeprefix("file://")))
+        if made_of is None:
+            continue
+        if made_of != bundle.digest(bundle.sources(root)):
+            raise UserError(f"{file}: was made of other sources than these; make it anew: ./spark-submit.sh package")
+        return folder or Path(file).name
+    return None
+
+
+def _python_of(packed: str | None, settings: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """A driver in the cluster is told by its configuration which Python it has."""
+    if packed is None or runs_here(settings) or "PYSPARK_PYTHON" in environ or "spark.pyspark.python" in settings:
+        return []
+    return ["--conf", f"spark.pyspark.python=./{packed}/{package.PYTHON}"]
 
 
 def _options(line: CommandLine) -> list[str]:
@@ -101,16 +135,27 @@ def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, envi
 
 
 def _environment(
-    root: Path, home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]
+    root: Path,
+    home: Path,
+    settings: Mapping[str, str],
+    line: CommandLine,
+    environ: Mapping[str, str],
+    packed: str | None,
 ) -> dict[str, str]:
     # Without the safe path, jobs/inspect.py beside the job's file would stand in for Python's own `inspect`.
     given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root), "PYTHONSAFEPATH": "1"}
+    if packed is not None and runs_here(settings):
+        # The driver has the tree itself.
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
     # A cluster's workers and its drivers have a Python of their own, which the user names; here it is ours.
     if runs_here(settings):
         if "spark.pyspark.driver.python" not in settings:
             given.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        if is_local(settings) and "spark.pyspark.python" not in settings:
-            given.setdefault("PYSPARK_PYTHON", sys.executable)
+        if "spark.pyspark.python" not in settings:
+            if is_local(settings):
+                given.setdefault("PYSPARK_PYTHON", sys.executable)
+            elif packed is not None:
+                given.setdefault("PYSPARK_PYTHON", f"./{packed}/{package.PYTHON}")
     if line.verbose:
         given["PURGATORY_VERBOSE"] = "1"
     else:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
+import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, spark_home, submission
+from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, package, spark_home, submission
 from purgatory_udf.launch.command_line import parse
 
 
@@ -18,9 +22,9 @@ from purgatory_udf.launch.command_line import parse
 def root(tmp_path: Path) -> Path:
     """A small tree: two packages and the settings for one machine."""
     root = tmp_path / "a tree"
-    for package in bundle.PACKAGES:
-        (root / package).mkdir(parents=True)
-        (root / package / "__init__.py").write_text(f'"""{package}."""\nplace = __file__\n')
+    for name in bundle.PACKAGES:
+        (root / name).mkdir(parents=True)
+        (root / name / "__init__.py").write_text(f'"""{name}."""\nplace = __file__\n')
     (root / "conf").mkdir()
     (root / "conf" / "spark-local.conf").write_text("spark.driver.memory 2g\nspark.sql.shuffle.partitions 4\n")
     (root / "conf" / "spark-local-brief.conf").write_text("spark.sql.shuffle.partitions 2\nspark.x a b\n")
@@ -88,6 +92,69 @@ def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path
     assert "PYSPARK_PYTHON" not in client.environ
     cluster = _prepare(root, home, "--master", "yarn", "--deploy-mode", "cluster", "replay")
     assert "PYSPARK_DRIVER_PYTHON" not in cluster.environ
+
+
+def _archive(root: Path, file: Path) -> Path:
+    """As `package` makes it of the tree, but for all that is heavy in it."""
+    manifest = file.parent / package.MANIFEST
+    manifest.write_text(json.dumps({"sources": bundle.digest(bundle.sources(root))}))
+    with tarfile.open(file, "w:gz") as packed:
+        packed.add(manifest, manifest.name)
+    return file
+
+
+def test_workers_get_python_and_package_from_the_archive_that_is_sent_along(
+    root: Path, home: Path, tmp_path: Path
+) -> None:
+    archive = _archive(root, tmp_path / "env.tar.gz")
+    client = _prepare(root, home, "--master", "yarn", "--archives", str(archive), "replay", PYTHONPATH="theirs")
+    assert client.environ["PYSPARK_PYTHON"] == "./env.tar.gz/bin/python"
+    assert client.environ["PYTHONPATH"] == f"{root}:theirs"
+    assert "--py-files" not in client.command
+
+    named = _prepare(root, home, "--master", "yarn", "--archives", f"x.zip,{archive}#env", "--deploy-mode", "cluster")
+    assert named.command[named.command.index("--conf") + 1] == "spark.pyspark.python=./env/bin/python"
+    assert {"PYSPARK_PYTHON", "PYTHONPATH"}.isdisjoint(named.environ)
+
+    given = _prepare(root, home, "--master", "yarn", "--archives", str(archive), "replay", PYSPARK_PYTHON="theirs")
+    assert given.environ["PYSPARK_PYTHON"] == "theirs"
+
+    foreign = _prepare(root, home, "--master", "yarn", "--archives", "hdfs:///env.tar.gz#env", "replay")
+    assert "PYSPARK_PYTHON" not in foreign.environ and "--py-files" in foreign.command
+
+    (root / "jobs" / "__init__.py").write_text("changed = True\n")
+    sentence = rf"^{archive}: was made of other sources than these; make it anew: \./spark-submit\.sh package$"
+    with pytest.raises(UserError, match=sentence):
+        _prepare(root, home, "--master", "yarn", "--archives", str(archive), "replay")
+
+
+def test_what_a_standalone_master_cannot_do_is_said(root: Path, home: Path) -> None:
+    with pytest.raises(UserError, match=r"^--deploy-mode cluster: a standalone master runs no Python driver"):
+        _prepare(root, home, "--master", "spark://there:7077", "--deploy-mode", "cluster", "replay")
+
+
+def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(tmp_path: Path) -> None:
+    """Moved to where it was not made, without any environment, as on a worker."""
+    root, made, moved = Path(__file__).resolve().parents[2], tmp_path / "made", tmp_path / "a worker" / "moved"
+    package.lay_out(root, made)
+    moved.parent.mkdir()
+    made.rename(moved)
+    python = moved / package.PYTHON
+    program = "import pyarrow, purgatory_udf, sys; print(purgatory_udf.__file__, 'pyspark' in sys.modules)"
+    bare = {"PATH": f"{Path(sys.base_prefix, 'bin')}:/usr/bin:/bin"}
+    done = subprocess.run([python, "-c", program], env=bare, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{moved}/lib/purgatory_udf/__init__.py False\n"
+
+    nowhere = tmp_path / "tools"
+    nowhere.mkdir()
+    for tool in ("sh", "dirname", "readlink", "hostname"):
+        (nowhere / tool).symlink_to(shutil.which(tool) or tool)
+    none = subprocess.run(
+        [python, "-c", program], env={"PATH": str(nowhere)}, capture_output=True, text=True, check=False
+    )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert none.returncode == 1
+    assert f": no Python {version} here, for which this archive was made: install one, or name it in" in none.stderr
 
 
 def test_a_master_in_sparks_own_defaults_is_kept(root: Path, home: Path) -> None:

@@ -1,0 +1,139 @@
+"""The environment as one archive, for workers that have nothing of ours: what is pinned, the package, a way in.
+
+    purgatory.json   of which sources it was made, for which Python
+    bin/python       finds a Python of that version on the machine and gives it what lies in lib/
+    lib/             every package of requirements.txt but Spark's own, which a worker has, and ours, compiled
+
+A virtual environment names its Python by a path of the machine it was made on; `bin/python` here looks for one where it
+is run, so the archive may be unpacked anywhere.
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+import purgatory_udf
+from purgatory_udf.errors import UserError
+from purgatory_udf.launch import bundle
+
+MANIFEST = "purgatory.json"
+PYTHON = "bin/python"
+# A worker runs within Spark, which has these.
+_SPARKS_OWN = frozenset({"pyspark", "py4j"})
+# A module that compiles what is compiled on first use, and leaves it beside the sources.
+WARM = "purgatory_udf.loop.warm"
+# Of every file of ours: what is kept compiled knows its source by size and time, and an archive keeps whole seconds.
+_MADE_AT = 1_000_000_000
+
+_FIND_PYTHON = """\
+#!/bin/sh
+# A Python {version} of this machine, with the packages of this archive.
+here=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd -P)
+for python in "${{PURGATORY_PYTHON:-}}" python{version} python3 python; do
+  if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {tuple})' 2>/dev/null; then
+    export PYTHONPATH="$here/lib${{PYTHONPATH:+:$PYTHONPATH}}"
+    exec "$python" -s "$@"
+  fi
+done
+echo "$(hostname): no Python {version} here, for which this archive was made: install one, or name it in" \\
+  "PURGATORY_PYTHON (spark.executorEnv.PURGATORY_PYTHON), or make the archive with the Python that is here" >&2
+exit 1
+"""
+
+
+def make(root: Path, file: Path) -> Path:
+    """Write the archive of the tree at `root`; whole or not at all."""
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: there is no folder {file.parent}")
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+        environment = Path(folder, "environment")
+        lay_out(root, environment)
+        warm(environment)
+        draft = Path(folder, "draft")
+        with tarfile.open(draft, "w:gz", compresslevel=1) as archive:
+            # What it is stands first: whoever asks need not unpack the rest.
+            for name in (MANIFEST, "bin", "lib"):
+                archive.add(environment / name, name)
+        draft.replace(file)
+    return file
+
+
+def lay_out(root: Path, environment: Path) -> None:
+    """The archive's files, in a folder."""
+    lib = environment / "lib"
+    lib.mkdir(parents=True)
+    for name in _pinned(root / "requirements.txt"):
+        _copy(metadata.distribution(name), lib)
+    _copy_own(root, lib)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    script = environment / PYTHON
+    script.parent.mkdir()
+    script.write_text(_FIND_PYTHON.format(version=version, tuple=tuple(sys.version_info[:2])), encoding="utf-8")
+    script.chmod(0o755)
+    (environment / MANIFEST).write_text(json.dumps(_manifest(root, version), indent=1), encoding="utf-8")
+
+
+def warm(environment: Path) -> bool:
+    """Let what is compiled on first use be compiled now, in the folder that is packed; whether there is any."""
+    if not (environment / "lib" / Path(*WARM.split("."))).with_suffix(".py").is_file():
+        return False
+    given = {**os.environ, "PURGATORY_PYTHON": sys.executable}
+    done = subprocess.run(
+        [str(environment / PYTHON), "-m", WARM], env=given, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise UserError(f"{WARM} failed in the environment that was to be packed:\n{done.stderr.strip()}")
+    return True
+
+
+def sources_of(archive: Path) -> str | None:
+    """Of which sources an archive was made; None if it is none of ours."""
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            first = packed.next()
+            told = packed.extractfile(first) if first and first.name == MANIFEST else None
+            return None if told is None else str(json.load(told)["sources"])
+    except (OSError, EOFError, tarfile.TarError, ValueError, KeyError):
+        return None
+
+
+def _manifest(root: Path, python: str) -> dict[str, str]:
+    made_of = bundle.digest(bundle.sources(root))
+    return {"purgatory_replay": purgatory_udf.__version__, "python": python, "sources": made_of}
+
+
+def _pinned(requirements: Path) -> list[str]:
+    names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    return [name for name in names if name not in _SPARKS_OWN]
+
+
+def _copy(package: metadata.Distribution, lib: Path) -> None:
+    """The files that the package's own record lists, without its scripts: these name their Python by its path."""
+    for file in package.files or ():
+        source = Path(str(package.locate_file(file)))
+        if ".." not in file.parts and source.is_file():
+            target = lib / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def _copy_own(root: Path, lib: Path) -> None:
+    for name, text in bundle.sources(root).items():
+        target = lib / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text)
+        os.utime(target, (_MADE_AT, _MADE_AT))
+    for package in bundle.PACKAGES:
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        compileall.compile_dir(lib / package, quiet=2, stripdir=str(lib), invalidation_mode=unchecked)
