@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
 
 from purgatory_udf.contract.described import described, schema_of
 from purgatory_udf.contract.rejection import Rejection, impossible, unfit
@@ -12,6 +14,19 @@ Check = Callable[[Any], Any]
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
+
+
+class Items(NamedTuple):
+    """What a list's items may be, and which of their fields (none: they themselves) tell them apart."""
+
+    check: Check
+    key: tuple[str, ...] = ()
+    distinct: bool = False
+
+
+# The type of the values that a check takes as they are, for a decoder that judges while it reads; of a list, its items.
+TYPED: dict[Check, Any] = {}
+LISTS: dict[Check, Items] = {}
 
 
 def integer(low: int, high: int) -> Check:
@@ -27,6 +42,7 @@ def integer(low: int, high: int) -> Check:
             raise impossible(value, floor if value < low and low >= -1 else f"an integer from {low} to {high}")
         raise unfit(value, floor)
 
+    TYPED[check] = Annotated[int, Meta(ge=low, le=high)]
     return check
 
 
@@ -63,6 +79,10 @@ def boolean(value: Any) -> Any:
     raise unfit(value, "true or false")
 
 
+# `label` has none: it makes text of a number.
+TYPED.update({text: str, name: Annotated[str, Meta(min_length=1)], boolean: bool})
+
+
 def one_of(*words: str) -> Check:
     known = frozenset(words)
     expected = f"one of {', '.join(words)}"
@@ -75,6 +95,7 @@ def one_of(*words: str) -> Check:
             raise impossible(value, expected)
         raise unfit(value, expected)
 
+    TYPED[check] = Literal[words]
     return check
 
 
@@ -94,6 +115,7 @@ def list_of(item: Check) -> Check:
             raise rejection.within(f"[{place}]") from None
         return kept
 
+    LISTS[check] = Items(item)
     return check
 
 
@@ -118,4 +140,5 @@ def distinct(item: Check, *key: str) -> Check:
                 seen.add(same)
         return kept
 
+    LISTS[check] = Items(item, key, distinct=True)
     return check

@@ -22,7 +22,7 @@ from purgatory_udf.contract.checks import (
     text,
 )
 from purgatory_udf.contract.described import described, schema_of, where
-from purgatory_udf.contract.record import Field, Read, Row, record
+from purgatory_udf.contract.record import FIELDS, Field, Read, Row, record
 from purgatory_udf.contract.rejection import impossible
 
 # pandas counts nanoseconds in 64 bits, up to the year 2262; a deadline must fit too. A time in nanoseconds does not.
@@ -100,6 +100,10 @@ _PRODUCE = _produce_with(_produced)
 _PRODUCE_INVALID_ACKS = _produce_with(_NOT_APPENDED)
 
 
+# The fields of any produce. Of a partition that was appended more is required than this says.
+PRODUCE_FIELDS = FIELDS[_PRODUCE_INVALID_ACKS]
+
+
 @described(
     where(
         "acks",
@@ -161,7 +165,8 @@ CHANGES: dict[str, tuple[Field, ...]] = {
 }
 
 _CHANGE = Field("change", one_of(*CHANGES))
-_CHANGED = {change: record(*COMMON, *TOPIC_PARTITION, _CHANGE, *fields) for change, fields in CHANGES.items()}
+CHANGED_FIELDS = {change: (*COMMON, *TOPIC_PARTITION, _CHANGE, *fields) for change, fields in CHANGES.items()}
+_CHANGED = {change: record(*fields) for change, fields in CHANGED_FIELDS.items()}
 _UNCHANGED = record(*COMMON, *TOPIC_PARTITION, _CHANGE)
 
 

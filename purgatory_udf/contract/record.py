@@ -25,6 +25,10 @@ class Field:
     default: Any = REQUIRED
 
 
+# The fields of each reader that `record` has made.
+FIELDS: dict[Read, tuple[Field, ...]] = {}
+
+
 def record(*fields: Field, also: Callable[[Row], None] | None = None) -> Read:
     """A reader of such objects: fields that are not named are left out; `also` judges fields against each other."""
     parts = tuple((field.name, field.check, field.default) for field in fields)
@@ -46,6 +50,7 @@ def record(*fields: Field, also: Callable[[Row], None] | None = None) -> Read:
             also(row)
         return row
 
+    FIELDS[read] = fields
     return read
 
 

@@ -1,27 +1,29 @@
-"""Pieces in, judged rows out: one row an input line, event or rejected, and one at the end of each piece.
+"""Pieces in, judged rows out: the events of some lines packed together, one row a rejected line, one at a piece's end.
 
-A row's place is told within its piece, because a task knows no other: `line` counts in the piece, and `latest` is the
+A line's place is told within its piece, because a task knows no other: `line` counts in the piece, and `latest` is the
 greatest time before the line, in the piece. The last row of a piece (`rows` is not null there, and only there) tells of
 the whole piece what is needed to put the pieces together without reading them again.
+
+Events stay packed as Arrow until they are written: a row of Spark's for each would cost more than all that is done
+here.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.ingest.columns import FIELDS, take
 from purgatory_udf.ingest.pieces import Chunk, Piece
-from purgatory_udf.tables import EVENTS
-
-# What an event's row takes from its place in the input or from the run, not from its own fields.
-PLACED = ("run_id", "event_time", "source", "line")
-FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
 
 PLACE = pa.schema(
     [
@@ -42,19 +44,30 @@ END = pa.schema(
         ("rising", pa.bool_()),
         ("first_seq", pa.int64()),
         ("last_seq", pa.int64()),
+        ("first_us", pa.int64()),
+        ("behind_us", pa.int64()),
+        ("by_rule", pa.string()),
+        ("times", pa.list_(pa.int64())),
     ]
 )
-JUDGED = pa.schema([*PLACE, *END, *FIELDS])
+# `packed`: a batch of EVENTS_JUDGED.
+JUDGED = pa.schema([*PLACE, *END, ("packed", pa.binary())])
+EVENTS_JUDGED = pa.schema([*(PLACE.field(name) for name in ("file", "piece", "line", "latest")), *FIELDS])
 
-_NO_EVENT: dict[str, Any] = {}
+# Of how many events a piece's end tells the time of one.
+EACH = 256
+_LIGHT = pa.ipc.IpcWriteOptions(compression="lz4")
+
+Read = Callable[[Any], dict[str, Any] | None]
 
 
 @dataclass(slots=True)
 class PieceEnd:
     """What a piece has come to: `line` lines, `rows` of them not blank, `events` of these events, `given` with a `seq`.
 
-    `latest` is the greatest time (0: none); `rising`: each given `seq` is greater than the one before it, from
-    `first_seq` to `last_seq`.
+    `latest` is the greatest time and `first_us` the least (0: none); `behind_us`: how far an event lies behind the
+    greatest time before it, at most; `rising`: each given `seq` is greater than the one before it, from `first_seq` to
+    `last_seq`; `by_rule`: rejected lines (JSON); `times`: of one event in `EACH`.
     """
 
     file: int
@@ -67,96 +80,149 @@ class PieceEnd:
     rising: bool = True
     first_seq: int = 0
     last_seq: int = 0
+    first_us: int = 0
+    behind_us: int = 0
+    by_rule: str = "{}"
+    times: list[int] = field(default_factory=list)
 
-    def count(self, event: dict[str, Any]) -> None:
-        self.events += 1
-        self.latest = max(self.latest, event["time_us"])
-        seq = event["seq"]
-        if seq is None:
-            return
-        if not self.given:
-            self.first_seq = seq
-        elif seq <= self.last_seq:
-            self.rising = False
-        self.last_seq = seq
-        self.given += 1
+    def count(self, times: np.ndarray, latest: np.ndarray, seqs: np.ndarray, each: int = EACH) -> None:
+        """More events, in the order of their lines; `seqs` are the given ones."""
+        self.times += np.sort(times)[::each].tolist()
+        self.first_us = min([int(times.min()), *([self.first_us] if self.events else [])])
+        self.behind_us = max(self.behind_us, int((latest - times).max()))
+        self.latest = max(self.latest, int(times.max()))
+        self.events += len(times)
+        if len(seqs):
+            after = seqs[0] > self.last_seq if self.given else True
+            self.rising = bool(self.rising and after and (np.diff(seqs) > 0).all())
+            self.first_seq = self.first_seq if self.given else int(seqs[0])
+            self.last_seq = int(seqs[-1])
+            self.given += len(seqs)
+
+    def batch(self, rules: Counter[str]) -> pa.RecordBatch:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return pa.RecordBatch.from_pylist([{**values, "by_rule": json.dumps(rules)}], schema=JUDGED)
 
 
 def judged(
     piece: Piece,
     chunks: Iterable[Chunk],
-    read: Callable[[Any], dict[str, Any] | None],
+    read: Read,
     as_text: Callable[[Any], str],
+    lines: bool = False,
+    each: int = EACH,
 ) -> Iterator[pa.RecordBatch]:
-    """A batch for each chunk. `read` makes an event of an item, None of a blank one; `as_text` is its raw text."""
+    """`read` makes an event of an item, None of a blank one; `as_text` is its raw text. The items may be `lines` of
+    JSON: then most are taken many at once."""
     end = PieceEnd(piece.file, piece.index)
+    rules: Counter[str] = Counter()
     for chunk in chunks:
-        rows = _Rows(piece)
-        last = len(chunk.items) if chunk.broken else 0
         with _no_garbage_collection():
-            for number, item in enumerate(chunk.items, start=1):
-                try:
-                    if number == last and chunk.broken:
-                        raise chunk.broken
-                    event = read(item)
-                except Rejection as rejection:
-                    rows.add(end.line + number, end.latest, _NO_EVENT, as_text(item), rejection.rule, rejection.reason)
-                    continue
-                if event is not None:
-                    rows.add(end.line + number, end.latest, event, as_text(item))
-                    end.count(event)
+            events, rejected = _judge(chunk, read, lines)
+            line = end.line
+            latest = _add(end, events, each)
+            rows = [
+                {
+                    "file": piece.file,
+                    "piece": piece.index,
+                    "line": line + number + 1,
+                    "latest": latest(number),
+                    "rule": rejection.rule,
+                    "reason": rejection.reason,
+                    "raw": as_text(chunk.items[number]),
+                }
+                for number, rejection in rejected
+            ]
+            packed = pack(_placed(events, piece, line)) if events.numbers.size else None
+        rules.update(rejection.rule for _, rejection in rejected)
         end.line += len(chunk.items)
-        end.rows += len(rows)
-        yield rows.batch()
-    yield pa.RecordBatch.from_pylist([asdict(end)], schema=JUDGED)
+        end.rows += len(rejected) + events.numbers.size
+        if packed is not None:
+            rows.append({"file": piece.file, "piece": piece.index, "packed": packed})
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
+    yield end.batch(rules)
 
 
-class _Rows:
-    """Rows on their way into a batch."""
+@dataclass(slots=True)
+class _Events:
+    """Rows (FIELDS) of the items `numbers`, in no order; `latest` of each once they have been added."""
 
-    def __init__(self, piece: Piece) -> None:
-        self._piece = piece
-        self._lines: list[int] = []
-        self._latest: list[int] = []
-        self._rules: list[str | None] = []
-        self._reasons: list[str | None] = []
-        self._raw: list[str | None] = []
-        self._events: list[dict[str, Any]] = []
+    rows: pa.Table
+    numbers: np.ndarray
+    latest: np.ndarray
 
-    def add(
-        self,
-        line: int,
-        latest: int,
-        event: dict[str, Any],
-        raw: str | None = None,
-        rule: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        self._lines.append(line)
-        self._latest.append(latest)
-        self._rules.append(rule)
-        self._reasons.append(reason)
-        self._raw.append(raw)
-        self._events.append(event)
 
-    def __len__(self) -> int:
-        return len(self._lines)
+def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[int, Rejection]]]:
+    """The events of a chunk, and (number, why not) of its other items, in order."""
+    last = len(chunk.items) - 1 if chunk.broken else len(chunk.items)
+    batches: list[pa.RecordBatch] = []
+    numbers: list[np.ndarray] = []
+    left: Sequence[int] = range(last)
+    if lines:
+        batches, numbers, left = take(chunk.items[:last])
+    rejected: list[tuple[int, Rejection]] = []
+    others: list[dict[str, Any]] = []
+    kept: list[int] = []
+    for number in left:
+        try:
+            event = read(chunk.items[number])
+        except Rejection as rejection:
+            rejected.append((number, rejection))
+        else:
+            if event is not None:
+                others.append(event)
+                kept.append(number)
+    if chunk.broken:
+        rejected.append((last, chunk.broken))
+    if others:
+        arrays = [pa.array([event.get(one.name) for event in others], one.type) for one in FIELDS]
+        batches.append(pa.RecordBatch.from_arrays(arrays, schema=FIELDS))
+        numbers.append(np.array(kept))
+    together = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
+    return _Events(pa.Table.from_batches(batches, FIELDS), together, together), rejected
 
-    def batch(self) -> pa.RecordBatch:
-        count = len(self._lines)
-        place = [
-            [self._piece.file] * count,
-            [self._piece.index] * count,
-            self._lines,
-            self._latest,
-            self._rules,
-            self._reasons,
-            self._raw,
-            *([None] * count for _ in END),
-        ]
-        fields = [[event.get(name) for event in self._events] for name in FIELDS.names]
-        arrays = [pa.array(values, field.type) for values, field in zip([*place, *fields], JUDGED, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=JUDGED)
+
+def _add(end: PieceEnd, events: _Events, each: int) -> Callable[[int], int]:
+    """Tells what the greatest time was before an item, after the events have been counted."""
+    before = end.latest
+    if not events.numbers.size:
+        return lambda _: before
+    order = np.argsort(events.numbers)
+    times = events.rows["time_us"].to_numpy()[order]
+    greatest = np.maximum.accumulate(np.concatenate([[before], times]))
+    events.latest = np.empty_like(times)
+    events.latest[order] = greatest[:-1]
+    seqs = events.rows["seq"]
+    given = seqs.is_valid().to_numpy()[order]
+    end.count(times, greatest[:-1], seqs.fill_null(0).to_numpy()[order][given], each)
+    numbers = events.numbers[order]
+    return lambda number: int(greatest[np.searchsorted(numbers, number)])
+
+
+def _placed(events: _Events, piece: Piece, line: int) -> pa.RecordBatch:
+    """EVENTS_JUDGED of the events."""
+    count = events.numbers.size
+    place = [
+        pa.repeat(pa.scalar(piece.file, pa.int32()), count),
+        pa.repeat(pa.scalar(piece.index, pa.int32()), count),
+        pa.array(events.numbers + (line + 1), pa.int64()),
+        pa.array(events.latest, pa.int64()),
+    ]
+    (rows,) = events.rows.combine_chunks().to_batches()
+    return pa.RecordBatch.from_arrays([*place, *rows.columns], schema=EVENTS_JUDGED)
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_LIGHT) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def unpack(packed: bytes) -> pa.RecordBatch:
+    with pa.ipc.open_stream(packed) as reader:
+        return reader.read_next_batch()
 
 
 @contextmanager

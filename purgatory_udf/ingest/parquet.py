@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from purgatory_udf.contract import Rejection
+from purgatory_udf.ingest.columns import FIELDS
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.judge import FIELDS
 from purgatory_udf.ingest.pieces import Chunk, Piece
 
 REQUIRED = ("time_us", "type")

@@ -13,7 +13,7 @@ the pieces' own ends, one small row each:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # A file's lines get a range of `seq` of their own, which no file is long enough to leave.
 SEQ_PER_FILE = 2**40
+END_COLUMNS = [one.name for one in fields(PieceEnd)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class PieceStart:
 
 def ends_of(judged: DataFrame) -> list[PieceEnd]:
     """The last rows of all pieces, in input order."""
-    rows = judged.where("rows IS NOT NULL").select(*PieceEnd.__slots__).collect()
+    rows = judged.where("rows IS NOT NULL").select(*END_COLUMNS).collect()
     return sorted((PieceEnd(*row) for row in rows), key=lambda end: (end.file, end.piece))
 
 
@@ -71,10 +72,7 @@ def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
 
 
 def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
-    """The rows of the input's lines, with `source`, `line`, `latest` and `seq` as they are in the whole input.
-
-    `own_seq` says whether the event brought its `seq` itself.
-    """
+    """The rows of the input's lines, with `source`, `line` and `latest` as they are in the whole input."""
     begins = [
         (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
         for start in starts(ends)
@@ -83,16 +81,12 @@ def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sour
         begins, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
     )
     line = sf.col("line") + sf.col("lines_before")
-    return (
-        judged.where("rows IS NULL")
-        .join(sf.broadcast(before), ["file", "piece"])
-        .withColumns(
-            {
-                "line": line,
-                "latest": sf.greatest("latest", "latest_before"),
-                "own_seq": sf.col("seq").isNotNull(),
-                "seq": sf.coalesce("seq", sf.col("file").cast("long") * SEQ_PER_FILE + line),
-            }
-        )
-        .drop("piece", "rows", "lines_before", "latest_before")
-    )
+    latest = sf.greatest("latest", "latest_before")
+    placed = judged.join(sf.broadcast(before), ["file", "piece"]).withColumns({"line": line, "latest": latest})
+    return placed.drop("lines_before", "latest_before")
+
+
+def numbered(placed: DataFrame) -> DataFrame:
+    """Events that bring no `seq` get their place in the input; `own_seq` says whether one brought its own."""
+    own = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
+    return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", own)})

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.contract import Rejection, read_line
-from purgatory_udf.ingest.judge import FIELDS
+from purgatory_udf.ingest.columns import FIELDS
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.kafka.once import once
 from purgatory_udf.kafka.options import KafkaTopic

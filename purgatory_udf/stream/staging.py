@@ -23,17 +23,21 @@ IN_TIME_ORDER = "purgatory-replay: files in time order"
 def write_in_time_order(
     events: DataFrame, path: str, count: int, per_file: int, mode: str = "errorifexists", **options: str | int
 ) -> None:
-    """Range-partition by whole millisecond: what happened in one millisecond lies in one file, in order.
+    """`count` is how many events there are; `options` are Delta's own, for the writer."""
+    write_files(in_files(events, count, per_file), path, mode, **options)
 
-    `options` are Delta's own, for the writer.
-    """
+
+def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
+    """Range-partitioned by whole millisecond: what happened in one millisecond lies in one file, in order."""
     files = max(1, -(-count // per_file))
+    ranges = events.withColumn("_ms", sf.expr("time_us div 1000")).repartitionByRange(files, "_ms")
+    return ranges.sortWithinPartitions("time_us", "seq").drop("_ms")
+
+
+def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **options: str | int) -> None:
+    """A file for each partition of a frame that is in time order."""
     (
-        events.withColumn("_ms", sf.expr("time_us div 1000"))
-        .repartitionByRange(files, "_ms")
-        .sortWithinPartitions("time_us", "seq")
-        .drop("_ms")
-        .write.format("delta")
+        events.write.format("delta")
         .mode(mode)
         .option("userMetadata", IN_TIME_ORDER)
         # What is ever skipped by; statistics of all columns cost a third of an ingest.

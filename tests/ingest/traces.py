@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
 
 from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.judge import judged
+from purgatory_udf.ingest.judge import judged, unpack
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece, byte_pieces
 
 Event = dict[str, Any]
+Row = dict[str, Any]
 
 # Microseconds: some day in 2023, 22:13:20.
 START = 1_700_000_000_000_000
@@ -56,11 +58,19 @@ def lines_in(path: Path, piece_bytes: int = 1 << 20) -> list[bytes]:
     return [line for piece in pieces_of(path, piece_bytes) for chunk in lines_of(piece) for line in chunk.items]
 
 
-def judged_rows(path: Path, piece_bytes: int = 1 << 20) -> list[dict[str, Any]]:
-    """The rows that the tasks make of a file."""
+def judged_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) -> list[Row]:
+    """What the tasks make of a file: its lines in order, then the piece's end."""
     return [
         row
         for piece in pieces_of(path, piece_bytes)
-        for batch in judged(piece, lines_of(piece), read_line, as_text)
-        for row in batch.to_pylist()
+        for row in flat(judged(piece, lines_of(piece), read_line, as_text, lines=fast))
     ]
+
+
+def flat(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """The rows of a piece, its events unpacked, in the order of lines; its end last. Nulls are left out."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    *lines, end = [row for row in rows if row["packed"] is None]
+    lines += [event for row in rows if row["packed"] for event in unpack(row["packed"]).to_pylist()]
+    told = [{name: value for name, value in row.items() if value is not None} for row in (*lines, end)]
+    return [*sorted(told[:-1], key=lambda row: row["line"]), told[-1]]

@@ -1,0 +1,99 @@
+"""From judged pieces to the rows of the tables: what is late, whose `seq` another event has, what comes when.
+
+Mostly the ends of the pieces tell that no event is either; then the events stay packed (`arrange`). Otherwise each is a
+row, and those of all pieces are compared. The tables are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf.ingest.arrange import borders, in_order, nothing_is_left_to_decide, unpacked
+from purgatory_udf.ingest.judge import PLACE, PieceEnd
+from purgatory_udf.ingest.placing import numbered, place, seq_may_repeat, starts
+from purgatory_udf.ingest.report import IngestOptions
+from purgatory_udf.ingest.source import Source
+from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
+from purgatory_udf.stream.staging import in_files
+from purgatory_udf.tables import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Counts(NamedTuple):
+    """How many events, how many rejected lines by rule, and the events' first and last time."""
+
+    accepted: int
+    by_rule: dict[str, int]
+    first_us: int | None
+    last_us: int | None
+
+
+class Decided(NamedTuple):
+    """`events` lie in the files of the table, in order; `rejected` has the table's columns among its own."""
+
+    counts: Counts
+    events: DataFrame
+    rejected: DataFrame
+
+
+def decided(
+    spark: SparkSession,
+    staged: DataFrame,
+    ends: Sequence[PieceEnd],
+    source: Source,
+    run_id: str,
+    options: IngestOptions,
+) -> Decided:
+    sources = [file.name for file in source.files]
+    refused = place(spark, staged.where("rule IS NOT NULL").select(*PLACE.names), ends, sources)
+    refused = refused.withColumn("run_id", sf.lit(run_id))
+    if nothing_is_left_to_decide(ends, options.max_disorder_ms):
+        cuts = borders(ends, options.events_per_file)
+        if cuts is not None:
+            return Decided(_summed(ends), in_order(staged, ends, sources, run_id, cuts), refused)
+    rows = numbered(place(spark, unpacked(staged), ends, sources)).withColumns(
+        {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
+    )
+    compared = without_late(rows, options.max_disorder_ms)
+    if seq_may_repeat(ends):
+        compared = without_repeated_seq(spark, compared, sources)
+    counts = _counted(compared, ends)
+    taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
+    events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
+    return Decided(
+        counts, events, refused.unionByName(_with_text(spark, compared, ends, source), allowMissingColumns=True)
+    )
+
+
+def _summed(ends: Sequence[PieceEnd]) -> Counts:
+    with_events = [end for end in ends if end.events]
+    by_rule: Counter[str] = Counter()
+    for end in ends:
+        by_rule.update(json.loads(end.by_rule))
+    first = min((end.first_us for end in with_events), default=None)
+    last = max((end.latest for end in with_events), default=None)
+    return Counts(sum(end.events for end in ends), dict(by_rule), first, last)
+
+
+def _counted(compared: DataFrame, ends: Sequence[PieceEnd]) -> Counts:
+    times = (sf.min("time_us").alias("first"), sf.max("time_us").alias("last"))
+    counts = {row.rule: row for row in compared.groupBy("rule").agg(sf.count("*").alias("n"), *times).collect()}
+    events = counts.pop(None, None)
+    by_rule = {**_summed(ends).by_rule, **{rule: row.n for rule, row in counts.items()}}
+    return Counts(events.n, by_rule, events.first, events.last) if events else Counts(0, by_rule, None, None)
+
+
+def _with_text(spark: SparkSession, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
+    """Events that are refused after all, with their text: it has not been kept, so their pieces are read again."""
+    refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
+    touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
+    before = {(one.file, one.piece): one.lines_before for one in starts(ends) if (one.file, one.piece) in touched}
+    texts = source.texts(spark, before).withColumnRenamed("text", "raw")
+    return refused.join(texts, ["file", "line"])
