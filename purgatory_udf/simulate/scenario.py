@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from purgatory_udf.fitted.model import Fitted
+
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Millis = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -203,7 +205,7 @@ Incident = Annotated[
 
 
 class Scenario(_Section):
-    """`shows`: one sentence on what the trace will show."""
+    """`shows`: one sentence on what the trace will show. `fitted`: what a recording said, for predictions alone."""
 
     shows: Name
     seed: int = 1
@@ -214,6 +216,7 @@ class Scenario(_Section):
     consumers: list[Consumers] = []
     topic_creations: list[TopicCreations] = []
     incidents: list[Incident] = []
+    fitted: Fitted | None = None
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

@@ -1,0 +1,50 @@
+"""A scenario fitted to a recording: one's own cluster, to be played under other settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.errors import UserError
+from purgatory_udf.outputs import local_folder, require_folder
+
+
+def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None, **_: Any) -> None:
+    require_folder(out)
+    table = local_folder(events) if events is not None else None
+    if table is not None and not table.is_dir():
+        raise UserError(f"{events}: no such folder (--events names a table of events, as ingest makes it)")
+    if scenario_file.is_dir():
+        raise UserError(f"{scenario_file}: is a folder; --scenario-file names a file")
+    if html is not None and html.is_dir():
+        raise UserError(f"{html}: is a folder; --html names a file")
+
+
+@cli.job(checks=_checks, brief=True)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log.")],
+    scenario_file: Annotated[Path, typer.Option(help="The scenario, as YAML.")],
+    events: Annotated[
+        str | None, typer.Option(help="Delta table of events.  [default: the folder's]", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Plays of the check.", min=1, max=1000)] = 5,
+    html: Annotated[
+        Path | None, typer.Option(help="The page.  [default: fit.html in the folder]", show_default=False)
+    ] = None,
+) -> None:
+    """A scenario fitted to a recording, and whether it does what was recorded."""
+    from purgatory_udf.fitted.run import run_fit
+    from purgatory_udf.session import build_session
+
+    _checks(out, events, scenario_file, html)
+    folder = local_folder(out)
+    file = html or (folder / "fit.html" if folder else None)
+    found = run_fit(build_session("purgatory-fit"), out, events, scenario_file, seeds, file)
+    print("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

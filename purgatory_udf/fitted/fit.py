@@ -1,0 +1,223 @@
+"""A scenario fitted to a recording: settings, arrivals, and what clients and brokers take for their work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from purgatory_udf.fitted.arrivals import LINGER_MS, fitted_appends, fitted_producer, linger_of, records
+from purgatory_udf.fitted.figures import recorded_figures
+from purgatory_udf.fitted.model import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
+from purgatory_udf.fitted.recording import Recording
+from purgatory_udf.fitted.steps import Steps, by_size, quantiles, steps
+from purgatory_udf.fitted.window import Window, steady
+from purgatory_udf.simulate.scenario import Brokers, Consumers, Producers, Scenario, Topic
+
+BATCH_BYTES = 16_384
+# A share of fetches that a client sent while another of its own was under way at the broker.
+OVERLAPPING = 0.05
+ALL = -1
+
+
+def fit(recording: Recording) -> Scenario:
+    window = steady(recording)
+    found = steps(recording, window)
+    return _Fit(recording, window, found).scenario()
+
+
+class _Fit:
+    def __init__(self, recording: Recording, window: Window, found: Steps) -> None:
+        self.recording = recording
+        self.window = window
+        self.steps = found
+        self.led = recording.led(window.begin)
+        self.unknown: list[str] = []
+        self.doubts: dict[str, str] = {}
+
+    def scenario(self) -> Scenario:
+        recording, window = self.recording, self.window
+        readers = {client: self._reader(client, mine) for client, mine in self._turns()}
+        producers, fitted_producers = self._producers()
+        shared = self.steps.sharing
+        if window.absent:
+            self.unknown.append(f"clients that were not there for most of the recording: {', '.join(window.absent)}")
+        fitted = Fitted(
+            begin_s=round(window.begin / 1000, 3),
+            host=FittedHost(
+                cores=shared.cores,
+                correlation=round(shared.correlation, 3),
+                correlation_unshared=round(shared.unshared, 3),
+            ),
+            lateness_ms=self._lateness(),
+            partitions=[self._partition(place) for place in range(len(recording.keys))],
+            readers=readers,
+            producers=fitted_producers,
+            appends=fitted_appends(recording.others, window),
+            recorded={
+                who: {api: FittedFigures(**figures) for api, figures in apis.items()}
+                for who, apis in recorded_figures(recording, window).items()
+            },
+            unknown=self.unknown,
+            doubts=self.doubts,
+        )
+        return Scenario(
+            shows="What a recorded cluster's clients, brokers and followers did, fitted to be played under other settings.",
+            duration_s=round(window.length / 1000, 3),
+            brokers=self._brokers(),
+            topics=self._topics(),
+            producers=producers,
+            consumers=self._consumers(readers),
+            fitted=fitted,
+        )
+
+    def _brokers(self) -> Brokers:
+        followers = self.window.of(self.recording.fetches, "tried")
+        followers = followers[followers["replica"] >= 0]
+        numbers = [one for led in self.led.values() for one in (led.leader, *led.replicas)]
+        if followers.empty:
+            return Brokers(count=max(numbers, default=1))
+        return Brokers(
+            count=max(numbers),
+            replica_fetch_wait_max_ms=int(followers["max_wait"].mode().iloc[0]),
+            replica_fetch_min_bytes=max(1, int(followers["min_bytes"].mode().iloc[0])),
+        )
+
+    # Readers.
+
+    def _turns(self) -> list[tuple[str, pd.DataFrame]]:
+        turns = self.steps.turns
+        turns = turns[~turns["client"].isin(self.window.absent)]
+        return [(str(client), mine) for client, mine in turns.groupby("client")]
+
+    def _reader(self, client: str, turns: pd.DataFrame) -> FittedReader:
+        recording = self.recording
+        fetches = self.window.of(recording.fetches[recording.fetches["client"] == client], "tried")
+        reads = {}
+        for broker, mine in fetches.groupby("broker"):
+            (most, _), *_ = Counter(mine["keys"]).most_common(1)
+            if recording.key_sets[most]:
+                reads[int(broker)] = list(recording.key_sets[most])
+        before = fetches.sort_values("tried").groupby("broker")["answered"].shift()
+        overlapping = float((fetches.sort_values("tried")["tried"] < before).mean())
+        if overlapping > OVERLAPPING:
+            self.doubts[client] = (
+                f"{overlapping:.0%} of its fetches began while another of its own waited at the same broker: several "
+                "clients of one name are played as one"
+            )
+        follows = int(fetches["replica"].iloc[0]) >= 0
+        return FittedReader(
+            replica=int(fetches["replica"].iloc[0]),
+            reads=reads,
+            turn=by_size(turns["turn"].to_numpy(), turns["before"].to_numpy()),
+            handling=quantiles(turns["handling"].to_numpy()) if follows else [0.0],
+        )
+
+    def _consumers(self, readers: dict[str, FittedReader]) -> list[Consumers]:
+        return [
+            Consumers(
+                name=client,
+                group=self.recording.groups.get(client),
+                assign=self._assigned(reader),
+                fetch_min_bytes=max(1, self._setting(client, "min_bytes")),
+                fetch_max_wait_ms=self._setting(client, "max_wait"),
+            )
+            for client, reader in readers.items()
+            if reader.replica < 0 and reader.reads
+        ]
+
+    def _setting(self, client: str, name: str) -> int:
+        """What the client asked for, as a rule."""
+        fetches = self.window.of(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
+        return int(fetches[name].mode().iloc[0])
+
+    def _assigned(self, reader: FittedReader) -> dict[str, list[int]]:
+        assigned: dict[str, list[int]] = {}
+        for place in sorted(place for places in reader.reads.values() for place in places):
+            key = self.recording.keys[place]
+            assigned.setdefault(key.topic, []).append(key.partition)
+        return {topic: sorted(numbers) for topic, numbers in sorted(assigned.items())}
+
+    def _lateness(self) -> list[float]:
+        """Of the reaper, by the fetches that expired."""
+        expired = self.window.of(self.recording.fetches, "tried")
+        expired = expired[expired["outcome"] == "expired"]
+        if expired.empty:
+            self.unknown.append("how late expirations come: nothing expired; taken: up to 1 ms")
+            return [0.0, 1.0]
+        late = expired["answered"] - np.floor(expired["tried"]) - expired["max_wait"]
+        # What was short of its bytes for another reason did not come in time.
+        return quantiles(late[late > -1].to_numpy())
+
+    # Producers.
+
+    def _producers(self) -> tuple[list[Producers], dict[str, Any]]:
+        settings, fitted = [], {}
+        every = self.recording.produces
+        for client, mine in every[~every["client"].isin(self.window.absent)].groupby("client"):
+            batches = self.recording.batches
+            mine = mine.sort_values("tried")
+            own = batches[batches["request"].isin(mine.index)]
+            in_window = self.steps.produces[self.steps.produces["client"] == client]
+            if in_window.empty:
+                continue
+            linger = linger_of(mine)
+            if linger is None:
+                self.unknown.append(f"{client}: linger.ms, of which its requests do not tell; taken: {LINGER_MS}")
+                linger = LINGER_MS
+            arrived = self.window.of(found := records(mine, batches, linger), "at")
+            if arrived.empty:
+                continue
+            name = str(client)
+            fitted[name] = fitted_producer(
+                found,
+                self.window,
+                by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
+                quantiles(in_window["answering"].to_numpy()),
+            )
+            acks = int(mine["acks"].mode().iloc[0])
+            settings.append(
+                Producers(
+                    name=name,
+                    topics=sorted({self.recording.keys[key].topic for key in own["key"].unique()}),
+                    rate=round(len(arrived) / self.window.length * 1000, 3),
+                    record_bytes=max(1, round(float(arrived["bytes"].mean()))),
+                    linger_ms=linger,
+                    batch_bytes=max(BATCH_BYTES, int(own["bytes"].max())),
+                    acks="all" if acks == ALL else 1 if acks == 1 else 0,
+                    request_timeout_ms=max(1, int(mine["timeout"].mode().iloc[0])),
+                )
+            )
+        if settings:
+            self.unknown += [
+                f"producers' batch.size; taken: {BATCH_BYTES:,}, or the largest batch that was seen",
+                "producers' max.in.flight.requests.per.connection; taken: 5",
+                "when records of one batch were handed over: spread over the time that it lingered",
+            ]
+        return settings, fitted
+
+    # The cluster.
+
+    def _partition(self, place: int) -> FittedPartition:
+        key, led = self.recording.keys[place], self.led.get(place)
+        replicas = [1] if led is None else [led.leader, *(one for one in led.replicas if one != led.leader)]
+        return FittedPartition(topic=key.topic, partition=key.partition, replicas=replicas)
+
+    def _topics(self) -> list[Topic]:
+        topics: dict[str, list[int]] = {}
+        for place, key in enumerate(self.recording.keys):
+            topics.setdefault(key.topic, []).append(place)
+        found = []
+        for name, places in sorted(topics.items()):
+            led = [self.led[place] for place in places if place in self.led]
+            found.append(
+                Topic(
+                    name=name,
+                    partitions=max(self.recording.keys[place].partition for place in places) + 1,
+                    replication=max((len(one.replicas) for one in led), default=1),
+                    min_isr=max((one.min_isr for one in led), default=1),
+                )
+            )
+        return found

@@ -1,0 +1,115 @@
+"""From a fitted scenario, perhaps with other settings, to what is played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.model import Fitted, FittedReader, WorkBySize
+from purgatory_udf.fitted.plan import AppendsPlan, BySize, PartitionPlan, Plan, ProducerPlan, ReaderPlan
+from purgatory_udf.simulate.scenario import Producers, Scenario
+
+WARM_UP_MS = 3000.0
+
+
+def fitted_of(scenario: Scenario) -> Fitted:
+    if scenario.fitted is None:
+        raise UserError("the scenario is not fitted to a recording: it has no section fitted (see the command fit)")
+    return scenario.fitted
+
+
+def plan_of(scenario: Scenario) -> Plan:
+    """The settings are those of the scenario's own sections; the rest is what was fitted."""
+    fitted = fitted_of(scenario)
+    duration_ms = scenario.duration_s * 1000
+    appends, own = fitted.appends, sum(fitted.appends.gaps_ms)
+    begin_at, begin_ms = _begin(appends.gaps_ms, own, 1.0)
+    return Plan(
+        duration_ms=duration_ms,
+        warm_up_ms=WARM_UP_MS,
+        cores=fitted.host.cores,
+        partitions=[
+            PartitionPlan(one.topic, one.partition, one.replicas[0], one.replicas[1:]) for one in fitted.partitions
+        ],
+        readers=_readers(scenario, fitted),
+        producers=[_producer(settings, fitted) for settings in scenario.producers if settings.name in fitted.producers],
+        appends=AppendsPlan(begin_at, begin_ms, appends.gaps_ms, appends.partitions, appends.batch_bytes),
+        lateness=fitted.lateness_ms,
+    )
+
+
+def _readers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
+    consumers = {one.name: one for one in scenario.consumers}
+    found = []
+    for client, reader in fitted.readers.items():
+        if reader.replica >= 0:
+            brokers = scenario.brokers
+            found += _reader(client, reader, brokers.replica_fetch_min_bytes, brokers.replica_fetch_wait_max_ms)
+        elif client in consumers:
+            settings = consumers[client]
+            found += _reader(client, reader, settings.fetch_min_bytes, settings.fetch_max_wait_ms)
+    return found
+
+
+def _reader(client: str, reader: FittedReader, min_bytes: int, max_wait_ms: int) -> list[ReaderPlan]:
+    return [
+        ReaderPlan(
+            client=client,
+            broker=broker,
+            replica=reader.replica,
+            keys=keys,
+            min_bytes=min_bytes,
+            max_wait_ms=max_wait_ms,
+            partition_max_bytes=reader.partition_max_bytes,
+            turn=_by_size(reader.turn),
+            handling=reader.handling,
+        )
+        for broker, keys in sorted(reader.reads.items())
+    ]
+
+
+def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
+    found = fitted.producers[settings.name]
+    recorded = len(found.gaps_ms) / sum(found.gaps_ms) * 1000
+    # The rate that the file tells is that of the records in it, as far as digits go.
+    speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
+    begin_at, begin_ms = _begin(found.gaps_ms, sum(found.gaps_ms), speed)
+    return ProducerPlan(
+        client=settings.name,
+        acks=-1 if settings.acks == "all" else settings.acks,
+        timeout_ms=settings.request_timeout_ms,
+        linger_ms=settings.linger_ms,
+        batch_bytes=settings.batch_bytes,
+        max_in_flight=settings.max_in_flight,
+        begin_at=begin_at,
+        begin_ms=begin_ms,
+        speed=speed,
+        gaps_ms=found.gaps_ms,
+        keys=found.partitions,
+        record_bytes=found.record_bytes,
+        handling=_by_size(found.handling),
+        answer=found.answer,
+    )
+
+
+def _begin(gaps_ms: Sequence[float], around_ms: float, speed: float) -> tuple[int, float]:
+    """Where in its circle a warm-up begins, so that the first record of the recording's stretch is due at time 0 and its
+    gap: the last ones of the circle come before."""
+    place, at = 0, 0.0
+    if not gaps_ms:
+        return place, at
+    at = _first_ms(gaps_ms) / speed
+    while True:
+        before = at - gaps_ms[place] / speed
+        if before < -WARM_UP_MS:
+            return place, at
+        place, at = (place - 1) % len(gaps_ms), before
+
+
+def _first_ms(gaps_ms: Sequence[float]) -> float:
+    """When the first of a circle comes: half its gap, for where the gap was cut is not kept."""
+    return gaps_ms[0] / 2
+
+
+def _by_size(given: WorkBySize) -> BySize:
+    return BySize(given.bounds, given.quantiles)

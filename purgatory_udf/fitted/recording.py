@@ -1,0 +1,199 @@
+"""A recording as the fit needs it: its fetches, produces and appends as frames, and who leads what.
+
+Times are milliseconds since the recording's first event, wide enough for microseconds. The tables are read by Spark
+(`spark_recording`) or any other reader of Arrow; nothing here needs a JVM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.reference.topic_partition import TopicPartition
+
+EVENT_COLUMNS = (
+    *("time_us", "seq", "broker", "type", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms", "min_bytes"),
+    *("partitions", "topic", "partition", "change", "offset", "bytes", "replicas", "isr", "min_isr", "group"),
+)
+RECORDED_COLUMNS = (
+    *("operation_id", "written_at", "recorded_outcome", "recorded_remote_ms", "recorded_local_ms"),
+    *("recorded_bytes", "recorded_complete"),
+)
+
+
+@dataclass(frozen=True)
+class Led:
+    """How a partition is led from some time on: by whom, and who follows."""
+
+    at: float
+    key: int
+    leader: int
+    replicas: tuple[int, ...]
+    min_isr: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`fetches` and `produces` are requests: `client`, `broker`, `tried` (first try), `waited`, `handled` (how long its
+    handling took before), `answered`, `written`, `outcome`, `bytes`; a fetch has `replica`, `min_bytes`, `max_wait`, and
+    `keys`, a place in `key_sets`; a produce has `acks`, `timeout`.
+
+    `batches` are what produces appended: `request` (the place of its produce), `key` (a place in `keys`), `records`,
+    `bytes`. `others` are appends without a produce: `at`, `key`, `bytes`.
+    """
+
+    keys: list[TopicPartition]
+    leaders: list[Led]
+    key_sets: list[tuple[int, ...]]
+    fetches: pd.DataFrame
+    produces: pd.DataFrame
+    batches: pd.DataFrame
+    others: pd.DataFrame
+    groups: dict[str, str]
+
+    def led(self, at: float) -> dict[int, Led]:
+        """By whom each partition was led at that time, or next."""
+        found: dict[int, Led] = {}
+        for one in self.leaders:
+            if one.at <= at or one.key not in found:
+                found[one.key] = one
+        return found
+
+
+def recording(events: pa.Table, recorded: pa.Table) -> Recording:
+    """`events` and `recorded` as an import of a request log writes them, with at least the columns above."""
+    if not recorded.num_rows:
+        raise UserError("the table recorded is empty: a scenario is fitted to an imported request log")
+    events = events.sort_by("seq")
+    # Whole, as the milliseconds of a broker's timer are.
+    begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
+    asked = events.filter(pc.is_in(events["type"], pa.array(["fetch", "produce"])))
+    names, lists = _keys_named(asked)
+    requests = _requests(asked, recorded, begin_us)
+    changes = events.filter(pc.equal(events["type"], "partition"))
+    keys = _Keys()
+    key_of = np.array([keys.place(topic, number) for topic, number in names], dtype=np.int64)
+    lists["key"] = key_of[lists["name"].to_numpy()] if len(lists) else np.empty(0, dtype=np.int64)
+    leaders = _leaders(changes, keys, begin_us)
+    key_sets, fetch_keys = _key_sets(requests, lists)
+    produces = requests[requests["type"] == "produce"].reset_index(drop=True)
+    fetches = requests[requests["type"] == "fetch"].assign(keys=fetch_keys).reset_index(drop=True)
+    batches = _batches(produces, lists)
+    others = _others(changes, keys, batches, begin_us)
+    return Recording(keys.all, leaders, key_sets, fetches, produces, batches, others, _groups(events))
+
+
+class _Keys:
+    def __init__(self) -> None:
+        self.all: list[TopicPartition] = []
+        self._places: dict[TopicPartition, int] = {}
+
+    def place(self, topic: str, partition: int) -> int:
+        key = TopicPartition(topic, partition)
+        if key not in self._places:
+            self._places[key] = len(self.all)
+            self.all.append(key)
+        return self._places[key]
+
+
+def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
+    """The partitions' names, and each request's partitions: `row` of the request, `name`, and their fields."""
+    column = asked["partitions"].combine_chunks()
+    flat = pc.list_flatten(column)
+    lists = pd.DataFrame({"row": pc.list_parent_indices(column).to_numpy()})
+    topics = pc.struct_field(flat, "topic").dictionary_encode()
+    numbers = pc.struct_field(flat, "partition").to_numpy(zero_copy_only=False).astype(np.int64)
+    width = int(numbers.max(initial=0)) + 1
+    codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * width + numbers
+    found, places = np.unique(codes, return_inverse=True)
+    lists["name"] = places
+    for field in ("base_offset", "last_offset", "bytes"):
+        lists[field] = pc.struct_field(flat, field).to_numpy(zero_copy_only=False)
+    names = topics.dictionary.to_pylist()
+    return [(names[code // width], int(code % width)) for code in found], lists
+
+
+def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFrame:
+    frame = asked.drop_columns(["partitions"]).select(
+        [name for name in EVENT_COLUMNS[:10] if name in asked.column_names]
+    )
+    requests = frame.to_pandas().rename(
+        columns={"client_id": "client", "replica_id": "replica", "max_wait_ms": "max_wait", "timeout_ms": "timeout"}
+    )
+    requests["row"] = np.arange(len(requests))
+    did = recorded.select([name for name in RECORDED_COLUMNS if name in recorded.column_names]).to_pandas()
+    written_us = pc.cast(pc.cast(recorded["written_at"], pa.timestamp("us", tz="UTC")), pa.int64()).to_numpy()
+    did["written"] = (written_us - begin_us) / 1000
+    requests = requests.merge(did, left_on="seq", right_on="operation_id", how="inner")
+    requests["client"] = requests["client"].fillna("")
+    requests["tried"] = (requests["time_us"] - begin_us) / 1000
+    requests["waited"] = requests["recorded_remote_ms"].astype(float)
+    requests["handled"] = requests["recorded_local_ms"].astype(float)
+    requests["answered"] = requests["tried"] + requests["waited"]
+    requests["outcome"] = requests["recorded_outcome"]
+    requests["bytes"] = requests["recorded_bytes"].fillna(0).astype(np.int64)
+    kept = ("type", "row", "client", "broker", "replica", "acks", "min_bytes", "max_wait", "timeout")
+    return requests[[*kept, "tried", "waited", "handled", "answered", "written", "outcome", "bytes"]]
+
+
+def _key_sets(requests: pd.DataFrame, lists: pd.DataFrame) -> tuple[list[tuple[int, ...]], np.ndarray[Any, Any]]:
+    """Each set of partitions that fetches are about, and the place of each fetch's."""
+    of_row = lists.groupby("row")["key"].agg(lambda keys: tuple(sorted(keys)))
+    rows = requests.loc[requests["type"] == "fetch", "row"]
+    wanted = of_row.reindex(rows)
+    sets = [one if isinstance(one, tuple) else () for one in wanted]
+    places: dict[tuple[int, ...], int] = {}
+    return_places = np.array([places.setdefault(one, len(places)) for one in sets], dtype=np.int64)
+    return list(places), return_places
+
+
+def _batches(produces: pd.DataFrame, lists: pd.DataFrame) -> pd.DataFrame:
+    mine = lists.merge(
+        pd.DataFrame({"row": produces["row"], "request": np.arange(len(produces))}), on="row", how="inner"
+    )
+    records = (mine["last_offset"] - mine["base_offset"] + 1).clip(lower=1)
+    found = pd.DataFrame(
+        {"request": mine["request"], "key": mine["key"], "base": mine["base_offset"], "records": records}
+    )
+    found["bytes"] = mine["bytes"]
+    return found.astype(np.int64)
+
+
+def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
+    said = changes.filter(pc.equal(changes["change"], "leader"))
+    rows = said.select(["time_us", "broker", "topic", "partition", "replicas", "isr", "min_isr"]).to_pylist()
+    return [
+        Led(
+            (row["time_us"] - begin_us) / 1000,
+            keys.place(row["topic"], row["partition"]),
+            row["broker"],
+            tuple(row["replicas"] or row["isr"] or [row["broker"]]),
+            row["min_isr"] or 1,
+        )
+        for row in rows
+    ]
+
+
+def _others(changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int) -> pd.DataFrame:
+    """Appends that no produce tells of: the rest of what moved a log end."""
+    ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
+    frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
+    place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
+    frame["key"] = np.array(place, dtype=np.int64)
+    produced = batches.assign(offset=batches["base"] + batches["records"])[["key", "offset"]].drop_duplicates()
+    frame = frame.merge(produced, on=["key", "offset"], how="left", indicator=True)
+    frame = frame[frame["_merge"] == "left_only"]
+    at = (frame["time_us"] - begin_us) / 1000
+    return pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)}).reset_index(drop=True)
+
+
+def _groups(events: pa.Table) -> dict[str, str]:
+    """Which group a client spoke for last."""
+    said = events.filter(pc.is_valid(events["group"])).select(["client_id", "group"]).to_pylist()
+    return {row["client_id"]: row["group"] for row in said if row["client_id"]}

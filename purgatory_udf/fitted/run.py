@@ -1,0 +1,53 @@
+"""The commands: from tables to a scenario, from a scenario to predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from purgatory_udf.fitted.check import Checked, check
+from purgatory_udf.fitted.fit import fit
+from purgatory_udf.fitted.plans import fitted_of, plan_of
+from purgatory_udf.fitted.scenario_file import write
+from purgatory_udf.fitted.seeds import play_all
+from purgatory_udf.fitted.tables import read_recording
+from purgatory_udf.simulate.scenario import Scenario
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+UNCHANGED = "unchanged"
+
+
+def run_fit(
+    spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None
+) -> list[str]:
+    """Fit, write the scenario, check it, draw the page: lines to read."""
+    scenario = fit(read_recording(spark, out, events))
+    write(scenario, file)
+    checked = checked_by_play(scenario, seeds)
+    said = [*_what(scenario), "", *checked.lines(), f"Scenario: {file}"]
+    return said
+
+
+def checked_by_play(scenario: Scenario, seeds: int) -> Checked:
+    played = play_all({UNCHANGED: plan_of(scenario)}, seeds)[UNCHANGED]
+    return check(fitted_of(scenario), played.median)
+
+
+def _what(scenario: Scenario) -> list[str]:
+    fitted = fitted_of(scenario)
+    host = fitted.host
+    shared = (
+        f"clients and brokers share {host.cores:g} cores (work and crowd correlate by {host.correlation:+.2f}, "
+        f"unshared {host.correlation_unshared:+.2f})"
+        if host.cores
+        else "clients and brokers share no cores, as far as their times tell"
+    )
+    followers = sum(reader.replica >= 0 for reader in fitted.readers.values())
+    return [
+        f"Fitted to {scenario.duration_s:.1f} s, from {fitted.begin_s:.1f} s on: {len(scenario.producers)} producers, "
+        f"{len(scenario.consumers)} consumers, {followers} followers, {len(fitted.partitions)} partitions",
+        shared,
+        *(f"unknown: {each}" for each in fitted.unknown),
+    ]

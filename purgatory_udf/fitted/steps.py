@@ -1,0 +1,83 @@
+"""The steps that clients and brokers took: from an answer to the next request, and the handling of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from purgatory_udf.fitted.model import WorkBySize
+from purgatory_udf.fitted.recording import Recording
+from purgatory_udf.fitted.sharing import Sharing, sharing
+from purgatory_udf.fitted.window import Window
+
+# How finely a distribution is kept, and how many samples make one of their own.
+QUANTILES, SAMPLES = 101, 40
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """`turns` are fetches with `turn` (work from the answer before, whose size is `before`) and `handling`; `produces`
+    with `handling` and `answering`; all of the window."""
+
+    sharing: Sharing
+    turns: pd.DataFrame
+    produces: pd.DataFrame
+
+
+def steps(recording: Recording, window: Window) -> Steps:
+    turns = _turns(recording.fetches)
+    turns = turns[(turns["tried"] >= window.begin) & (turns["tried"] < window.end)]
+    produces = window.of(recording.produces, "tried")
+    begin = [turns["answered_before"], turns["begun"], produces["tried"] - produces["handled"], produces["answered"]]
+    end = [turns["begun"], turns["tried"], produces["tried"], produces["written"]]
+    kinds = pd.concat([turns["client"]] * 2 + [produces["client"]] * 2).astype("category").cat.codes.to_numpy()
+    judged = np.zeros(len(kinds), dtype=bool)
+    judged[: len(turns)] = True
+    found = sharing(_together(begin), _together(end), kinds.astype(np.int64), judged)
+    turns = turns.assign(
+        turn=found.work(turns["answered_before"], turns["begun"]), handling=found.work(turns["begun"], turns["tried"])
+    )
+    produces = produces.assign(
+        handling=found.work(produces["tried"] - produces["handled"], produces["tried"]),
+        answering=found.work(produces["answered"], produces["written"]),
+    )
+    return Steps(found, turns, produces)
+
+
+def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
+    """A follower tells of its progress when its request begins to be handled, a consumer first when it is tried."""
+    ordered = fetches.sort_values("tried")
+    of_one = ordered.groupby(["client", "broker"])
+    before = of_one["answered"].shift()
+    begun = (ordered["tried"] - ordered["handled"]).where(ordered["replica"] >= 0, ordered["tried"])
+    found = ordered.assign(answered_before=before, before=of_one["bytes"].shift(), begun=np.maximum(begun, before))
+    return found[(before <= ordered["tried"]) & before.notna()]
+
+
+def quantiles(samples: Floats) -> list[float]:
+    """Evenly spaced, no more of them than there are samples."""
+    if not len(samples):
+        return [0.0]
+    count = min(QUANTILES, max(2, len(samples)))
+    return [round(float(value), 3) for value in np.quantile(np.maximum(0, samples), np.linspace(0, 1, count))]
+
+
+def by_size(samples: Floats, size: Floats) -> WorkBySize:
+    """Apart: what is about nothing, and what is about much, as far as there are samples for either."""
+    some = size[size > 0]
+    bounds = [1, round(float(np.quantile(some, 0.5))), round(float(np.quantile(some, 0.9)))] if len(some) else []
+    kept: list[int] = []
+    for bound in sorted(set(bounds)):
+        low = kept[-1] if kept else 0
+        if ((size >= low) & (size < bound)).sum() >= SAMPLES and (size >= bound).sum() >= SAMPLES:
+            kept.append(bound)
+    ranges = np.searchsorted(np.asarray(kept), size, side="right")
+    return WorkBySize(bounds=kept, quantiles=[quantiles(samples[ranges == each]) for each in range(len(kept) + 1)])
+
+
+def _together(series: list[pd.Series[float]]) -> Floats:
+    return np.concatenate([one.to_numpy(dtype=float) for one in series])
