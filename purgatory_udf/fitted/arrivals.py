@@ -1,8 +1,8 @@
 """When a producer's records were handed to it, as far as its requests tell.
 
-A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the others
-meanwhile. Where one request after the other had to wait for the one before, the producer had as many under way as it
-may have, and its records gathered: those are spread over the time since the request before.
+A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the
+others meanwhile. Where one request after the other had to wait for the one before, the producer had as many under way
+as it may have, and its records gathered: those are spread over the time since the request before.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
 def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, answer: list[float]) -> FittedProducer:
     mine = window.of(found, "at")
     return FittedProducer(
+        first_ms=_first(mine["at"].to_numpy(), window),
         gaps_ms=_circle(mine["at"].to_numpy(), window),
         partitions=mine["key"].tolist(),
         record_bytes=mine["bytes"].tolist(),
@@ -74,10 +75,15 @@ def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, a
 def fitted_appends(others: pd.DataFrame, window: Window) -> FittedAppends:
     mine = window.of(others, "at").sort_values("at")
     return FittedAppends(
+        first_ms=_first(mine["at"].to_numpy(), window),
         gaps_ms=_circle(mine["at"].to_numpy(), window),
         partitions=mine["key"].tolist(),
         batch_bytes=mine["bytes"].tolist(),
     )
+
+
+def _first(at: Floats, window: Window) -> float:
+    return round(float(at[0] - window.begin), 3) if len(at) else 0.0
 
 
 def _circle(at: Floats, window: Window) -> list[float]:

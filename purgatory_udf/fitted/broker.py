@@ -12,7 +12,12 @@ from purgatory_udf.fitted.purgatory import REAPER_MS, Purgatory
 
 class Broker:
     def __init__(
-        self, number: int, machine: Machine, diary: Diary, purge_intervals: tuple[int, int], late_ms: Callable[[], float]
+        self,
+        number: int,
+        machine: Machine,
+        diary: Diary,
+        purge_intervals: tuple[int, int],
+        late_ms: Callable[[], float],
     ) -> None:
         self.number = number
         self.machine = machine

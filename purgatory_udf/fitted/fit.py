@@ -64,7 +64,7 @@ class _Fit:
             doubts=self.doubts,
         )
         return Scenario(
-            shows="What a recorded cluster's clients, brokers and followers did, fitted to be played under other settings.",
+            shows="What a recorded cluster's clients and brokers did, to be played under other settings.",
             duration_s=round(window.length / 1000, 3),
             brokers=self._brokers(),
             topics=self._topics(),

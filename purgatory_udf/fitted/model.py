@@ -43,8 +43,10 @@ class FittedReader(_Section):
 
 
 class FittedProducer(_Section):
-    """Its records in their order: the time since the one before, the partition (a place), the size."""
+    """Its records in their order, in a circle: the time since the one before, the partition (a place), the size. The
+    first comes `first_ms` after the beginning."""
 
+    first_ms: float = 0
     gaps_ms: list[Annotated[float, Field(ge=0)]]
     partitions: list[Place]
     record_bytes: list[Annotated[int, Field(ge=0)]]
@@ -61,6 +63,7 @@ class FittedProducer(_Section):
 class FittedAppends(_Section):
     """Appends without a producer, such as the coordinators': as a producer's records, but each a batch."""
 
+    first_ms: float = 0
     gaps_ms: list[Annotated[float, Field(ge=0)]] = []
     partitions: list[Place] = []
     batch_bytes: list[Place] = []

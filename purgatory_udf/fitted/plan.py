@@ -45,8 +45,8 @@ class ReaderPlan:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """`gaps_ms`, `keys` and `record_bytes`: the records, in their order, again and again, `speed` times as fast; the one
-    at `begin_at` is the first, and comes at `begin_ms`."""
+    """`gaps_ms`, `keys` and `record_bytes`: the records, in their order, again and again, `speed` times as fast; the
+    one at `begin_at` is the first, and comes at `begin_ms`."""
 
     client: str
     acks: int

@@ -18,12 +18,16 @@ def fitted_of(scenario: Scenario) -> Fitted:
     return scenario.fitted
 
 
+def groups_of(scenario: Scenario) -> dict[str, str]:
+    return {one.name: one.group_id for one in scenario.consumers}
+
+
 def plan_of(scenario: Scenario) -> Plan:
     """The settings are those of the scenario's own sections; the rest is what was fitted."""
     fitted = fitted_of(scenario)
     duration_ms = scenario.duration_s * 1000
-    appends, own = fitted.appends, sum(fitted.appends.gaps_ms)
-    begin_at, begin_ms = _begin(appends.gaps_ms, own, 1.0)
+    appends = fitted.appends
+    begin_at, begin_ms = _begin(appends.gaps_ms, appends.first_ms, 1.0)
     return Plan(
         duration_ms=duration_ms,
         warm_up_ms=WARM_UP_MS,
@@ -73,7 +77,7 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
     recorded = len(found.gaps_ms) / sum(found.gaps_ms) * 1000
     # The rate that the file tells is that of the records in it, as far as digits go.
     speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
-    begin_at, begin_ms = _begin(found.gaps_ms, sum(found.gaps_ms), speed)
+    begin_at, begin_ms = _begin(found.gaps_ms, found.first_ms, speed)
     return ProducerPlan(
         client=settings.name,
         acks=-1 if settings.acks == "all" else settings.acks,
@@ -92,23 +96,17 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
     )
 
 
-def _begin(gaps_ms: Sequence[float], around_ms: float, speed: float) -> tuple[int, float]:
-    """Where in its circle a warm-up begins, so that the first record of the recording's stretch is due at time 0 and its
-    gap: the last ones of the circle come before."""
-    place, at = 0, 0.0
-    if not gaps_ms:
-        return place, at
-    at = _first_ms(gaps_ms) / speed
-    while True:
+def _begin(gaps_ms: Sequence[float], first_ms: float, speed: float) -> tuple[int, float]:
+    """Where in its circle a warm-up begins: the first record is due as long after time 0 as it was in the recording,
+    the last ones of the circle before."""
+    place, at = 0, first_ms / speed
+    circle_ms = sum(gaps_ms)
+    while circle_ms > 0:
         before = at - gaps_ms[place] / speed
         if before < -WARM_UP_MS:
-            return place, at
+            break
         place, at = (place - 1) % len(gaps_ms), before
-
-
-def _first_ms(gaps_ms: Sequence[float]) -> float:
-    """When the first of a circle comes: half its gap, for where the gap was cut is not kept."""
-    return gaps_ms[0] / 2
+    return place, at
 
 
 def _by_size(given: WorkBySize) -> BySize:

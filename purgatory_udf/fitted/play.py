@@ -31,23 +31,37 @@ def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
     for part in parts if traced else ():
         diary.event(
             *(begin, "partition", part.leader),
-            **{"topic": part.topic, "partition": part.partition, "change": "leader", "leader_epoch": 0},
-            **{"replicas": [part.leader, *part.followed], "isr": [part.leader, *part.followed], "min_isr": 1},
+            topic=part.topic,
+            partition=part.partition,
+            change="leader",
+            leader_epoch=0,
+            replicas=[part.leader, *part.followed],
+            isr=[part.leader, *part.followed],
+            min_isr=1,
         )
         diary.event(
             *(begin, "partition", part.leader),
-            **{"topic": part.topic, "partition": part.partition, "change": "log_end", "offset": 0, "bytes": 0},
+            topic=part.topic,
+            partition=part.partition,
+            change="log_end",
+            offset=0,
+            bytes=0,
         )
         for replica in part.followed:
             diary.event(
                 *(begin, "partition", part.leader),
-                **{"topic": part.topic, "partition": part.partition, "change": "replica_end"},
-                **{"replica_id": replica, "offset": 0},
+                topic=part.topic,
+                partition=part.partition,
+                change="replica_end",
+                replica_id=replica,
+                offset=0,
             )
     for asked in plan.readers:
         chance = _chance(seed, "reader", asked.client, asked.broker)
         mine = [parts[key] for key in asked.keys]
-        reader = Reader(asked, brokers[asked.broker], mine, _by_size(asked.turn, chance), Sampler(asked.handling, chance))
+        reader = Reader(
+            asked, brokers[asked.broker], mine, _by_size(asked.turn, chance), Sampler(asked.handling, chance)
+        )
         reader.start(begin + chance.random() * START_MS)
     for made in plan.producers:
         chance = _chance(seed, "producer", made.client)
@@ -59,9 +73,7 @@ def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
 
 
 class Appends:
-    def __init__(
-        self, plan: AppendsPlan, machine: Machine, brokers: dict[int, Broker], parts: list[Partition]
-    ) -> None:
+    def __init__(self, plan: AppendsPlan, machine: Machine, brokers: dict[int, Broker], parts: list[Partition]) -> None:
         self._plan = plan
         self._machine = machine
         self._brokers = brokers
@@ -79,8 +91,11 @@ class Appends:
         broker = self._brokers[part.leader]
         broker.diary.event(
             *(self._machine.now, "partition", part.leader),
-            **{"topic": part.topic, "partition": part.partition, "change": "log_end"},
-            **{"offset": part.end + 1, "bytes": size},
+            topic=part.topic,
+            partition=part.partition,
+            change="log_end",
+            offset=part.end + 1,
+            bytes=size,
         )
         broker.append([(part, size)])
         self._next = (place + 1) % len(plan.gaps_ms)

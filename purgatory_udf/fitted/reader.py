@@ -74,13 +74,18 @@ class Reader:
         part, position = self.parts[place], self.positions[place]
         broker.diary.event(
             *(broker.machine.now, "partition", broker.number),
-            **{"topic": part.topic, "partition": part.partition, "change": "replica_end"},
-            **{"replica_id": self.plan.replica, "offset": position},
+            topic=part.topic,
+            partition=part.partition,
+            change="replica_end",
+            replica_id=self.plan.replica,
+            offset=position,
         )
         broker.follower_reached(part, self.plan.replica, position)
         self._told += 1
         more = self._told < len(self._news)
-        broker.machine.work(self._step_ms if more else self._step_ms + self._rest_ms, self._tell if more else self._try, None)
+        broker.machine.work(
+            self._step_ms if more else self._step_ms + self._rest_ms, self._tell if more else self._try, None
+        )
 
     def _try(self, _: None) -> None:
         broker, plan = self.broker, self.plan
@@ -120,7 +125,7 @@ class Reader:
 
 
 class Fetch:
-    __slots__ = ("at_ms", "done", "_reader")
+    __slots__ = ("_reader", "at_ms", "done")
 
     def __init__(self, reader: Reader, at_ms: float) -> None:
         self.at_ms = at_ms

@@ -41,8 +41,8 @@ class Led:
 @dataclass(frozen=True)
 class Recording:
     """`fetches` and `produces` are requests: `client`, `broker`, `tried` (first try), `waited`, `handled` (how long its
-    handling took before), `answered`, `written`, `outcome`, `bytes`; a fetch has `replica`, `min_bytes`, `max_wait`, and
-    `keys`, a place in `key_sets`; a produce has `acks`, `timeout`.
+    handling took before), `answered`, `written`, `outcome`, `bytes`; a fetch has `replica`, `min_bytes`, `max_wait`,
+    and `keys`, a place in `key_sets`; a produce has `acks`, `timeout`.
 
     `batches` are what produces appended: `request` (the place of its produce), `key` (a place in `keys`), `records`,
     `bytes`. `others` are appends without a produce: `at`, `key`, `bytes`.
@@ -190,7 +190,9 @@ def _others(changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int
     frame = frame.merge(produced, on=["key", "offset"], how="left", indicator=True)
     frame = frame[frame["_merge"] == "left_only"]
     at = (frame["time_us"] - begin_us) / 1000
-    return pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)}).reset_index(drop=True)
+    return pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)}).reset_index(
+        drop=True
+    )
 
 
 def _groups(events: pa.Table) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.fit import fit
 from purgatory_udf.fitted.plans import fitted_of, plan_of
+from purgatory_udf.fitted.prediction import UNCHANGED
 from purgatory_udf.fitted.scenario_file import write
 from purgatory_udf.fitted.seeds import play_all
 from purgatory_udf.fitted.tables import read_recording
@@ -16,18 +17,13 @@ from purgatory_udf.simulate.scenario import Scenario
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-UNCHANGED = "unchanged"
 
-
-def run_fit(
-    spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None
-) -> list[str]:
+def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
     """Fit, write the scenario, check it, draw the page: lines to read."""
     scenario = fit(read_recording(spark, out, events))
     write(scenario, file)
     checked = checked_by_play(scenario, seeds)
-    said = [*_what(scenario), "", *checked.lines(), f"Scenario: {file}"]
-    return said
+    return [*_what(scenario), "", *checked.lines(), f"Scenario: {file}"]
 
 
 def checked_by_play(scenario: Scenario, seeds: int) -> Checked:

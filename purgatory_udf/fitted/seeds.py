@@ -37,7 +37,9 @@ class Played:
         return {name: sorted(one.get(name, 0.0) for one in self.effects)[len(self.effects) // 2] for name in names}
 
 
-def play_all(plans: Mapping[str, Plan], seeds: int = SEEDS, said: Callable[[str], None] | None = None) -> dict[str, Played]:
+def play_all(
+    plans: Mapping[str, Plan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
+) -> dict[str, Played]:
     """Each plan under the seeds 1, 2, …: the same plan and seed play the same, in whatever process."""
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())

@@ -17,8 +17,8 @@ import pandas as pd
 Floats = npt.NDArray[np.float64]
 # None: nothing is shared.
 CANDIDATES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-# With less correlation than this, sharing explains nothing; of such as differ by less than that, the most are taken, for
-# a busy time's answers are larger, too, and so is the work that follows them.
+# With less correlation than this, sharing explains nothing; of such as differ by less than that, the most are taken,
+# for a busy time's answers are larger, too, and so is the work that follows them.
 INDEPENDENT, AS_GOOD = 0.1, 0.03
 LEAST_MS = 0.01
 

@@ -1,4 +1,4 @@
-"""What a setting does to others than whom it is set for: brokers' load, how soon records reach consumers, purgatories."""
+"""What a setting does to others than whom it is set for: brokers' load, records' way to consumers, purgatories."""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
     elif delta.is_table(spark, layout.table("completions")):
         frame = _replayed(spark, layout)
     else:
-        raise UserError(f"{path}: no such table, nor a replay beside it (ingest --from request-log, or replay, makes one)")
+        raise UserError(
+            f"{path}: no such table, nor a replay beside it (ingest --from request-log, or replay, makes one)"
+        )
     return frame.where(sf.col("operation_id") < MOST_EVENTS)
 
 
