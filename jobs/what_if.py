@@ -1,4 +1,4 @@
-"""The same trace, or the same simulated cluster, under other configurations."""
+"""The same trace, the same simulated cluster, or a model of one's own, under other configurations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.outputs import local_folder
 from purgatory_udf.whatif.variants import Variant, variants
 
-# What only a simulation is told by.
+# What only a simulation is told by, and what only a prediction is.
 STAGE = {"seed": None, "duration": None, "scale": 1.0}
+PREDICTION = {"seeds": None, "json": None}
 
 
 def _variants(words: list[str], config: Path | None, settings: list[str] | None) -> list[Variant]:
@@ -23,21 +24,33 @@ def _variants(words: list[str], config: Path | None, settings: list[str] | None)
 
 
 def _checks(
-    out: str,
+    out: str | None,
     variant: list[str],
     events: str | None,
     closed_loop: str | None,
     config: Path | None,
     settings: list[str] | None,
     html: Path | None,
+    like: str | None = None,
     **stage: Any,
 ) -> None:
     from purgatory_udf.simulate.load import load, names
 
-    if (events is None) == (closed_loop is None):
+    if sum(each is not None for each in (events, closed_loop, like)) != 1:
         raise UserError(
-            f"give either --events, a table of events, or --closed-loop SCENARIO (names: {', '.join(names())})"
+            "give one of --events, a table of events, --like, a recording's folder or the scenario fitted to it, and "
+            f"--closed-loop SCENARIO (names: {', '.join(names())})"
         )
+    if html is not None and html.is_dir():
+        raise UserError(f"{html}: is a folder; --html names a file")
+    if like is not None:
+        _checks_of_a_prediction(like, variant, config, settings, stage)
+        return
+    if out is None:
+        raise UserError("--out is missing: the folder of the table what_if")
+    strange = next((name for name, usual in PREDICTION.items() if stage.get(name) != usual), None)
+    if strange is not None:
+        raise UserError(f"--{strange} goes with --like")
     chosen = _variants(variant, config, settings)
     if closed_loop is not None:
         load(closed_loop)
@@ -54,15 +67,28 @@ def _checks(
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
         raise UserError(f"{events}: no such folder (--events names a table of events, as ingest makes it)")
-    if html is not None and html.is_dir():
-        raise UserError(f"{html}: is a folder; --html names a file")
+
+
+def _checks_of_a_prediction(
+    like: str, variant: list[str], config: Path | None, settings: list[str] | None, stage: dict[str, Any]
+) -> None:
+    from purgatory_udf.fitted.source import require_source
+    from purgatory_udf.fitted.words import variants_of
+
+    if config is not None or settings:
+        raise UserError("--config and --set do not go with --like: edit the scenario that fit writes")
+    strange = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
+    if strange is not None:
+        raise UserError(f"--{strange} goes with --closed-loop")
+    variants_of(variant)
+    require_source(like)
+    json = stage.get("json")
+    if json is not None and json.is_dir():
+        raise UserError(f"{json}: is a folder; --json names a file")
 
 
 @cli.job(checks=_checks)
 def main(
-    out: Annotated[
-        str, typer.Option(help="Folder of the table what_if; a replay of the events that is in it is the baseline.")
-    ],
     variant: Annotated[
         list[str],
         typer.Option(
@@ -70,6 +96,14 @@ def main(
             help="A variant's name, then its settings, or a YAML file of settings (repeatable).",
         ),
     ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of the table what_if; a replay of the events that is in it is the baseline. With --like, only "
+            "the page goes there.",
+            show_default=False,
+        ),
+    ] = None,
     events: Annotated[
         str | None, typer.Option(help="Delta table of events, as ingest writes it.", show_default=False)
     ] = None,
@@ -80,6 +114,22 @@ def main(
             help="Instead of a table: simulate this scenario under each variant, so that its clients react.",
             show_default=False,
         ),
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|FILE",
+            help="Instead: predict what a recorded cluster would do, by a scenario fitted to it: the folder of an "
+            "imported request log, or what fit has written.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Prediction: plays of each variant.  [default: 5]", min=1, max=1000, show_default=False),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Prediction: the figures as JSON.", show_default=False)
     ] = None,
     seed: Annotated[
         int | None,
@@ -102,17 +152,26 @@ def main(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting of the baseline (repeatable).")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="The page.  [default: what-if.html in the folder]", show_default=False)
+        Path | None,
+        typer.Option(
+            help="The page.  [default: what-if.html in the folder; prediction.html of a prediction]",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """What other settings would have changed: every recorded arrival as it was, or simulated clients that react."""
+    """What other settings would have changed: every recorded arrival as it was, or clients that react."""
     from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.session import build_session
     from purgatory_udf.simulate.load import load
     from purgatory_udf.whatif.closed_loop import Stage
     from purgatory_udf.whatif.run import what_if, what_if_simulated
 
-    _checks(out, variant, events, closed_loop, config, settings, html, seed=seed, duration=duration, scale=scale)
+    stage_asked = {"seed": seed, "duration": duration, "scale": scale}
+    _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
+    if like is not None:
+        _predict(like, variant, seeds, json, html or _page_beside(out or like))
+        return
+    assert out is not None
     chosen = _variants(variant, config, settings)
     folder = local_folder(out)
     file = html or (folder / "what-if.html" if folder else None)
@@ -127,6 +186,18 @@ def main(
     print("\n".join(found.lines()))
     if file:
         print(f"Page: {file}")
+
+
+def _page_beside(place: str) -> Path | None:
+    """A folder's page is in it, a file's beside it."""
+    folder = local_folder(place)
+    return None if folder is None else (folder.parent if folder.is_file() else folder) / "prediction.html"
+
+
+def _predict(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> None:
+    from purgatory_udf.fitted.run import run_prediction
+
+    print("\n".join(run_prediction(like, words, seeds, json, html)))
 
 
 if __name__ == "__main__":

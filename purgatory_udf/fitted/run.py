@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.fit import fit
 from purgatory_udf.fitted.plans import fitted_of, plan_of
-from purgatory_udf.fitted.prediction import UNCHANGED
+from purgatory_udf.fitted.prediction import UNCHANGED, predict
 from purgatory_udf.fitted.scenario_file import write
-from purgatory_udf.fitted.seeds import play_all
-from purgatory_udf.fitted.tables import read_recording
+from purgatory_udf.fitted.seeds import SEEDS, play_all
+from purgatory_udf.fitted.source import scenario_like
+from purgatory_udf.fitted.words import variants_of
 from purgatory_udf.simulate.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -20,10 +21,23 @@ if TYPE_CHECKING:
 
 def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds: int, html: Path | None) -> list[str]:
     """Fit, write the scenario, check it, draw the page: lines to read."""
+    from purgatory_udf.fitted.tables import read_recording
+
     scenario = fit(read_recording(spark, out, events))
     write(scenario, file)
     checked = checked_by_play(scenario, seeds)
     return [*_what(scenario), "", *checked.lines(), f"Scenario: {file}"]
+
+
+def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> list[str]:
+    """Play the unchanged scenario and the variants; write the figures and the page: lines to read."""
+    variants = variants_of(words)
+    scenario = scenario_like(like)
+    found = predict(scenario, variants, seeds or SEEDS)
+    if json is not None:
+        json.parent.mkdir(parents=True, exist_ok=True)
+        json.write_text(found.as_json(), encoding="utf-8")
+    return found.lines()
 
 
 def checked_by_play(scenario: Scenario, seeds: int) -> Checked:

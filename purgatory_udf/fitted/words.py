@@ -1,0 +1,68 @@
+"""The variants of a prediction as a command line says them: `big fetch.consumer.min_bytes=20000 … small …`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.prediction import UNCHANGED
+from purgatory_udf.fitted.settings import Setting, setting
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
+    """A word with `=` is a setting, one that ends in .yaml a file of settings, any other the next variant's name."""
+    found: dict[str, list[Setting]] = {}
+    name: str | None = None
+    for word in words:
+        is_file = word.endswith((".yaml", ".yml"))
+        if "=" not in word and not is_file:
+            name = _named(word, found)
+            found[name] = []
+        elif name is None:
+            raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
+        else:
+            try:
+                found[name] += _in_file(Path(word)) if is_file and "=" not in word else [setting(word)]
+            except UserError as error:
+                raise UserError(f"--variant {name}: {error}") from None
+    if not found:
+        raise UserError("give at least one --variant NAME key=value…")
+    for each, settings in found.items():
+        if not settings:
+            raise UserError(f"--variant {each}: no setting follows (--variant NAME key=value…)")
+    return found
+
+
+def _named(word: str, found: dict[str, list[Setting]]) -> str:
+    if not _NAME.fullmatch(word) or word == UNCHANGED:
+        raise UserError(f"--variant {word}: expected a name of letters, digits, . _ -, other than {UNCHANGED}")
+    if word in found:
+        raise UserError(f"--variant {word}: named twice")
+    return word
+
+
+def _in_file(path: Path) -> list[Setting]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a mapping of keys, got {type(values).__name__}")
+    return [setting(f"{key}={value}") for key, value in _flat(values, "")]
+
+
+def _flat(values: dict[Any, Any], at: str) -> Iterable[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
