@@ -48,6 +48,8 @@ class _Fit:
             begin_s=round(window.begin / 1000, 3),
             host=FittedHost(
                 cores=shared.cores,
+                stall_ms=self.steps.stall_ms,
+                stretch=self.steps.stretch,
                 correlation=round(shared.correlation, 3),
                 correlation_unshared=round(shared.unshared, 3),
             ),

@@ -7,6 +7,9 @@ cores, each is done after just that; else all share the cores evenly and take as
 
 A piece of work of w ms that begins when `worked` is W is done when `worked` is W + w, however many others come and go
 meanwhile: so one heap, ordered by that, holds all of them.
+
+A long step is long for another reason: it waited for a disk, a timer, a pause. What exceeds `stall_ms` is no work that
+sharing could stretch, but time that passes: `stretch` makes it what it was where it was measured.
 """
 
 from __future__ import annotations
@@ -21,8 +24,12 @@ Do = Callable[..., None]
 class Machine:
     """`cores` is None where nothing is shared: then work takes its time, and no longer."""
 
-    def __init__(self, begin_ms: float, cores: float | None) -> None:
+    def __init__(
+        self, begin_ms: float, cores: float | None, stall_ms: float = float("inf"), stretch: float = 1.0
+    ) -> None:
         self.now = begin_ms
+        self._stall_ms = stall_ms
+        self._stretch = stretch
         self._cores = cores
         self._times: list[tuple[float, int, Do, Any]] = []
         self._works: list[tuple[float, int, Do, Any]] = []
@@ -40,6 +47,9 @@ class Machine:
         if self._cores is None:
             self.at(self.now + amount_ms, do, subject)
             return
+        if amount_ms > self._stall_ms:
+            stalled = (amount_ms - self._stall_ms) * self._stretch
+            do, subject, amount_ms = self._wait, (stalled, do, subject), self._stall_ms
         self._catch_up()
         self._made += 1
         heappush(self._works, (self._worked + amount_ms, self._made, do, subject))
@@ -64,6 +74,10 @@ class Machine:
                 _, _, do, subject = heappop(works)
             do(subject)
         self.now = until_ms
+
+    def _wait(self, stalled: tuple[float, Do, Any]) -> None:
+        length_ms, do, subject = stalled
+        self.at(self.now + length_ms, do, subject)
 
     def _catch_up(self) -> None:
         busy = len(self._works)

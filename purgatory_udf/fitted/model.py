@@ -78,9 +78,12 @@ class FittedPartition(_Section):
 
 
 class FittedHost(_Section):
-    """`cores` that clients and brokers share: none where each has its own, as far as the recording tells."""
+    """`cores` that clients and brokers share: none where each has its own, as far as the recording tells. Of a step's
+    work, what exceeds `stall_ms` was waiting, and took `stretch` times as long."""
 
     cores: Annotated[float, Field(gt=0)] | None = None
+    stall_ms: Annotated[float, Field(gt=0)] | None = None
+    stretch: Annotated[float, Field(ge=1)] = 1
     correlation: float = 0
     correlation_unshared: float = 0
 

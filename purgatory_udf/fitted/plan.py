@@ -85,5 +85,7 @@ class Plan:
     producers: Sequence[ProducerPlan]
     appends: AppendsPlan
     lateness: Quantiles
+    stall_ms: float = float("inf")
+    stretch: float = 1.0
     fetch_purge_interval: int = 1000
     produce_purge_interval: int = 1000

@@ -39,6 +39,8 @@ def plan_of(scenario: Scenario) -> Plan:
         producers=[_producer(settings, fitted) for settings in scenario.producers if settings.name in fitted.producers],
         appends=AppendsPlan(begin_at, begin_ms, appends.gaps_ms, appends.partitions, appends.batch_bytes),
         lateness=fitted.lateness_ms,
+        stall_ms=fitted.host.stall_ms or float("inf"),
+        stretch=fitted.host.stretch,
     )
 
 

@@ -20,7 +20,7 @@ START_MS = 100
 def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
     """The diary of one play; its events are kept where a trace is asked for."""
     begin = -plan.warm_up_ms
-    machine, diary = Machine(begin, plan.cores), Diary(events=[] if traced else None)
+    machine, diary = Machine(begin, plan.cores, plan.stall_ms, plan.stretch), Diary(events=[] if traced else None)
     parts = [Partition(one.topic, one.partition, one.leader, one.followers) for one in plan.partitions]
     intervals = (plan.fetch_purge_interval, plan.produce_purge_interval)
     numbers = sorted({one.leader for one in parts})

@@ -15,6 +15,8 @@ from purgatory_udf.fitted.window import Window
 
 # How finely a distribution is kept, and how many samples make one of their own.
 QUANTILES, SAMPLES = 101, 40
+# The share of steps that are no longer than their work makes them.
+STALLED = 0.8
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,6 +26,8 @@ class Steps:
     with `handling` and `answering`; all of the window."""
 
     sharing: Sharing
+    stall_ms: float | None
+    stretch: float
     turns: pd.DataFrame
     produces: pd.DataFrame
 
@@ -45,7 +49,18 @@ def steps(recording: Recording, window: Window) -> Steps:
         handling=found.work(produces["tried"] - produces["handled"], produces["tried"]),
         answering=found.work(produces["answered"], produces["written"]),
     )
-    return Steps(found, turns, produces)
+    stall_ms, stretch = _stalls(turns) if found.cores is not None else (None, 1.0)
+    return Steps(found, stall_ms, stretch, turns, produces)
+
+
+def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
+    """From which work on a step counts as stalled, and how much longer than their work such steps were."""
+    stall_ms = float(turns["turn"].quantile(STALLED)) if len(turns) else 0.0
+    stalled = turns[turns["turn"] > stall_ms]
+    if stall_ms <= 0 or stalled.empty:
+        return None, 1.0
+    length = (stalled["begun"] - stalled["answered_before"]).sum()
+    return round(stall_ms, 3), round(max(1.0, float(length / stalled["turn"].sum())), 3)
 
 
 def _turns(fetches: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,120 @@
+"""Predictions held against what a real cluster then did: the same clients three times, one setting changed.
+
+`client-figures.json` has what happened. The scenario is fitted to the first recording alone.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+
+from purgatory_udf.fitted.check import is_near
+from purgatory_udf.fitted.figures import Figures
+from purgatory_udf.fitted.fit import fit
+from purgatory_udf.fitted.prediction import UNCHANGED, Prediction, predict
+from purgatory_udf.fitted.scenario_file import as_yaml, write
+from purgatory_udf.fitted.words import variants_of
+from purgatory_udf.simulate.load import read
+from purgatory_udf.simulate.scenario import Scenario
+from tests.fitted.imported import recorded_cluster
+from tests.recorded import file
+
+JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
+WORDS = ("minbytes", "fetch.consumer.min_bytes=20000", "replicabytes", "fetch.follower.min_bytes=4000")
+
+
+@cache
+def _fitted() -> Scenario:
+    return fit(recorded_cluster("W5-base"))
+
+
+@cache
+def _predicted() -> Prediction:
+    return predict(_fitted(), variants_of(WORDS), seeds=3)
+
+
+def _happened(recording: str) -> Figures:
+    found: Figures = json.loads(file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
+    return found
+
+
+def _missed(found: Figures, happened: Figures) -> list[str]:
+    """Which figures are further off than two recordings of the same cluster are."""
+    return [
+        f"{who} {name}: {found[who][api][name]}, not {figures[name]}"
+        for who, apis in happened.items()
+        for api, figures in apis.items()
+        for name in JUDGED
+        if not is_near(name, api, found[who][api][name], figures[name])
+    ]
+
+
+def test_the_fit_knows_the_cluster_by_its_log() -> None:
+    scenario = _fitted()
+    assert scenario.fitted is not None
+    # The recorded cluster and its clients had one machine of two cores, which the log does not say.
+    assert scenario.fitted.host.cores == 2
+    assert {one.name: (one.acks, one.linger_ms in (4, 5, 6)) for one in scenario.producers} == {
+        "p-a": ("all", True),
+        "p-b": (1, True),
+        "p-burst": ("all", True),
+    }
+    assert {one.name: (one.group, one.fetch_min_bytes, one.fetch_max_wait_ms) for one in scenario.consumers} == {
+        "c-idle": ("g-idle", 1, 500),
+        "c-mix": ("g-mix", 1, 500),
+        "c-one-1": ("g-one", 1, 500),
+        "c-one-2": ("g-one", 1, 500),
+        "c-two": ("g-two", 1, 500),
+        "r-1": ("g-rdk", 1, 500),
+    }
+    assert (scenario.brokers.replica_fetch_min_bytes, scenario.brokers.replica_fetch_wait_max_ms) == (1, 500)
+    followers = {name: sorted(one.reads) for name, one in scenario.fitted.readers.items() if one.replica >= 0}
+    assert followers == {
+        "broker-1-fetcher-0": [2, 3],
+        "broker-2-fetcher-0": [1, 3],
+        "broker-3-fetcher-0": [1, 2],
+    }
+    assert any("max.in.flight" in each for each in scenario.fitted.unknown)
+
+
+def test_the_scenario_is_a_file_that_reads_as_it_was_written(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("fitted") / "cluster.yaml"
+    write(_fitted(), path)
+    assert read(path) == _fitted()
+    head = as_yaml(_fitted()).split("fitted:")[0]
+    assert "fetch_min_bytes: 1" in head
+    assert "linger_ms:" in head
+
+
+def test_the_unchanged_scenario_does_what_was_recorded_client_by_client() -> None:
+    checked = _predicted().checked
+    assert checked.judged == 50
+    assert (checked.far, checked.doubts) == ({}, {})
+    assert _missed(_predicted().played[UNCHANGED].median, _happened("W5-base")) == []
+
+
+@pytest.mark.parametrize(("variant", "at_most"), [("minbytes", 2), ("replicabytes", 4)])
+def test_a_prediction_comes_as_near_to_what_happened_as_one_recording_to_another(variant: str, at_most: int) -> None:
+    """Nine figures in ten of 40, where saying that nothing changes misses half of them."""
+    happened = _happened(f"W5-{variant}")
+    assert len(_missed(_happened("W5-base"), happened)) >= 20
+    assert len(_missed(_predicted().played[variant].median, happened)) <= at_most
+
+
+def test_a_prediction_says_what_others_feel() -> None:
+    """Consumers that ask for more relieve the brokers, and get records later; produces wait for slower followers."""
+    found = {name: played.median_effects for name, played in _predicted().played.items()}
+    requests = {name: effects["broker 1: requests_per_s"] for name, effects in found.items()}
+    assert requests["minbytes"] < 0.7 * requests[UNCHANGED]
+    assert found["minbytes"]["append_to_answer_p50_ms"] > 20 * found[UNCHANGED]["append_to_answer_p50_ms"]
+    produce = {name: played.median["p-a"]["PRODUCE"]["p50_ms"] for name, played in _predicted().played.items()}
+    assert produce["replicabytes"] > 20 * produce[UNCHANGED]
+
+
+def test_a_prediction_is_json_by_variant_client_and_api() -> None:
+    told = json.loads(_predicted().as_json())
+    assert list(told) == [UNCHANGED, "minbytes", "replicabytes"]
+    assert set(told["minbytes"]) == set(_happened("W5-minbytes"))
+    assert set(told["minbytes"]["follower"]["FETCH"]) == set(_happened("W5-base")["follower"]["FETCH"])
