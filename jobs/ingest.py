@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purgatory_udf import cli
+from purgatory_udf.alone import alone
 from purgatory_udf.config import Config, load
 from purgatory_udf.ingest.form import Form, require_fit
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
@@ -191,9 +192,10 @@ def main(
     if follow:
         from purgatory_udf.kafka.follow import follow_until_stopped
 
-        follow_until_stopped(spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
+        with alone(out, "ingest"):
+            follow_until_stopped(spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
         return
-    with Phases(running_tasks(spark)) as phases:
+    with alone(out, "ingest"), Phases(running_tasks(spark)) as phases:
         report = _from_kafka(spark, asked, phases) if form is Form.KAFKA else _from_files(spark, asked, phases)
     print("\n".join(report.summary()))
     report.require_few_rejected(asked.config.max_rejected)

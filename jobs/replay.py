@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from purgatory_udf import cli
+from purgatory_udf.alone import alone
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import JSON_LINES, find_files
@@ -109,10 +110,11 @@ def main(
         print("\n".join(explained(spark, out, explain)))
         return
     ingested: str | None = None
-    if trace:
-        events, ingested = ingest_trace(spark, [*trace, *(more or [])], out, chosen, overwrite)
-    assert events is not None
-    run = run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
+    with alone(out, "replay"):
+        if trace:
+            events, ingested = ingest_trace(spark, [*trace, *(more or [])], out, chosen, overwrite)
+        assert events is not None
+        run = run_replay(spark, ReplayOptions(events, out, chosen, run_id, overwrite, follow, ingested))
     print("\n".join(summary(spark, out, run)))
     if explain is not None:
         print("\n".join(["", *explained(spark, out, explain)]))

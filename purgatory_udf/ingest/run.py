@@ -79,15 +79,21 @@ def _require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
         path = layout.table(name)
         if not interrupted and delta.exists(spark, path) and not delta.is_table(spark, path):
             raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
-    if not overwrite and delta.is_table(spark, layout.table(EVENTS)):
+    # The rows stay staged until the run is on record: an interrupted ingest is done anew by the same command.
+    if not overwrite and not interrupted and delta.is_table(spark, layout.table(EVENTS)):
         raise UserError(f"{layout.table(EVENTS)}: exists; choose another --out, or --overwrite to replace it")
 
 
 @contextmanager
 def _staged(spark: SparkSession, rows: DataFrame, path: str) -> Iterator[DataFrame]:
-    """The rows in files for a while: each line is judged once, and later passes read only the columns they need."""
+    """The rows in files for a while: each line is judged once, and later passes read only the columns they need.
+
+    They stay if anything but a mistake of the user's ends the ingest: so the next one knows that it was interrupted.
+    """
     try:
         rows.write.mode("overwrite").option("compression", "none").parquet(path)
         yield spark.read.schema(rows.schema).parquet(path)
-    finally:
+    except UserError:
         delta.remove(spark, path)
+        raise
+    delta.remove(spark, path)

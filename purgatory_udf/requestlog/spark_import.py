@@ -71,7 +71,7 @@ def ingest_request_log(
     `events` is written last, so where there is one, the import that wrote it was finished. `say` hears each phase.
     """
     layout = Layout(options.out)
-    require_room(spark, layout, options.overwrite)
+    require_room(spark, layout, options.overwrite, STAGING)
     files = logs or find_logs(options.paths)
     given = given_by(options)
     # A path may tell whose a file is: with pseudonyms only its number is left.
@@ -196,7 +196,10 @@ def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: R
 
 @contextmanager
 def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFrame], DataFrame]]:
-    """Rows in files for a while: each phase runs once, and later ones read only the columns they need."""
+    """Rows in files for a while: each phase runs once, and later ones read only the columns they need.
+
+    They stay if anything but a mistake of the user's ends the import: so the next one knows that it was interrupted.
+    """
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
         place = f"{path}/{name}"
@@ -205,5 +208,7 @@ def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFram
 
     try:
         yield keep
-    finally:
+    except UserError:
         delta.remove(spark, path)
+        raise
+    delta.remove(spark, path)

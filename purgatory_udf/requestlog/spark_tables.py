@@ -41,9 +41,12 @@ def source_of(sources: Sequence[str]) -> Column:
     return sf.element_at(sf.array(*map(sf.lit, sources)), sf.col("file") + 1)
 
 
-def require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
+def require_room(spark: SparkSession, layout: Layout, overwrite: bool, staging: str) -> None:
     if delta.is_file(spark, layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
+    # Where rows are still staged, an import was interrupted: what is there was its own, and is made anew.
+    if delta.exists(spark, layout.table(staging)):
+        return
     for path in map(layout.table, NAMES):
         if delta.exists(spark, path) and not delta.is_table(spark, path):
             raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")

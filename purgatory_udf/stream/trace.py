@@ -10,7 +10,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import JSON_LINES, find_files
 from purgatory_udf.ingest.report import IngestOptions
-from purgatory_udf.ingest.run import ingest
+from purgatory_udf.ingest.run import STAGING, ingest
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.layout import Layout
 
@@ -33,7 +33,8 @@ def ingest_trace(
         events_per_file=min(config.batch_events, 50_000),
     )
     name = options.run(find_files(paths, JSON_LINES))
-    if not overwrite and delta.is_table(spark, events):
+    interrupted = delta.exists(spark, Layout(out).table(STAGING))
+    if not overwrite and not interrupted and delta.is_table(spark, events):
         first = spark.read.format("delta").load(events).select("run_id").first()
         if first is None or first.run_id != name:
             raise UserError(f"{events}: holds the events of another trace; choose another --out, or --overwrite")

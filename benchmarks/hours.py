@@ -1,0 +1,241 @@
+"""`python -m benchmarks.hours --minutes 60`: does anything grow while a replay or an import follows, hour after hour?
+
+A simulated cluster's events are fed as fast as they happened, to a table that `replay --follow` follows, or (`--what
+import`) to a topic of a real broker that `ingest --from kafka --follow` follows. Each half minute is noted:
+the memory of all its processes, how long its batches took, how many files there are, how large Delta's logs, state and
+checkpoints are. Every `--maintain` minutes `maintain` is run beside it. At the end the last third is held
+against the second: what is flat stays about 1.0. (The first third warms up.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.killing import at_work, start
+
+FEED_EVERY_S, NOTE_EVERY_S = 5.0, 30.0
+
+Feed = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Note:
+    """What there is at one moment; `batch_ms` is the median of the batches since the note before."""
+
+    minute: float
+    memory_mb: float
+    batch_ms: float
+    files: int
+    table_files: int
+    log_kb: float
+    checkpoint_kb: float
+    work_kb: float
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.hours", description=(__doc__ or "").split("\n")[0])
+    options.add_argument("--minutes", type=float, default=60)
+    options.add_argument("--what", choices=("replay", "import"), default="replay")
+    options.add_argument("--scenario", default="steady")
+    options.add_argument("--maintain", type=float, default=10, metavar="MINUTES", help="how often; 0: never")
+    asked = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hours-"))
+    try:
+        trace = simulated(folder, asked.scenario, asked.minutes)
+        follow = followed_replay if asked.what == "replay" else followed_import
+        with follow(folder, trace) as (feed, running, out):
+            notes = watch(trace, feed, running, out, asked.minutes, asked.maintain)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report(notes)
+    return 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Events in order as a table, and as JSON Lines, line by line the same."""
+
+    table: pa.Table
+    lines: list[str]
+
+    def until(self, passed_s: float) -> int:
+        """How many events have happened by then."""
+        times = self.table["time_us"]
+        return int(pc.sum(pc.less(times, times[0].as_py() + int(passed_s * 1e6))).as_py() or 0)
+
+
+def simulated(folder: Path, scenario: str, minutes: float) -> Trace:
+    lines, out = folder / "trace.jsonl", folder / "simulated"
+    words = ("simulate", "--scenario", scenario, "--duration", str(minutes * 60), "--jsonl", str(lines))
+    _done((*words, "--out", str(out)))
+    table = DeltaTable(str(out / "events")).to_pyarrow_table().sort_by([("time_us", "ascending"), ("seq", "ascending")])
+    return Trace(table, lines.read_text(encoding="utf-8").splitlines())
+
+
+@contextmanager
+def followed_replay(folder: Path, trace: Trace) -> Iterator[tuple[Feed, subprocess.Popen[bytes], Path]]:
+    events, out = folder / "events", folder / "out"
+    write_deltalake(str(events), trace.table.slice(0, 0))
+
+    def feed(first: int, end: int) -> None:
+        write_deltalake(str(events), trace.table.slice(first, end - first), mode="append")
+
+    with _running(("replay", "--events", str(events), "--follow", "--out", str(out))) as running:
+        yield feed, running, out
+
+
+@contextmanager
+def followed_import(folder: Path, trace: Trace) -> Iterator[tuple[Feed, subprocess.Popen[bytes], Path]]:
+    from purgatory_udf.launch import java
+    from tests.kafka.broker import broker, class_path
+
+    out = folder / "out"
+    with broker(folder) as address:
+        tool = [str(java.find()), "-Xmx128m", "-cp", class_path(), "org.apache.kafka.tools.ConsoleProducer"]
+        producer = subprocess.Popen(
+            [*tool, "--bootstrap-server", address, "--topic", "events"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        assert producer.stdin is not None
+        sent = producer.stdin
+
+        def feed(first: int, end: int) -> None:
+            sent.write("".join(f"{line}\n" for line in trace.lines[first:end]).encode())
+            sent.flush()
+
+        feed(0, 1)
+        words = ("ingest", "--from", "kafka", "--bootstrap", address, "--topic", "events", "--follow")
+        try:
+            with _running((*words, "--out", str(out))) as running:
+                yield feed, running, out
+        finally:
+            producer.kill()
+            producer.wait()
+
+
+def watch(
+    trace: Trace, feed: Feed, running: subprocess.Popen[bytes], out: Path, minutes: float, maintain: float
+) -> list[Note]:
+    """Feed what has happened by now, and note what there is, until the time is over."""
+    began, fed, noted, maintained = time.monotonic(), 0, 0.0, 0.0
+    notes: list[Note] = []
+    since = time.time()
+    while (passed := time.monotonic() - began) < minutes * 60:
+        if running.poll() is not None:
+            raise SystemExit(f"it ended by itself with {running.returncode}")
+        now = trace.until(passed)
+        if now > fed:
+            feed(fed, now)
+            fed = now
+        if passed - noted >= NOTE_EVERY_S:
+            noted = passed
+            notes.append(note(passed / 60, running.pid, out, since))
+            since = time.time()
+            print("  ".join(f"{value:>12,.1f}" for value in astuple(notes[-1])), flush=True)
+        if maintain and passed - maintained >= maintain * 60:
+            maintained = passed
+            _done(("maintain", "--out", str(out)))
+        time.sleep(FEED_EVERY_S)
+    return notes
+
+
+def note(minute: float, session: int, out: Path, since: float) -> Note:
+    pages = sum(_resident(pid) for pid in at_work({session}, lambda words: True))
+    files = [file for file in out.rglob("*") if file.is_file()]
+    in_log = [file for file in files if "_delta_log" in file.parts]
+    in_checkpoint = [file for file in files if "checkpoint" in str(file.parent.relative_to(out))]
+    working = [file for file in files if file.relative_to(out).parts[0] in ("_replay", "_kafka")]
+    return Note(
+        minute,
+        pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
+        _median_batch_ms(in_checkpoint, since),
+        len(files),
+        sum(file.suffix == ".parquet" and "_delta_log" not in file.parts for file in files),
+        _kb(in_log),
+        _kb(in_checkpoint),
+        _kb(working),
+    )
+
+
+def report(notes: list[Note]) -> None:
+    third = len(notes) // 3
+    if not third:
+        print("too short to tell")
+        return
+    print(f"\n{'':16}{'second third':>14}{'last third':>14}{'ratio':>8}")
+    for field in fields(Note)[1:]:
+        before, after = (
+            statistics.median(getattr(one, field.name) for one in part)
+            for part in (notes[third : 2 * third], notes[2 * third :])
+        )
+        ratio = f"{after / before:8.2f}" if before else "       –"
+        print(f"{field.name:16}{before:14,.1f}{after:14,.1f}{ratio}")
+
+
+@contextmanager
+def _running(words: tuple[str, ...]) -> Iterator[subprocess.Popen[bytes]]:
+    running = start(words, quiet=True)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGTERM)
+        running.communicate()
+
+
+def _done(words: tuple[str, ...]) -> None:
+    asked = start(words)
+    _, said = asked.communicate()
+    if asked.returncode != 0:
+        raise SystemExit(f"{words[0]} ended with {asked.returncode}:\n{said.decode(errors='replace')}")
+
+
+def _median_batch_ms(files: list[Path], since: float) -> float:
+    """From what a batch is about to do to what it has done, by the times of both files."""
+    took = []
+    for commit in files:
+        offsets = commit.parent.parent / "offsets" / commit.name
+        try:
+            if commit.parent.name == "commits" and commit.stat().st_mtime >= since:
+                took.append((commit.stat().st_mtime - offsets.stat().st_mtime) * 1000)
+        except OSError:
+            continue  # cleaned away meanwhile
+    return statistics.median(took) if took else 0.0
+
+
+def _kb(files: list[Path]) -> float:
+    total = 0
+    for file in files:
+        try:
+            total += file.stat().st_size
+        except OSError:
+            continue
+    return total / 1000
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""Commands, whom to kill of them, and when: processes are watched from outside, by the files that they make."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
+RECORDED = ROOT / "tests" / "data" / "traces" / "W1-steady" / "request-1.log.xz"
+LINES = 1_500
+
+# The files by which tables and checkpoints grow: commits of Delta, what a batch is about to do and has done, state.
+_MOMENT = re.compile(
+    r"/_delta_log/\d{20}\.json$|/(offsets|commits|sources/\d+)/\d+$|/state/.*\.(changelog|zip)$|/_SUCCESS$"
+)
+_LOOK_EVERY_S = 0.005
+# How a command ends that was asked to: Java got the signal first, or Python did.
+STOPPED = (130, 143, -signal.SIGTERM)
+
+
+class Victim(StrEnum):
+    """DRIVER: the whole command at once. JVM: Spark's process alone (on one machine also the executor). WORKER: one of
+    the Python processes that work on a batch; Spark does that task again by itself."""
+
+    DRIVER = "driver"
+    JVM = "jvm"
+    WORKER = "python worker"
+    EXECUTOR = "executor"
+
+
+ON_ONE_MACHINE = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.WORKER)
+# With how many seconds without a new file a command that follows has done all there is to do.
+QUIET_S = 20
+
+
+@dataclass(frozen=True)
+class Command:
+    """`words` without --out; `tables` are compared, and `audited` says whether the laws can be asked.
+
+    One that `follows` never ends by itself. `sessions` are those of processes that work for it beside its own.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    tables: tuple[str, ...]
+    audited: bool = False
+    follows: bool = False
+    victims: tuple[Victim, ...] = ON_ONE_MACHINE
+    sessions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What an undisturbed run left, and how many moments it had."""
+
+    out: Path
+    moments: int
+
+
+OUTCOMES = ("completions", "expirations", "watches", "purgatory_gauges", "group_transitions", "group_disagreements")
+
+
+def commands(folder: Path) -> dict[str, Command]:
+    """What is killed, by name; the folder has the input of those that need one made."""
+    log, events = folder / "request-1.log", folder / "given"
+    with lzma.open(RECORDED, "rb") as lines:
+        log.write_bytes(b"".join(islice(lines, LINES)))
+    replay = ("replay", "--trace", str(SAMPLE), "--batch-events", "400")
+    return {
+        command.name: command
+        for command in (
+            Command("replay", replay, ("events", *OUTCOMES), audited=True),
+            Command(
+                "disorder", (*replay, "--max-disorder-ms", "50", "--no-drain"), ("events", *OUTCOMES), audited=True
+            ),
+            Command("follow", ("replay", "--events", f"{events}/events", "--follow"), OUTCOMES, follows=True),
+            Command("ingest", ("ingest", "--from", "jsonl", str(SAMPLE)), ("events", "rejected_events")),
+            Command(
+                "request-log",
+                ("ingest", "--from", "request-log", str(log), "--max-rejected", "100"),
+                ("events", "rejected_events", "recorded"),
+            ),
+        )
+    }
+
+
+def prepare(folder: Path) -> None:
+    """The table that is followed: in files small enough for several batches."""
+    run_to_end(
+        Command("given", ("ingest", "--from", "jsonl", str(SAMPLE), "--events-per-file", "400"), ()), folder / "given"
+    )
+
+
+def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes]:
+    """`./spark-submit.sh` with these words, in a session of its own; what it says stays to be read, or is dropped."""
+    return subprocess.Popen(
+        [str(ROOT / "spark-submit.sh"), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def run_to_end(command: Command, out: Path) -> Whole:
+    """The command must succeed."""
+    running = start((*command.words, "--out", str(out)))
+    if command.follows:
+        _until(lambda: False, running, out, command)
+        os.killpg(running.pid, signal.SIGTERM)
+    _, said = running.communicate()
+    if running.returncode != 0 and not (command.follows and running.returncode in STOPPED):
+        raise SystemExit(f"{command.name} ended with {running.returncode}:\n{said.decode(errors='replace')}")
+    return Whole(out, len(moments(out)))
+
+
+def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
+    """Start the command and kill the victim when the folder has grown by so many moments; whether it lived to that.
+
+    A command whose worker was killed is let go on for a while, and killed as a whole if it does not end by itself.
+    """
+    before = len(moments(out))
+    running = start((*command.words, "--out", str(out)))
+    try:
+        if not _until(lambda: len(moments(out)) >= before + moment, running, out, command):
+            return False
+        if victim is Victim.DRIVER:
+            os.killpg(running.pid, signal.SIGKILL)
+            return True
+        found = list(at_work({running.pid, *command.sessions}, _IS[victim]))
+        for pid in found:
+            _kill(pid)
+        if victim in (Victim.WORKER, Victim.EXECUTOR):
+            # Spark does its tasks again; the command need not notice.
+            _until(lambda: False, running, out, command)
+        return bool(found)
+    finally:
+        _sweep(running)
+
+
+def moments(out: Path) -> list[Path]:
+    """The files that are there by now; one that vanishes meanwhile was one."""
+    found = []
+    for folder, _, files in os.walk(out):
+        found += [Path(folder, file) for file in files if _MOMENT.search(f"{folder}/{file}")]
+    return found
+
+
+def differences(command: Command, whole: Path, out: Path) -> list[str]:
+    """What is otherwise than in the undisturbed run; nothing if all is well."""
+    wrong = []
+    for table in command.tables:
+        if not (whole / table).exists() and not (out / table).exists():
+            continue
+        expected, found = rows(whole / table), rows(out / table)
+        lost, doubled = (
+            len(set(expected) - set(found)),
+            len(found) - len(set(found)) - len(expected) + len(set(expected)),
+        )
+        if expected != found:
+            wrong.append(f"{table}: {lost} rows lost, {doubled} doubled, {len(found)} of {len(expected)}")
+    if command.audited:
+        asked = start(("audit", "--out", str(out)))
+        _, said = asked.communicate()
+        if asked.returncode != 0:
+            wrong.append(f"audit: {said.decode(errors='replace').strip()}")
+    return wrong
+
+
+def rows(table: Path) -> list[str]:
+    return sorted(map(str, DeltaTable(str(table)).to_pyarrow_table().to_pylist()))
+
+
+def _until(reached: Callable[[], bool], running: subprocess.Popen[bytes], out: Path, command: Command) -> bool:
+    """Whether it was reached before the command ended, or had nothing more to do."""
+    seen, since = 0, time.monotonic()
+    while not reached():
+        if _ended(running):
+            return False
+        if command.follows and seen != (seen := len(moments(out))):
+            since = time.monotonic()
+        if command.follows and seen and time.monotonic() - since > QUIET_S:
+            return False
+    return True
+
+
+def _ended(running: subprocess.Popen[bytes]) -> bool:
+    """Waits a moment for it."""
+    try:
+        running.communicate(timeout=_LOOK_EVERY_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _sweep(running: subprocess.Popen[bytes]) -> None:
+    """Nothing of it is left."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
+    running.communicate()
+
+
+def _is_jvm(words: str) -> bool:
+    return "org.apache.spark.deploy.SparkSubmit" in words
+
+
+def _is_worker(words: str) -> bool:
+    return "pyspark.daemon" in words
+
+
+def _is_executor(words: str) -> bool:
+    return "CoarseGrainedExecutorBackend" in words
+
+
+_IS: dict[Victim, Callable[[str], bool]] = {
+    Victim.JVM: _is_jvm,
+    Victim.WORKER: _is_worker,
+    Victim.EXECUTOR: _is_executor,
+}
+
+
+def at_work(sessions: set[int], wanted: Callable[[str], bool]) -> Iterator[int]:
+    """Processes of these sessions whose command line is wanted."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _session(entry) in sessions and wanted(_words(entry)):
+            yield int(entry.name)
+
+
+def _session(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _words(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,112 @@
+"""A real Spark cluster on loopback: a master and its workers, each a process of its own, from the installed pyspark.
+
+A worker has Java, a bare Python of the same version, and nothing of ours: no virtual environment, no path, no home.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from purgatory_udf.launch import java
+
+_SPARK = Path(pyspark.__file__).parent
+_MEMORY_MB = 1024
+
+# What suits so small a cluster, where Spark's own defaults are hundreds of empty tasks.
+FEW_TASKS = (
+    *("--conf", "spark.sql.shuffle.partitions=3"),
+    *("--conf", "spark.databricks.delta.snapshotPartitions=2"),
+    *("--conf", "spark.driver.host=127.0.0.1"),
+    *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+    *("--conf", "spark.executor.memory=768m"),
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    master: str
+    workers: list[subprocess.Popen[str]]
+
+    def lose(self, worker: int) -> None:
+        """The worker, its executor and their Python processes, at once: as when a machine is lost."""
+        os.killpg(self.workers[worker].pid, signal.SIGKILL)
+        self.workers[worker].wait()
+
+
+@contextmanager
+def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """The cluster is ready when it is given, and gone afterwards."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    at = ("--host", "127.0.0.1", "--webui-port", "0")
+    started: list[subprocess.Popen[str]] = []
+    try:
+        master = _start("org.apache.spark.deploy.master.Master", *at, "--port", str(port), folder=folder)
+        started.append(master)
+        _await(master, "I have been elected leader")
+        for number in range(workers):
+            place = folder / f"worker-{number}"
+            sized = ("-c", "1", "-m", f"{_MEMORY_MB}m", "-d", str(place))
+            worker = _start("org.apache.spark.deploy.worker.Worker", *at, *sized, url, folder=folder)
+            started.append(worker)
+            _await(worker, "Successfully registered with master")
+        for process in started:
+            threading.Thread(target=_drain, args=(process,), daemon=True).start()
+        yield Cluster(url, started[1:])
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
+    found = java.find()
+    assert found is not None
+    bare_python = Path(sys.base_prefix, "bin")
+    environ = {
+        "PATH": f"{bare_python}:/usr/bin:/bin",
+        "JAVA_HOME": str(java.home(found)),
+        "HOME": str(folder / "nobody"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    return subprocess.Popen(
+        [str(_SPARK / "bin" / "spark-class"), which, *words],
+        env=environ,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _await(process: subprocess.Popen[str], said: str) -> None:
+    assert process.stderr is not None
+    told = []
+    for line in process.stderr:
+        told.append(line)
+        if said in line:
+            return
+    raise AssertionError(f"it ended before it said: {said}\n{''.join(told)}")
+
+
+def _drain(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    for _ in process.stderr:
+        pass
