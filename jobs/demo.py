@@ -52,7 +52,7 @@ def main(
     from purgatory_udf.charts import save_waits
     from purgatory_udf.session import build_session
     from purgatory_udf.stream.replay import ReplayOptions, run_replay
-    from purgatory_udf.stream.trace import ingest_trace
+    from purgatory_udf.ingest.trace import ingest_trace
     from purgatory_udf.summary import summary
 
     _checks(out)
