@@ -50,9 +50,9 @@ def main(
     """Replay a bundled sample trace, check its laws, sum it up and draw it (what runs without a JOB)."""
     from purgatory_udf.audit import audit, report, require_all
     from purgatory_udf.charts import save_waits
+    from purgatory_udf.ingest.trace import ingest_trace
     from purgatory_udf.session import build_session
     from purgatory_udf.stream.replay import ReplayOptions, run_replay
-    from purgatory_udf.ingest.trace import ingest_trace
     from purgatory_udf.summary import summary
 
     _checks(out)
