@@ -39,7 +39,7 @@ def changed(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 2))):
         holder = event
         inner = [name for name, value in event.items() if isinstance(value, list) and value]
-        if inner and draw(st.booleans()):
+        if len(inner) and draw(st.booleans()):
             items = event[draw(st.sampled_from(inner))]
             change = draw(st.sampled_from(["again", "another", "none", "within"]))
             if change == "again":
