@@ -1,0 +1,84 @@
+"""docs/architecture.md: the row at the end of its walk is the engine's, and packages import as its layers say."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory_udf.columnar.engine import Engine, event_table, replay
+from purgatory_udf.config import Config
+from purgatory_udf.contract import read_line
+from tests.docs import pages
+
+PAGE = pages.text("docs/architecture.md")
+PACKAGE = pages.ROOT / "purgatory_udf"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S.%f}"
+    if isinstance(value, list):
+        return ", ".join(f"{part['topic']}-{part['partition']} {part['error']} {part['bytes']}" for part in value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
+    lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_bytes().splitlines()
+    events = [{**(read_line(line) or {}), "seq": seq} for seq, line in enumerate(lines)]
+    _, expirations = replay([event_table(events)], Engine(Config()), events[-1]["time_us"])
+    (row,) = expirations.drop_columns(["run_id"]).to_pylist()
+    (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("column", "value"))
+    assert [(each["column"].strip("`"), each["value"]) for each in shown.rows] == [
+        (name, _shown(value)) for name, value in row.items()
+    ]
+
+
+# The layers from above, each from the left.
+ORDER = pages.blocks(PAGE, "text")[0].split()
+OURS = "purgatory_udf."
+FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if file != PACKAGE / "__init__.py"]
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _layer_of(module: str) -> str:
+    """The longest name among the layers' that the module lies in; itself if there is none."""
+    parts = module.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in ORDER), module)
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Modules of ours that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            yield from (name.removeprefix(OURS) for name in names if name.startswith(OURS))
+
+
+def test_every_module_has_its_layer() -> None:
+    assert [str(file) for file in FILES if _layer_of(_module(file)) not in ORDER] == []
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
+    """Below it, or to its right; so there is no circle."""
+    files = [file for file in FILES if _layer_of(_module(file)) == name]
+    before = ORDER[: ORDER.index(name)]
+    assert files != []
+    assert [(str(file), used) for file in files for used in _imports(file) if _layer_of(used) in before] == []
+
+
+def test_rules_import_no_spark() -> None:
+    rules = [PACKAGE / name for name in ("contract", "reference", "columnar", "groups")]
+    files = [file for folder in rules for file in folder.rglob("*.py")]
+    assert len(files) > 50
+    assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []
