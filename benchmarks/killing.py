@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -104,10 +104,17 @@ def prepare(folder: Path) -> None:
     )
 
 
-def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes]:
-    """`./spark-submit.sh` with these words, in a session of its own; what it says stays to be read, or is dropped."""
+def start(
+    words: tuple[str, ...],
+    quiet: bool = False,
+    before: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """`./spark-submit.sh` with these words (others before), in a session of its own; what it says on stderr stays to
+    be read, or is dropped."""
     return subprocess.Popen(
-        [str(ROOT / "spark-submit.sh"), *words],
+        [*before, str(ROOT / "spark-submit.sh"), *words],
+        env={**os.environ, **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,

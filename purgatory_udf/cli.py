@@ -26,7 +26,7 @@ from typing import Annotated, Any, overload
 
 import typer
 
-from purgatory_udf import streams
+from purgatory_udf import faults, streams
 from purgatory_udf.errors import LawBrokenError, UserError
 
 Run = Callable[..., None]
@@ -111,6 +111,9 @@ def explain(error: BaseException) -> tuple[str, int]:
     sentence = lines[0] if lines else ""
     if _MISTAKES.search(sentence):
         return sentence, MISTAKE
+    fault = faults.explained(text, f"{type(error).__name__}: {sentence}")
+    if fault is not None:
+        return fault, FAILED
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", MISTAKE
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__, FAILED

@@ -76,6 +76,13 @@ FROM_DEEP_DOWN = RuntimeError(
     "Caused by: java.io.IOException: No space left on device\n\t... 41 more"
 )
 
+FROM_A_CHECKPOINT = RuntimeError(
+    "An error occurred while calling o105.start.\n: org.apache.spark.SparkException: Failed to read log file "
+    "file:/o/_replay/checkpoints/p/offsets/4. Incomplete log file\n\tat org.apache…\nCaused by: java.io.EOFException: "
+    "end of file\n\t... 41 more"
+)
+AGAIN = "give the same command again: it goes on where it was (Read-only file system) (--verbose shows where)"
+
 
 @pytest.mark.parametrize(
     ("error", "status", "said"),
@@ -89,8 +96,16 @@ FROM_DEEP_DOWN = RuntimeError(
         (
             FROM_DEEP_DOWN,
             3,
-            "RuntimeError: java.io.IOException: No space left on device (--verbose shows where)",
+            "the disk is full; make room and give the same command again: it goes on where it was (No space left on "
+            "device) (--verbose shows where)",
         ),
+        (
+            FROM_A_CHECKPOINT,
+            3,
+            "/o/_replay/checkpoints/p/offsets/4 is missing or damaged; put it back from a copy, or begin anew with "
+            "--overwrite (RuntimeError: java.io.EOFException: end of file) (--verbose shows where)",
+        ),
+        (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

@@ -1,0 +1,54 @@
+"""What storage does to a job, in a sentence that says what to do next.
+
+Spark and Delta report a full disk or a lost file from somewhere deep, with what they were at. Each cause here is known
+by a word of theirs that it always has.
+"""
+
+from __future__ import annotations
+
+import re
+
+_AGAIN = "give the same command again: it goes on where it was"
+_FILE = re.compile(r"(?:file:)?(/[^\s'\":,;()\[\]]*/(?:_delta_log|checkpoints?)/[^\s'\":,;()\[\]]+)")
+
+# The first that is found counts.
+_CAUSES = (
+    (re.compile(r"No space left on device|Disk quota exceeded"), f"the disk is full; make room and {_AGAIN}"),
+    (re.compile(r"Read-only file system"), f"the output can only be read; make it writable and {_AGAIN}"),
+    (
+        re.compile(r"Permission denied|AccessDenied|AccessControlException"),
+        f"access is denied; put that right and {_AGAIN}",
+    ),
+    (re.compile(r"Too many open files"), f"the process may not open so many files; raise `ulimit -n` and {_AGAIN}"),
+    (
+        re.compile(
+            r"DELTA_(CONCURRENT\w*|PROTOCOL_CHANGED|METADATA_CHANGED|VERSION_ALREADY_EXISTS)|Concurrent\w*Exception"
+            r"|MULTIPLE_STREAMS|CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY"
+        ),
+        f"another process has written the same table; stop it, and {_AGAIN}",
+    ),
+)
+_DAMAGED = re.compile(
+    r"_delta_log|DELTA_(TRUNCATED|VERSIONS_NOT|STATE_RECOVER|MISSING|LOG_FILE|INVALID|FILE_NOT_FOUND|CHECKPOINT)"
+    r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
+    r"|batch \d+ doesn't"
+    r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file|JsonEOFException",
+    re.IGNORECASE,
+)
+
+
+def explained(text: str, sentence: str) -> str | None:
+    """The fault that an error's whole text tells of, with `sentence`, its own in short; None if it tells of none."""
+    for known, said in _CAUSES:
+        found = known.search(text)
+        if found:
+            return f"{said} ({found[0]})"
+    if not _DAMAGED.search(text):
+        return None
+    file = _FILE.search(text)
+    what = f"{file[1].rstrip('.')} is missing or damaged" if file else "a file of the output is missing or damaged"
+    return f"{what}; put it back from a copy, or begin anew with --overwrite ({_short(sentence)})"
+
+
+def _short(sentence: str) -> str:
+    return sentence if len(sentence) <= 200 else f"{sentence[:199]}…"
