@@ -27,8 +27,22 @@ SESSIONS_MS = st.sampled_from((40, 40, 40, 20, 20, 21, 400, 400, 10, 5, 1, 0))
 REBALANCES_MS = st.sampled_from((20, 20, 21, 40, 42, 10, 10, 400, 5, 3, 0))
 PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
 NEXT, EVERYBODY = "next", "everybody"
+# What becomes of a group itself.
+MOVES = ("unload", "load")
 ACTIONS = st.sampled_from(
-    (*(NEXT,) * 10, *(EVERYBODY,) * 6, "join", "join", "sync", "heartbeat", "commit", "commit", "leave", "clock")
+    (
+        *(NEXT,) * 10,
+        *(EVERYBODY,) * 6,
+        "join",
+        "join",
+        "sync",
+        "heartbeat",
+        "commit",
+        "commit",
+        "leave",
+        "clock",
+        *MOVES,
+    )
 )
 MISTAKES = st.sampled_from(
     (*(None,) * 24, "restarted", "restarted", "generation", "member", "instance", "protocols", "protocols", "session")
@@ -132,6 +146,9 @@ class _Clients:
         self._now_us += step.pause_us
         # Its answers may have come meanwhile.
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
+        if step.action in MOVES:
+            self._move(step)
+            return
         client = self._clients.setdefault((step.place, step.slot), _Client())
         if step.action == NEXT:
             self._act(step, client.next, client)
@@ -151,6 +168,35 @@ class _Clients:
             client.next = "clock"
             event |= {"request_id": f"r{seq}", "client_id": f"c{step.slot}"} | self._request(step, action, client)
             self._replayer.coordinators.handle(event, client.hear)
+        self.events.append(event)
+
+    def _move(self, step: Step) -> None:
+        """The group goes, or comes with whom it may have known: whoever has an id and does not make a mistake."""
+        broker, group = step.place
+        place: Event = {"broker": broker, "group": group}
+        if step.action == "unload":
+            self._happen({"type": "group_unloaded", **place})
+            return
+        place |= {"type": "group_loaded", "generation": step.session_ms % 4}
+        known = [(slot, one) for (where, slot), one in self._clients.items() if where == step.place and one.member_id]
+        left_out = None if step.mistake is None else step.slot
+        loaded = [(slot, one) for slot, one in known if slot != left_out]
+        if not loaded:
+            self._happen({**place, "member_id": ""})
+        for slot, one in loaded:
+            member: Event = {"client_id": f"c{slot}", "member_id": one.member_id, "protocols": PROTOCOLS[0]}
+            if slot >= FIRST_STATIC_SLOT:
+                member["group_instance_id"] = f"i{slot}"
+            if step.named_leader is not None:
+                member["leader_member_id"] = self._id_of(step, step.named_leader) or None
+            timeouts = {"session_timeout_ms": step.session_ms, "rebalance_timeout_ms": step.rebalance_ms}
+            self._happen({**place, **member, **timeouts})
+            one.generation, one.next = place["generation"], "heartbeat"
+
+    def _happen(self, event: Event) -> None:
+        self._replayer.cluster.clock.advance_to(self._now_us // 1000)
+        event = {"time_us": self._now_us, "seq": 3 * len(self.events) + 1, **event}
+        self._replayer.coordinators.handle(event)
         self.events.append(event)
 
     def _request(self, step: Step, action: str, client: _Client) -> Event:

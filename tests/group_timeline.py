@@ -63,6 +63,21 @@ class GroupTimeline:
     def leave(self, ms: float, member: str, **fields: Any) -> None:
         self._add(ms, "leave_group", member, {"member_id": member} | fields)
 
+    def unloaded(self, ms: float) -> None:
+        """Another broker coordinates the group from now on."""
+        self._happen(ms, "group_unloaded")
+
+    def loaded(self, ms: float, *members: str, generation: int = 1) -> None:
+        """The group is read from the log, with these members, the first its leader."""
+        for member in members or ("",):
+            timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 5000, "protocols": ["range"]}
+            who = {"member_id": member, "leader_member_id": members[0], **timeouts} if member else {}
+            self._happen(ms, "group_loaded", generation=generation, **who)
+
+    def _happen(self, ms: float, kind: str, **fields: Any) -> None:
+        common = {"type": kind, "time_us": round(ms * 1000), "seq": len(self.events) + 1, "group": "g"}
+        self.events.append(common | fields)
+
     def until(self, ms: float) -> None:
         """Time passes, and nothing else."""
         self.events.append({"type": "clock", "time_us": round(ms * 1000), "seq": len(self.events) + 1})

@@ -32,6 +32,8 @@ class KeptRound:
     request_id: str | None
     client_id: str | None
     remaining_ms: int = 0
+    # Of a group that was unloaded, and is here anew.
+    dead: bool = False
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from purgatory_udf.reference.coordinator import GroupCoordinator
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_operation import Beginning, GroupOperation
 from purgatory_udf.reference.group_request import group_request
+from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.reference.initial_join import InitialDelayedJoin, Window
 from purgatory_udf.reference.join import DelayedJoin
@@ -59,7 +60,8 @@ class Machine:
             if isinstance(operation, DelayedHeartbeat):
                 sessions.append(operation)
             else:
-                rounds.append(_kept_round(operation, self.chronicle.began[operation]))
+                dead = operation.group is not self.group
+                rounds.append(_kept_round(operation, self.chronicle.began[operation], dead))
         owners = list(self.group.members.values()) if self.group is not None else []
         places = {id(member): place for place, member in enumerate(owners)}
         former: list[Member] = []
@@ -93,6 +95,9 @@ class Machine:
 
     def _round(self, kept: KeptRound, group: Group) -> GroupOperation:
         beginning, rounds = Beginning(kept.operation_id, kept.started_us, None), self._coordinator.rounds
+        if kept.dead:
+            group = Group(group.broker, group.name)
+            group.state = GroupState.DEAD
         delay_ms = kept.deadline_ms - kept.started_us // 1000
         if kept.kind == InitialDelayedJoin.kind:
             return InitialDelayedJoin(group, beginning, Window(delay_ms, kept.remaining_ms), rounds)
@@ -108,7 +113,7 @@ class Machine:
         return operation
 
 
-def _kept_round(operation: GroupOperation, began: Moment) -> KeptRound:
+def _kept_round(operation: GroupOperation, began: Moment, dead: bool) -> KeptRound:
     request = operation.request
     remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
     return KeptRound(
@@ -121,6 +126,7 @@ def _kept_round(operation: GroupOperation, began: Moment) -> KeptRound:
         request.request_id,
         request.client_id,
         remaining_ms,
+        dead,
     )
 
 

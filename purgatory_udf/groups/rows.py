@@ -103,7 +103,7 @@ class Events:
             "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
             "generation": columns["generation"][row],
         }
-        if columns["api"][row] != Api.JOIN_GROUP:
+        if columns["api"][row] not in (Api.JOIN_GROUP, Api.GROUP_LOADED):
             return event
         version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
         return event | {

@@ -37,6 +37,7 @@ _PLAIN = (
     "leader_is_stopgap",
     "new_member_added",
     "operations_begun",
+    "loaded_us",
 )
 
 

@@ -6,13 +6,16 @@ from enum import IntEnum
 
 
 class Api(IntEnum):
-    """The requests of a group's members; up to `LAST_SIGN` they do no more than prove their sender alive."""
+    """The requests of a group's members, and what becomes of the group itself. Up to `LAST_SIGN` they do no more than
+    prove their sender alive."""
 
     HEARTBEAT = 0
     OFFSET_COMMIT = 1
     JOIN_GROUP = 2
     SYNC_GROUP = 3
     LEAVE_GROUP = 4
+    GROUP_LOADED = 5
+    GROUP_UNLOADED = 6
 
     @property
     def word(self) -> str:
@@ -39,6 +42,7 @@ RULES = (
     "awaiting_sync",
     "replaced",
     "removed",
+    "unloaded",
 )
 RULE_OF = {rule: number for number, rule in enumerate(RULES)}
 
@@ -56,6 +60,7 @@ ERRORS = (
     "INVALID_SESSION_TIMEOUT",
     "INVALID_GROUP_ID",
     "UNKNOWN_SERVER_ERROR",
+    "NOT_COORDINATOR",
 )
 ERROR_OF = {error: number for number, error in enumerate(ERRORS)}
 

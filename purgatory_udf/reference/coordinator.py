@@ -30,6 +30,8 @@ What waits in the purgatories are not requests but what requests wait for, and t
   or because nobody needs it (`awaiting_join`, `awaiting_sync`, `replaced`, `removed`). When it expires, its member has
   failed, or the id is forgotten.
 
+A group that another broker coordinates is Dead here: see `coordinator_moves`.
+
 The request that a member waits with is not an operation; that it waited, and how long, is in its `Answer`.
 
 Ids
@@ -50,11 +52,14 @@ from __future__ import annotations
 from purgatory_udf.config import Group as GroupConfig
 from purgatory_udf.reference.clock import Clock
 from purgatory_udf.reference.coordinator_joins import Joins
+from purgatory_udf.reference.coordinator_moves import NOT_COORDINATOR, Moves
 from purgatory_udf.reference.coordinator_rounds import Rounds
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_journal import NONE, GroupJournal
 from purgatory_udf.reference.group_request import (
+    GroupLoaded,
     GroupRequest,
+    GroupUnloaded,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -74,13 +79,23 @@ class GroupCoordinator:
         self._journal = journal
         self.rounds = Rounds(broker, clock, config, journal)
         self._joins = Joins(config, self.rounds, journal)
+        self._moves = Moves(broker, config, self.groups, self.rounds, journal)
 
     def handle(self, request: GroupRequest) -> None:
         if request.group == "" and not isinstance(request, OffsetCommit):
             # Offsets may be stored under no name, for the sake of very old clients.
             self._answer(request, "INVALID_GROUP_ID")
             return
+        group = self.groups.get(request.group)
+        if group is not None and group.state is GroupState.DEAD and not isinstance(request, GroupLoaded):
+            if not isinstance(request, GroupUnloaded):
+                self._answer(request, NOT_COORDINATOR)
+            return
         match request:
+            case GroupLoaded():
+                self._moves.load(request)
+            case GroupUnloaded():
+                self._moves.unload(request)
             case JoinGroup():
                 self._join(request)
             case SyncGroup():

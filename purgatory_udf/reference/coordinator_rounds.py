@@ -70,6 +70,10 @@ class Rounds:
     def complete_join(self, ended: DelayedJoin, now_us: int) -> None:
         """Whoever did not come is out, static members excepted; with those who did, the next generation begins."""
         group = ended.group
+        if group.state is GroupState.DEAD:
+            # Another broker's, by now. (Kafka ends the sessions of those that did not come here; their own deadlines,
+            # which are earlier as a rule, do it.)
+            return
         reason = _why_ended(ended)
         for member in group.not_yet_rejoined():
             if not member.is_static:
@@ -128,6 +132,10 @@ class Rounds:
     def synced(self, group: Group, member_id: str, now_us: int) -> None:
         """One less to wait for in this generation."""
         group.pending_syncs.discard(member_id)
+        self._purgatory.check_and_complete(SyncKey(group.name), now_us)
+
+    def give_up_sync(self, group: Group, now_us: int) -> None:
+        """The group is gone: nobody's sync is waited for."""
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
     # Members go.

@@ -52,6 +52,10 @@ class Sessions:
         timeout_ms = join.session_timeout_ms
         self._arm(PendingHeartbeat(group, pending_id, Beginning.of(join), timeout_ms, self, next(self._turns)))
 
+    def forget(self, group: Group, pending_id: str, now_us: int) -> None:
+        """An id that was given is not expected any more."""
+        self._check(group, pending_id, now_us)
+
     def gone(self, group: Group, member: Member, why: str, now_us: int) -> None:
         """The member is not in the group any more."""
         member.sign_of_life = why

@@ -31,6 +31,8 @@ class Group:
         self.new_member_added = False
         # Whether the leader only stands in for one that went, until a round has elected one.
         self.leader_is_stopgap = False
+        # When it was read from the coordinator's log; a group that was made here was not.
+        self.loaded_us = 0
         # How many operations have got a derived id.
         self.operations_begun = 0
         self._static_members: dict[str, str] = {}

@@ -78,11 +78,30 @@ class LeaveGroup(GroupRequest):
     api: ClassVar[str] = "leave_group"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoaded(GroupRequest):
+    """Nobody's request: the coordinator has read this group from its log, with this member; without one it is empty."""
+
+    api: ClassVar[str] = "group_loaded"
+
+    leader_member_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUnloaded(GroupRequest):
+    """Nobody's request: another broker coordinates the group now."""
+
+    api: ClassVar[str] = "group_unloaded"
+
+
 _WITH_A_GENERATION: dict[str, Callable[..., GroupRequest]] = {
     request.api: request for request in (SyncGroup, Heartbeat, OffsetCommit, LeaveGroup)
 }
 
-GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION})
+GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION, GroupLoaded.api, GroupUnloaded.api})
 
 
 def group_request(
@@ -104,23 +123,45 @@ def group_request(
     }
     if event["type"] == JoinGroup.api:
         return _join_group(event, common, config)
+    if event["type"] == GroupLoaded.api:
+        return _group_loaded(event, common, config)
+    if event["type"] == GroupUnloaded.api:
+        return GroupUnloaded(**common)
     return _WITH_A_GENERATION[event["type"]](**common)
 
 
 def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:
-    subject = Subject(common["client_id"], common["broker"], group=common["group"])
-    session_ms = event["session_timeout_ms"]
-    rebalance_ms = event.get("rebalance_timeout_ms")
     api_version = event.get("api_version")
+    session_ms, rebalance_ms = _timeouts(event, common, config)
     return JoinGroup(
         **common,
         assigned_member_id=event.get("assigned_member_id"),
         leader_member_id=event.get("leader_member_id"),
         api_version=DEFAULT_API_VERSION if api_version is None else api_version,
-        session_timeout_ms=override(session_ms, config.setting("session_timeout_ms", subject)),
-        # Version 0 has no rebalance timeout: the session's stands for it.
-        rebalance_timeout_ms=override(
-            session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)
-        ),
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
         protocols=tuple(event.get("protocols") or ()),
+    )
+
+
+def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> GroupLoaded:
+    session_ms, rebalance_ms = _timeouts(event, common, config) if common["member_id"] else (0, 0)
+    return GroupLoaded(
+        **common,
+        leader_member_id=event.get("leader_member_id"),
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
+        protocols=tuple(event.get("protocols") or ()),
+    )
+
+
+def _timeouts(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> tuple[int, int]:
+    """A member's session and rebalance timeouts, as the settings want them. Version 0 of a join has no rebalance
+    timeout: the session's stands for it."""
+    subject = Subject(common["client_id"], common["broker"], group=common["group"])
+    session_ms = event["session_timeout_ms"]
+    rebalance_ms = event.get("rebalance_timeout_ms")
+    return (
+        override(session_ms, config.setting("session_timeout_ms", subject)),
+        override(session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)),
     )

@@ -13,8 +13,8 @@ class GroupState(Enum):
           └────nobody is left────┘          │  └──────somebody came or went─────┘     leader's assignment
                                             └───────somebody came or went─────── Stable ◄────┘
 
-    Any state may become Dead, when the coordinator gives the group away or its last offset has expired. A trace says
-    neither, so no replay gets there.
+    Any state becomes Dead when the coordinator gives the group away (`group_unloaded`); what it loads (`group_loaded`)
+    begins in Stable or Empty. That a group's last offset has expired, which makes it Dead too, no trace says.
     """
 
     EMPTY = "Empty"

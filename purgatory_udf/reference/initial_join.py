@@ -15,6 +15,7 @@ from typing import Protocol
 
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_operation import Beginning
+from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.join import DelayedJoin, Round
 
 
@@ -52,7 +53,8 @@ class InitialDelayedJoin(DelayedJoin):
         return False
 
     def on_complete(self, now_us: int) -> None:
-        if self.group.new_member_added and self.window.remaining_ms > 0:
+        dead = self.group.state is GroupState.DEAD
+        if not dead and self.group.new_member_added and self.window.remaining_ms > 0:
             self.group.new_member_added = False
             self._initial_round.extend(self.group, self.window, self.effective_us(now_us))
         else:

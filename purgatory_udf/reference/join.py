@@ -6,6 +6,7 @@ from typing import Protocol
 
 from purgatory_udf.reference.group import Group
 from purgatory_udf.reference.group_operation import Beginning, GroupOperation, JoinKey
+from purgatory_udf.reference.group_state import GroupState
 
 
 class Round(Protocol):
@@ -17,7 +18,7 @@ class DelayedJoin(GroupOperation):
     """One per round, on which the joins of all members wait. Its delay is the greatest rebalance timeout of them all.
 
     It completes when every member waits in a join and no id is pending, or when nobody is left. When it expires, the
-    round goes on with those who came.
+    round goes on with those who came. Of a group that was unloaded meanwhile it just expires.
     """
 
     kind = "join"
@@ -27,7 +28,7 @@ class DelayedJoin(GroupOperation):
         self._round = round_
 
     def try_complete(self, now_us: int) -> bool:
-        if not self.group.has_all_members_joined():
+        if self.group.state is GroupState.DEAD or not self.group.has_all_members_joined():
             return False
         return self.complete_by("all_joined" if self.group.members else "no_members", now_us)
 

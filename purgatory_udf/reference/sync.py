@@ -12,8 +12,9 @@ from purgatory_udf.reference.group_state import GroupState
 class DelayedSync(GroupOperation):
     """Begun with each generation, for one rebalance timeout, whether or not the leader's assignment comes meanwhile.
 
-    It completes when every member has synced, or when another round begins. When it expires, those that have not synced
-    are removed, however alive their heartbeats say they are, and another round begins.
+    It completes when every member has synced, when another round begins, or when the group is unloaded. When it
+    expires, those that have not synced are removed, however alive their heartbeats say they are, and another round
+    begins.
     """
 
     kind = "sync"
@@ -25,6 +26,8 @@ class DelayedSync(GroupOperation):
         self._expired = expired
 
     def try_complete(self, now_us: int) -> bool:
+        if self.group.state is GroupState.DEAD:
+            return self.complete_by("unloaded", now_us)
         if self.group.state is GroupState.PREPARING_REBALANCE:
             return self.complete_by("rebalance", now_us)
         return not self.group.pending_syncs and self.complete_by("all_synced", now_us)

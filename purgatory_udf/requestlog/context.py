@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from purgatory_udf.requestlog.batches import Batch
 from purgatory_udf.requestlog.cluster import Change, Cluster
+from purgatory_udf.requestlog.group_history import GroupHistory
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.telling import TELLING, Telling
 from purgatory_udf.requestlog.transactions import TransactionFacts
@@ -34,6 +35,7 @@ class Context:
     cluster: Cluster = field(default_factory=Cluster)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     partition_counts: dict[str, int] = field(default_factory=dict)
+    groups: GroupHistory = field(default_factory=GroupHistory)
     classic_brokers: frozenset[int] = frozenset()
     follower_reads: bool = False
     span_us: tuple[int, int] = (0, 2**62)
@@ -85,6 +87,7 @@ def context_from(
         cluster=replace(given.cluster, topic_min_isr={**told.min_isr, **given.cluster.topic_min_isr}),
         batches=given.batches,
         transactions=told.transactions,
+        groups=told.groups,
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         follower_reads=follower_reads,

@@ -23,7 +23,9 @@ GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", 
 def group_operations(request: Request, name: Callable[[str], str], report: Report) -> Iterator[Operation]:
     """One event a request, but for LEAVE_GROUP (3+), which may name several members."""
     body, answer = request.body, request.answer or {}
-    if _code(request, answer) in errors.TURNED_AWAY:
+    waited = request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
+    # Whoever waited when the group went away had been let in.
+    if _code(request, answer) in errors.TURNED_AWAY and not waited:
         report.count("not_coordinator")
         return
     for sub, event in enumerate(_events(request, body, answer, name)):

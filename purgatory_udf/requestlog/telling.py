@@ -1,4 +1,5 @@
-"""What requests tell of the cluster as a whole, gathered one by one: names, leadership, deletions, transactions."""
+"""What requests tell of the cluster as a whole, gathered one by one: names, leadership, deletions, transactions,
+groups."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 
 from purgatory_udf.requestlog import cluster as clusters
 from purgatory_udf.requestlog.cluster import Change
+from purgatory_udf.requestlog.group_history import STORING, GroupHistory
 from purgatory_udf.requestlog.line import MALFORMED
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.topics import names_in
@@ -27,6 +29,7 @@ TELLING = frozenset(
         "ADD_PARTITIONS_TO_TXN",
         "INIT_PRODUCER_ID",
     }
+    | STORING
 )
 
 
@@ -39,10 +42,14 @@ class Telling:
     deletions: list[tuple[int, str]] = field(default_factory=list)
     min_isr: dict[str, int] = field(default_factory=dict)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
+    groups: GroupHistory = field(default_factory=GroupHistory)
 
     def read(self, request: Request) -> None:
         # What cannot be read is rejected where it becomes an event; here it only tells nothing.
         with suppress(*MALFORMED):
+            if request.api in STORING:
+                self.groups.read(request)
+                return
             self.names.update(names_in(request))
             self.changes.extend(clusters.changes_in(request))
             self.deletions.extend(clusters.deletions_in(request))
@@ -81,6 +88,7 @@ class Telling:
             "deletions": self.deletions,
             "min_isr": self.min_isr,
             "transactions": self.transactions.snapshot(),
+            "groups": self.groups.snapshot(),
         }
 
     @classmethod
@@ -92,6 +100,7 @@ class Telling:
             deletions=[(at_us, topic) for at_us, topic in state["deletions"]],
             min_isr=dict(state["min_isr"]),
             transactions=TransactionFacts.resumed(state["transactions"]),
+            groups=GroupHistory.resumed(state["groups"]),
         )
 
 

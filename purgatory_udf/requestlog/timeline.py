@@ -10,6 +10,7 @@ from purgatory_udf.requestlog.context import Context
 from purgatory_udf.requestlog.copies import copied_appends, place_copies, served_as_follower
 from purgatory_udf.requestlog.facts import Append, PartitionFacts
 from purgatory_udf.requestlog.leadership import states
+from purgatory_udf.requestlog.moves import moves
 from purgatory_udf.requestlog.offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.requestlog.placing import place_appends, place_by_sight, place_positions
 from purgatory_udf.requestlog.report import Report
@@ -58,7 +59,7 @@ def build_timeline(
     place_positions(facts.positions, facts.sights, facts.consumer_tries)
     place_by_sight(facts.positions, facts.sights)
     start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
-    events = list(sweep.run(leadership, appends, start_us))
+    events = [*sweep.run(leadership, appends, start_us), *moves(facts, context, leadership, stretch)]
     return Timeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
