@@ -207,27 +207,22 @@ leave_group = record(*MEMBER, Field("generation", count_or_none32, None))
 
 offset_commit = record(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
 
-# A coordinator's, not a member's: a group comes to its broker, one event a member, or goes from it.
+# A coordinator's, not a member's: a group comes to its broker, one event a member (or one of no member, if it is
+# empty), or goes from it.
 
 _OF_GROUP = (*COMMON, Field("group", text))
-_LOADED_EMPTY = record(*_OF_GROUP, Field("generation", count32))
-_LOADED = record(
+
+group_loaded = record(
     *_OF_GROUP,
     Field("generation", count32),
     Field("leader_member_id", text, None),
     Field("client_id", text, None),
-    Field("member_id", name),
+    Field("member_id", text),
     Field("group_instance_id", text, None),
     Field("session_timeout_ms", count32),
     Field("rebalance_timeout_ms", count32),
     Field("protocols", list_of(text)),
 )
-
-
-@described(where("member_id", {"not": {"enum": ["", None]}}, schema_of(_LOADED), schema_of(_LOADED_EMPTY)))
-def group_loaded(values: Row) -> Row:
-    return (_LOADED_EMPTY if values.get("member_id") in ("", None) else _LOADED)(values)
-
 
 group_unloaded = record(*_OF_GROUP)
 

@@ -20,11 +20,14 @@ from purgatory_udf.requestlog.request import Request
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
 
 
-def group_operations(request: Request, name: Callable[[str], str], report: Report) -> Iterator[Operation]:
-    """One event a request, but for LEAVE_GROUP (3+), which may name several members."""
+def group_operations(
+    request: Request, name: Callable[[str], str], report: Report, classic: bool
+) -> Iterator[Operation]:
+    """One event a request, but for LEAVE_GROUP (3+), which may name several members. `classic`: its coordinator works
+    in the thread that handles the request."""
     body, answer = request.body, request.answer or {}
-    waited = request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
-    # Whoever waited when the group went away had been let in.
+    # Whoever waited when the group went away had been let in. (From 4.0 on all requests wait, in a queue.)
+    waited = classic and request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
     if _code(request, answer) in errors.TURNED_AWAY and not waited:
         report.count("not_coordinator")
         return

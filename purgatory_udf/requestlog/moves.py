@@ -1,4 +1,4 @@
-"""Groups that move with their partition of `__consumer_offsets`: who begins to lead it loads them, who stops unloads."""
+"""Groups move with their partition of `__consumer_offsets`: who begins to lead it loads them, who stops unloads."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def _move(broker: int, group: str, at_us: int, context: Context, *, loads: bool)
         return
     event |= {"type": "group_loaded", "generation": stored.generation}
     if not stored.members:
-        yield Timed(at_us, STATE, {**event, "member_id": ""})
+        nobody = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
+        yield Timed(at_us, STATE, {**event, **nobody})
     for member in stored.members:
         yield Timed(at_us, STATE, {**event, "leader_member_id": stored.leader, **member})

@@ -35,7 +35,8 @@ def take_apart(request: Request, context: Context, report: Report) -> tuple[list
         deletion, facts = _delete_records(request, context)
         operations = [deletion]
     elif request.api in GROUP_APIS:
-        operations = list(group_operations(request, context.name, report))
+        classic = request.broker in context.classic_brokers
+        operations = list(group_operations(request, context.name, report, classic))
     else:
         report.count("no_purgatory")
     if request.api == MARKERS:

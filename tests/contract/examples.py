@@ -129,6 +129,7 @@ NEEDS: dict[str, list[str]] = {
         "type",
         "group",
         "generation",
+        "member_id",
         "session_timeout_ms",
         "rebalance_timeout_ms",
         "protocols",

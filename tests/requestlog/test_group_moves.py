@@ -1,0 +1,125 @@
+"""Groups that move with their partition of `__consumer_offsets`: what the import says, and what a recording answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.requestlog.batches import batches_in_file
+from purgatory_udf.requestlog.cluster import cluster_in_file
+from purgatory_udf.requestlog.context import Given
+from purgatory_udf.requestlog.group_history import GroupHistory
+from purgatory_udf.requestlog.line import read_line
+from purgatory_udf.requestlog.request import Place, Request
+from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.requestlog.translate import Translation, translate
+from tests import recorded
+from tests.requestlog.lines import START_US, body, requests, us, written
+
+RECORDING = "W7-rolling-k39"
+
+
+def _joined(at: float, member: str, generation: int, **fields: object) -> str:
+    asked = {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 9000, "memberId": member, **fields}
+    answered = {"errorCode": 0, "generationId": generation, "memberId": member, "leader": "a"}
+    return written(at, body("JOIN_GROUP", {**asked, "protocols": [{"name": "range"}]}, answered, client="c"))
+
+
+def _synced(at: float, member: str, generation: int, error: int = 0) -> str:
+    asked = {"groupId": "g", "memberId": member, "generationId": generation, "assignments": [{}]}
+    return written(at, body("SYNC_GROUP", asked, {"errorCode": error}))
+
+
+def _left(at: float, *members: str) -> str:
+    each = [{"memberId": member} for member in members]
+    answered = {"errorCode": 0, "members": [{**one, "errorCode": 0} for one in each]}
+    return written(at, body("LEAVE_GROUP", {"groupId": "g", "members": each}, answered, version=4))
+
+
+def _history(*lines: str) -> GroupHistory:
+    history = GroupHistory()
+    for request in requests(lines):
+        history.read(request)
+    return history
+
+
+def test_what_is_stored_of_a_group_is_the_generation_that_its_leader_has_assigned() -> None:
+    history = _history(
+        _joined(1000, "a", 1),
+        _joined(1000, "b", 1, groupInstanceId="i"),
+        _synced(1100, "a", 1),
+        _joined(2000, "a", 2),
+        _synced(2100, "a", 2, error=27),
+    )
+    stored = history.at("g", us(3000))
+    assert stored is not None and (stored.generation, stored.leader, stored.at_us - START_US) == (1, "a", 1_100_000)
+    common = {"client_id": "c", "session_timeout_ms": 6000, "rebalance_timeout_ms": 9000, "protocols": ["range"]}
+    assert stored.members == [
+        {**common, "member_id": "a"},
+        {**common, "member_id": "b", "group_instance_id": "i"},
+    ]
+    assert history.at("g", us(1000)) is None
+    assert GroupHistory.resumed(history.snapshot()) == history
+
+
+def test_a_group_whose_last_member_has_left_is_stored_empty_in_the_next_generation() -> None:
+    history = _history(_joined(1000, "a", 4), _joined(1000, "b", 4), _synced(1100, "a", 4), _left(2000, "a", "b"))
+    stored = history.at("g", us(3000))
+    assert stored is not None and (stored.generation, stored.leader, stored.members) == (5, None, [])
+
+
+@pytest.fixture(scope="module")
+def rolling() -> Translation:
+    """Brokers 1 and 3 stop and come back; the groups of their coordinators move, and move back."""
+    log = []
+    for broker in (1, 2, 3):
+        lines = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
+        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
+        log += [one for one in read if isinstance(one, Request)]
+    beside = [
+        recorded.file("traces", RECORDING, name) for name in ("topics.json", "cluster-metadata.txt", "batches.csv")
+    ]
+    return translate(log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2])))
+
+
+def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_members(rolling: Translation) -> None:
+    told = [event for event in rolling.events if event["type"] in ("group_loaded", "group_unloaded")]
+    ends_us = max(event["time_us"] for event in rolling.events)
+    # When the recording ends the cluster is shut down: all groups go.
+    moved = [event for event in told if event["time_us"] < ends_us - 10_000_000]
+    assert Counter((one["type"], one["group"], one["broker"]) for one in moved) == {
+        **{("group_loaded", group, 2): 2 for group in ("g2", "g6")},
+        **{("group_unloaded", group, 1): 1 for group in ("g2", "g6")},
+        **{("group_loaded", group, 1): 2 for group in ("g4", "g5")},
+        **{("group_unloaded", group, 3): 1 for group in ("g4", "g5")},
+    }
+
+
+def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation) -> None:
+    answers = {answer.seq: answer.error for answer in replay(rolling.events, Config()).groups.answers}
+    kinds = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
+    asked = {seq: one for seq, one in rolling.recorded.items() if one.kind in kinds}
+    assert Counter(one.kind for one in asked.values()) == {
+        "offset_commit": 468,
+        "heartbeat": 612,
+        "join_group": 24,
+        "sync_group": 12,
+        "leave_group": 12,
+    }
+    assert {seq: (one.kind, one.error) for seq, one in asked.items() if answers.get(seq) != one.error} == {}
+
+
+def test_a_rolling_restarts_fetches_and_produces_end_as_recorded(rolling: Translation) -> None:
+    ended = {one.operation_id: one for one in replay(rolling.events, Config()).outcomes}
+    counts: Counter[tuple[str, bool]] = Counter()
+    for seq, one in rolling.recorded.items():
+        if one.kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
+            end = ended[seq]
+            replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
+            counts[one.kind, one.outcome == replayed] += 1
+    for kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
+        alike = 100 * counts[kind, True] / (counts[kind, True] + counts[kind, False])
+        assert alike >= 99.4, (kind, counts)
