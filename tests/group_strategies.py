@@ -188,7 +188,7 @@ class _Clients:
             if slot >= FIRST_STATIC_SLOT:
                 member["group_instance_id"] = f"i{slot}"
             if step.named_leader is not None:
-                member["leader_member_id"] = self._id_of(step, step.named_leader) or None
+                member["leader_member_id"] = loaded[step.named_leader % len(loaded)][1].member_id
             timeouts = {"session_timeout_ms": step.session_ms, "rebalance_timeout_ms": step.rebalance_ms}
             self._happen({**place, **member, **timeouts})
             one.generation, one.next = place["generation"], "heartbeat"
