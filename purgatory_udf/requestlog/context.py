@@ -26,7 +26,8 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 @dataclass(slots=True)
 class Context:
     """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread.
-    `follower_reads`: some consumer names its rack, so that it may read from a follower.
+    `follower_reads`: some consumer names its rack, so that it may read from a follower. `modern_groups` are those of
+    newer protocols than the classic one.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Context:
     groups: GroupHistory = field(default_factory=GroupHistory)
     classic_brokers: frozenset[int] = frozenset()
     follower_reads: bool = False
+    modern_groups: frozenset[str] = frozenset()
     span_us: tuple[int, int] = (0, 2**62)
 
     def name(self, topic: str) -> str:
@@ -60,13 +62,14 @@ def build_context(
     classic_brokers: Iterable[int],
     asked: Mapping[str, int] = NOTHING,
     follower_reads: bool = False,
+    modern_groups: Iterable[str] = (),
 ) -> Context:
     """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
     topic (or its id) followers have asked for."""
     told = Telling()
     for request in telling:
         told.read(request)
-    return context_from(told, given, span_us, classic_brokers, asked, follower_reads)
+    return context_from(told, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
 
 
 def context_from(
@@ -76,6 +79,7 @@ def context_from(
     classic_brokers: Iterable[int],
     asked: Mapping[str, int] = NOTHING,
     follower_reads: bool = False,
+    modern_groups: Iterable[str] = (),
     unnamed: Iterable[str] = (),
 ) -> Context:
     """`unnamed` are ids that stand for their topics, whatever name is told of them. `told` is used up."""
@@ -91,6 +95,7 @@ def context_from(
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         follower_reads=follower_reads,
+        modern_groups=frozenset(modern_groups),
     )
     told.changes = [*given.cluster.changes, *told.changes]
     context.changes = told.changes_by_partition(context.name)

@@ -26,6 +26,15 @@ APIS = frozenset(
         "ASSIGN_REPLICAS_TO_DIRS",
     }
 )
+# What a ZooKeeper controller parks in the purgatory `topic`, and a KRaft broker passes on.
+_OF_TOPICS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS", "DELETE_TOPICS", "ELECT_LEADERS"})
+
+
+def left_to(request: Request) -> str:
+    """The cause under which a request is counted that is none of the purgatories that an import tells of."""
+    if is_controllers(request):
+        return "controller"
+    return "topic_admin" if request.api in _OF_TOPICS else "no_purgatory"
 
 
 def is_controllers(request: Request) -> bool:

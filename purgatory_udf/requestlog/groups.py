@@ -19,6 +19,10 @@ from purgatory_udf.requestlog.request import Request
 
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
 
+# Heartbeats of KIP-848's consumers, of Streams (KIP-1071) and of share groups (KIP-932): no classic coordinator's,
+# which would take the commits of such members for those of a generation that it has never seen.
+MODERN = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
+
 
 def group_operations(
     request: Request, name: Callable[[str], str], report: Report, classic: bool

@@ -18,7 +18,8 @@ from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
 from purgatory_udf.requestlog.bodies import Fetch, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.context import TELLING
-from purgatory_udf.requestlog.controller import is_controllers
+from purgatory_udf.requestlog.controller import is_controllers, left_to
+from purgatory_udf.requestlog.groups import MODERN
 from purgatory_udf.requestlog.line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
 from purgatory_udf.requestlog.log_files import broker_of
 from purgatory_udf.requestlog.request import Place, Request
@@ -45,11 +46,20 @@ READ = pa.schema(
 
 @dataclass(frozen=True)
 class Tally:
-    """What a stretch's lines come to: counts by cause, and how many partitions of each topic (or its id) followers have
-    asked for."""
+    """What a stretch's lines come to: counts by cause, how many partitions of each topic (or its id) followers have
+    asked for, and the groups of newer protocols."""
 
     counts: Counter[str] = field(default_factory=Counter)
     partitions: dict[str, int] = field(default_factory=dict)
+    modern: set[str] = field(default_factory=set)
+
+    def not_kept(self, request: Request) -> None:
+        """A line that is none of a broker's purgatories."""
+        if request.api in MODERN and isinstance(request.body.get("groupId"), str):
+            self.modern.add(request.body["groupId"])
+            self.counts["modern_group"] += 1
+        else:
+            self.counts[left_to(request)] += 1
 
     def asked(self, fetch: Fetch) -> None:
         self.counts["racked"] += fetch.racked
@@ -58,7 +68,8 @@ class Tally:
                 self.partitions[one.topic] = max(one.partition + 1, self.partitions.get(one.topic, 0))
 
     def end(self, **place: Any) -> pa.RecordBatch:
-        told = {"counts": json.dumps(self.counts), "body": json.dumps(self.partitions)}
+        body = {"partitions": self.partitions, "modern": sorted(self.modern)}
+        told = {"counts": json.dumps(self.counts), "body": json.dumps(body)}
         return pa.RecordBatch.from_pylist([{"row": END, **place, **told}], schema=READ)
 
 
@@ -68,6 +79,10 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for topic, count in tally.items():
             most[topic] = max(count, most.get(topic, 0))
     return most
+
+
+def modern_groups(tallies: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {group for tally in tallies for group in tally["modern"]}
 
 
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
@@ -129,7 +144,7 @@ def _row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tall
             return _bad(BadLine(place, "no broker", reason, text))
         read.broker = by_path
     if not matters(read):
-        counts["controller" if is_controllers(read) else "no_purgatory"] += 1
+        tally.not_kept(read)
         return None
     try:
         session = _session(read, tally)

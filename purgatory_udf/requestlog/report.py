@@ -15,6 +15,8 @@ CAUSES = {
     "operations": "requests that became events",
     "controller": "requests of the controller's listener or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",
+    "topic_admin": "requests that create, grow or delete topics or elect leaders: a ZooKeeper controller parks some of "
+    "them in its purgatory topic, which its log tells no ends of; a KRaft broker passes them on",
     "no_broker": "lines that do not say which broker wrote them: taken from the file's name",
     "unnamed_topic": "topics without a name: their id stands for it",
     "session_unknown": "fetches of a session that began before the log: left out, their partitions are unknown",
@@ -42,6 +44,7 @@ CAUSES = {
     "transaction_unknown": "transaction markers of producers whose transaction is unknown",
     "not_coordinator": "group requests that a broker turned away, because it did not coordinate the group",
     "leader_sync_at_answer": "leader's SYNC_GROUP, placed where its assignment was stored",
+    "modern_group": "requests of groups of newer protocols (KIP-848, Streams, share), which no classic coordinator has",
     "acks_zero_errors": "produces without an answer: whether they failed is not in the log",
 }
 

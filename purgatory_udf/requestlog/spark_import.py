@@ -81,8 +81,8 @@ def ingest_request_log(
     with _staging(spark, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
-        placed, counts, asked = _placed(spark, read)
-        context = _context(placed, given, asked, bool(counts.counts["racked"]))
+        placed, counts, asked, modern = _placed(spark, read)
+        context = _context(placed, given, asked, bool(counts.counts["racked"]), modern)
         parts = keep("parts", _parts(spark, placed, context))
         say("rebuilding the logs of the partitions")
         changes = keep("changes", _changes(spark, parts, context))
@@ -113,14 +113,15 @@ def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOp
     return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
 
 
-def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report, dict[str, int]]:
+def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report, dict[str, int], set[str]]:
     """All rows but the stretches' ends, with their line in the whole file; and what the ends have counted: lines by
-    cause, and the partitions of topics."""
+    cause, the partitions of topics, and the groups of newer protocols."""
     ends = read.where(sf.col("row") == reading.END).select("file", "piece", "line", "counts", "body").collect()
     counts = Report.total(json.loads(end.counts) for end in ends)
     if not counts.counts["lines"]:
         raise UserError("the logs hold not one line")
-    asked = reading.most_partitions(json.loads(end.body) for end in ends)
+    bodies = [json.loads(end.body) for end in ends]
+    asked, modern = reading.most_partitions(body["partitions"] for body in bodies), reading.modern_groups(bodies)
     begins: list[tuple[int, int, int]] = []
     file, lines = -1, 0
     for end in sorted(ends):
@@ -129,14 +130,19 @@ def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report, di
         file, lines = end.file, lines + end.line
     before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
     placed = read.where(sf.col("row") != reading.END).join(sf.broadcast(before), ["file", "piece"])
-    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"), counts, asked
+    return (
+        placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"),
+        counts,
+        asked,
+        modern,
+    )
 
 
 def _requests(placed: DataFrame) -> DataFrame:
     return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
 
 
-def _context(placed: DataFrame, given: Given, asked: Mapping[str, int], racked: bool) -> Context:
+def _context(placed: DataFrame, given: Given, asked: Mapping[str, int], racked: bool, modern: set[str]) -> Context:
     requests = _requests(placed)
     span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
     telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
@@ -144,9 +150,8 @@ def _context(placed: DataFrame, given: Given, asked: Mapping[str, int], racked: 
     votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(share).where("share > 0.5")
     classic = [row.broker for row in votes.collect()]
     first, last = (span[0] or 0, span[1] or 0) if span else (0, 0)
-    return build_context(
-        (rows.request_of(row.asDict()) for row in telling), given, (first, last), classic, asked, racked
-    )
+    told = (rows.request_of(row.asDict()) for row in telling)
+    return build_context(told, given, (first, last), classic, asked, racked, modern)
 
 
 def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from purgatory_udf.requestlog.bodies import topic_of, topics_partitions
 from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.controller import is_controllers
+from purgatory_udf.requestlog.controller import is_controllers, left_to
 from purgatory_udf.requestlog.coordinators import COORDINATOR_APIS, DEFAULT_PARTITIONS, partition_for, writes
 from purgatory_udf.requestlog.facts import Append, Fact, Key, Trim
-from purgatory_udf.requestlog.groups import GROUP_APIS, group_operations
+from purgatory_udf.requestlog.groups import GROUP_APIS, MODERN, group_operations
 from purgatory_udf.requestlog.handling import append_and_check
 from purgatory_udf.requestlog.operation import Operation, operation
 from purgatory_udf.requestlog.produces import read_produce
@@ -35,10 +35,13 @@ def take_apart(request: Request, context: Context, report: Report) -> tuple[list
         deletion, facts = _delete_records(request, context)
         operations = [deletion]
     elif request.api in GROUP_APIS:
-        classic = request.broker in context.classic_brokers
-        operations = list(group_operations(request, context.name, report, classic))
+        if request.body.get("groupId") in context.modern_groups:
+            report.count("modern_group")
+        else:
+            classic = request.broker in context.classic_brokers
+            operations = list(group_operations(request, context.name, report, classic))
     else:
-        report.count("no_purgatory")
+        report.count("modern_group" if request.api in MODERN else left_to(request))
     if request.api == MARKERS:
         facts.extend(_markers(request, context))
     elif request.api in COORDINATOR_APIS:

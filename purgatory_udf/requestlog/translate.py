@@ -13,6 +13,7 @@ from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, nameless
 from purgatory_udf.requestlog.controller import is_controllers
 from purgatory_udf.requestlog.facts import Fact, Key, PartitionFacts
+from purgatory_udf.requestlog.groups import MODERN
 from purgatory_udf.requestlog.line import MALFORMED, BadLine, malformed
 from purgatory_udf.requestlog.operation import Operation, Recorded
 from purgatory_udf.requestlog.order import Order, order_of_change, order_of_operation
@@ -84,12 +85,14 @@ def context_of(log: Sequence[Request], given: Given) -> Context:
     span = (min((one.arrival_us for one in log), default=0), max((one.answered_us for one in log), default=0))
     tally = Tally()
     for one in log:
+        if one.api in MODERN:
+            tally.not_kept(one)
         if one.api == "FETCH" and not is_controllers(one):
             with suppress(*MALFORMED):
                 tally.asked(fetch_of(one.body))
     telling = (one for one in log if one.api in TELLING)
     racked = bool(tally.counts["racked"])
-    return build_context(telling, given, span, classic_brokers(log), tally.partitions, racked)
+    return build_context(telling, given, span, classic_brokers(log), tally.partitions, racked, tally.modern)
 
 
 def classic_brokers(log: Iterable[Request]) -> set[int]:

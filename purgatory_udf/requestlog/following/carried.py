@@ -22,7 +22,7 @@ class Carried:
     """All before `until_us` is written, up to the event numbered `seq`.
 
     `nameless` are topic ids that stand for their topics in what is written, whatever name is told of them later;
-    `asked`: how many partitions of a topic followers have asked for.
+    `asked`: how many partitions of a topic followers have asked for. `modern`: groups of newer protocols.
     """
 
     until_us: int = -NEVER
@@ -33,6 +33,7 @@ class Carried:
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
     nameless: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
+    modern: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def stretch(self, newest_us: int, hold_us: int) -> Stretch:
@@ -45,7 +46,9 @@ class Carried:
         for request in telling:
             told.read(request)
         own_thread = [broker for broker, (own, all_) in self._summed(votes).items() if own * 2 > all_]
-        return context_from(told, given, (self.first_us, self.last_us), own_thread, self.asked, racked, self.nameless)
+        return context_from(
+            told, given, (self.first_us, self.last_us), own_thread, self.asked, racked, self.modern, self.nameless
+        )
 
     def settle(
         self, until_us: int, telling: Iterable[Request], votes: Votes, topics: Iterable[str], context: Context
@@ -84,6 +87,7 @@ class Carried:
             "votes": [[broker, *votes] for broker, votes in self.votes.items()],
             "nameless": self.nameless,
             "asked": self.asked,
+            "modern": self.modern,
             "counts": self.counts,
         }
 

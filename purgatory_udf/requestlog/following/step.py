@@ -60,7 +60,9 @@ class Step:
         """`read` are READ rows of the new lines."""
         carried = left.carried
         ends = read.where(sf.col("row") == reading.END).select("counts", "body").collect()
-        carried.asked = reading.most_partitions([carried.asked, *(json.loads(end.body) for end in ends)])
+        bodies = [json.loads(end.body) for end in ends]
+        carried.asked = reading.most_partitions([carried.asked, *(body["partitions"] for body in bodies)])
+        carried.modern = sorted({*carried.modern, *reading.modern_groups(bodies)})
         report = Report.total(json.loads(end.counts) for end in ends)
         fresh = read.where(sf.col("row") == reading.REQUEST).select(*REQUESTS.names)
         requests = left.requests.unionByName(fresh)
