@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.fit import fit
+from purgatory_udf.fitted.pages import fit_page, prediction_page, tuning_page, write_page
 from purgatory_udf.fitted.plans import fitted_of, plan_of
 from purgatory_udf.fitted.prediction import UNCHANGED, predict
 from purgatory_udf.fitted.scenario_file import write
 from purgatory_udf.fitted.seeds import SEEDS, play_all
 from purgatory_udf.fitted.source import scenario_like
+from purgatory_udf.fitted.tuning import goal_of, over_of, tune, within_of
 from purgatory_udf.fitted.words import variants_of
 from purgatory_udf.simulate.scenario import Scenario
 
@@ -26,7 +28,9 @@ def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds
     scenario = fit(read_recording(spark, out, events))
     write(scenario, file)
     checked = checked_by_play(scenario, seeds)
-    return [*_what(scenario), "", *checked.lines(), f"Scenario: {file}"]
+    said = _what(scenario)
+    page = write_page(fit_page(checked, said), html)
+    return [*said, "", *checked.lines(), "", f"Scenario: {file}", *page]
 
 
 def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> list[str]:
@@ -37,7 +41,14 @@ def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | 
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
         json.write_text(found.as_json(), encoding="utf-8")
-    return found.lines()
+    return [*found.lines(), "", *write_page(prediction_page(found), html)]
+
+
+def run_tuning(like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None) -> list[str]:
+    """Search; draw the page: lines to read."""
+    asked = goal_of(goal), within_of(within), over_of(over)
+    found = tune(scenario_like(like), *asked, seeds)
+    return [*found.lines(), "", *write_page(tuning_page(found), html)]
 
 
 def checked_by_play(scenario: Scenario, seeds: int) -> Checked:

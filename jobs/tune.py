@@ -1,0 +1,54 @@
+"""A search for settings that reach a goal, on a model fitted to one's own cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.errors import UserError
+from purgatory_udf.outputs import local_folder
+
+
+def _checks(like: str, goal: str, within: str, over: list[str], html: Path | None, **_: Any) -> None:
+    from purgatory_udf.fitted.source import require_source
+    from purgatory_udf.fitted.tuning import goal_of, over_of, within_of
+
+    goal_of(goal)
+    within_of(within)
+    over_of(over)
+    require_source(like)
+    if html is not None and html.is_dir():
+        raise UserError(f"{html}: is a folder; --html names a file")
+
+
+@cli.job(checks=_checks, brief=True)
+def main(
+    like: Annotated[
+        str,
+        typer.Option(metavar="FOLDER|FILE", help="The folder of an imported request log, or what fit has written."),
+    ],
+    goal: Annotated[str, typer.Option(help="A figure and how it is to change: 'requests_per_s -50%'.")],
+    within: Annotated[str, typer.Option(help="What it may cost: 'append_to_answer_p99_ms <= 50'.")],
+    over: Annotated[
+        list[str], typer.Option(metavar="KEY=LOW..HIGH", help="A setting and its range (one to three of them).")
+    ],
+    seeds: Annotated[int, typer.Option(help="Plays of each setting on the frontier.", min=1, max=1000)] = 3,
+    html: Annotated[
+        Path | None, typer.Option(help="The page.  [default: tune.html in, or beside, --like]", show_default=False)
+    ] = None,
+) -> None:
+    """Settings that reach a goal, and what each costs: the frontier of a search on a fitted cluster."""
+    from purgatory_udf.fitted.run import run_tuning
+
+    _checks(like, goal, within, over, html)
+    folder = local_folder(like)
+    beside = None if folder is None else folder.parent if folder.is_file() else folder
+    page = html or (beside / "tune.html" if beside else None)
+    print("\n".join(run_tuning(like, goal, within, over, seeds, page)))
+
+
+if __name__ == "__main__":
+    main()
