@@ -1,8 +1,8 @@
 """The search for settings: what they bring, what they cost, and which nothing beats.
 
-Settings are tried on a grid that is even in the logarithm, each in one short play; around those on the frontier the grid
-is made finer; those on the frontier are then played whole, with all seeds. A play takes less than a second, and a grid
-tells more than a search's path does: the whole frontier, not one point of it.
+Settings are tried on a grid that is even in the logarithm, each in one short play; around those on the frontier the
+grid is made finer; those on the frontier are then played whole, with all seeds. A play takes less than a second, and a
+grid tells more than a path of a search does: the whole frontier, not one point of it.
 """
 
 from __future__ import annotations
