@@ -14,6 +14,8 @@ from purgatory_udf.fitted.play import play
 from purgatory_udf.fitted.side_effects import Effects, effects
 
 SEEDS = 5
+# So many seconds of a reader's fetches are played before another process would have begun.
+BRIEF_S = 500
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def play_all(
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
     found: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
-    if workers == 1:
+    length_s = sum(plan.duration_ms / 1000 * len(plan.readers) for _, plan, _ in tasks)
+    if workers == 1 or length_s < BRIEF_S:
         for name, plan, seed in tasks:
             found[name].append(one(plan, seed))
     else:

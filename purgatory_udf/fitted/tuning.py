@@ -184,6 +184,7 @@ def tune(
         say(f"trying {len(points)} settings")
         for at, found in played(short, points, 1).items():
             known[at] = _tried(over, at, found, goal, within, before[0])
+        known = dict(sorted(known.items()))
         best = [one.values for one in _marked(list(known.values()), goal, within) if one.best]
         if number < ROUNDS:
             grids = [sorted({*grid, *_between(grid)}) for grid in grids]
@@ -227,9 +228,11 @@ def _marked(tried: Sequence[Tried], goal: Goal, within: Within) -> list[Tried]:
     up, down = (1 if goal.percent < 0 else -1), (1 if within.most else -1)
     scores = np.array([(up * one.goal, down * one.within) for one in tried])
     marked = []
-    for one, score in zip(tried, scores, strict=True):
+    for place, (one, score) in enumerate(zip(tried, scores, strict=True)):
         beaten = ((scores <= score).all(axis=1) & (scores < score).any(axis=1)).any()
-        marked.append(replace(one, best=not beaten))
+        # Of those that come to the same, the first: it asks for least.
+        again = (scores[:place] == score).all(axis=1).any()
+        marked.append(replace(one, best=not beaten and not again))
     return marked
 
 

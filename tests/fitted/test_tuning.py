@@ -1,0 +1,122 @@
+"""The search: what is asked for, what is found on a small cluster, and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.check import check
+from purgatory_udf.fitted.figures import medians
+from purgatory_udf.fitted.pages import fit_page, prediction_page, tuning_page
+from purgatory_udf.fitted.plans import fitted_of
+from purgatory_udf.fitted.prediction import UNCHANGED, predict
+from purgatory_udf.fitted.run import run_prediction, run_tuning
+from purgatory_udf.fitted.scenario_file import write
+from purgatory_udf.fitted.tuning import Goal, Over, Within, goal_of, over_of, tune, within_of
+from purgatory_udf.fitted.words import variants_of
+from tests.fitted.scenarios import small_scenario
+
+
+def test_what_is_asked_for_is_read() -> None:
+    assert goal_of("requests_per_s -50%") == Goal("requests_per_s", -50)
+    assert goal_of("c-mix: kb +200 %") == Goal("c-mix: kb", 200)
+    assert within_of("append_to_answer_p99_ms <= 50") == Within("append_to_answer_p99_ms", True, 50)
+    assert over_of(["fetch.min_bytes=1..100000", "producer.linger_ms[client_id=a]=0..50"]) == [
+        Over("fetch.min_bytes", 1, 100_000),
+        Over("producer.linger_ms[client_id=a]", 0, 50),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: goal_of("fewer requests"), "--goal fewer requests: expected a figure and a change"),
+        (lambda: within_of("p99 < 50"), "--within p99 < 50: expected a limit"),
+        (lambda: over_of(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
+        (lambda: over_of(["fetch.bytes=1..5"]), "fetch.bytes: unknown key of a prediction"),
+        (lambda: over_of([]), "--over: expected one to 3 keys"),
+    ],
+)
+def test_a_mistake_in_it_is_one_line(ask: object, said: str) -> None:
+    assert callable(ask)
+    with pytest.raises(UserError) as raised:
+        ask()
+    assert str(raised.value).startswith(said)
+
+
+def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
+    assert Over("fetch.min_bytes", 1, 10_000).grid(5) == [1, 10, 100, 1000, 10_000]
+    assert Over("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
+
+
+def test_the_search_finds_what_brings_enough_and_costs_least() -> None:
+    """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
+    found = tune(
+        small_scenario(),
+        goal_of("c: per_s -45%"),
+        within_of("append_to_answer_p99_ms <= 60"),
+        over_of(["fetch.consumer.min_bytes=1..5000"]),
+        seeds=1,
+    )
+    assert found.chosen is not None
+    assert 362 < found.chosen.values[0] <= 724
+    assert found.chosen.within < 30
+    on_the_frontier = [(one.within, one.goal) for one in found.frontier]
+    assert on_the_frontier == sorted(on_the_frontier)
+    assert [goal for _, goal in on_the_frontier] == sorted((goal for _, goal in on_the_frontier), reverse=True)
+    assert any(not one.allowed for one in found.tried)
+
+
+def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(UserError, match=r"c: latency: no such figure \(there are requests_per_s, .*c: per_s"):
+        tune(
+            small_scenario(),
+            goal_of("c: latency -5%"),
+            within_of("c: p99_ms <= 9"),
+            over_of(["fetch.min_bytes=1..9"]),
+            1,
+        )
+
+
+def test_pages_hold_their_pictures_and_their_tables() -> None:
+    scenario = small_scenario()
+    predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
+    asked = goal_of("c: per_s -45%"), within_of("append_to_answer_p99_ms <= 60"), over_of(["fetch.min_bytes=1..500"])
+    pages = {
+        "rates waits": fit_page(predicted.checked, ["Fitted."]),
+        "waits rates": prediction_page(predicted),
+        "frontier": tuning_page(tune(scenario, *asked, 1)),
+    }
+    for figures, page in pages.items():
+        (specs,) = re.findall(r'<script type="application/json" id="pictures">(.*?)</script>', page, re.DOTALL)
+        assert sorted(json.loads(specs)) == sorted(figures.split())
+        assert all(f"<figure id={name}>" in page for name in figures.split())
+        assert "<table>" in page
+
+
+def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
+    """No JVM: the scenario is all there is."""
+    file = tmp_path / "cluster.yaml"
+    write(small_scenario(), file)
+    told = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
+    assert told[-1] == f"Page: {tmp_path / 'page.html'}"
+    figures = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert list(figures) == [UNCHANGED, "big"]
+    assert figures["big"]["c"]["FETCH"]["per_s"] < 0.6 * figures[UNCHANGED]["c"]["FETCH"]["per_s"]
+    over = ["fetch.min_bytes=1..500"]
+    searched = run_tuning(str(file), "c: per_s -5%", "c: p99_ms <= 90", over, 1, tmp_path / "tune.html")
+    assert searched[-1] == f"Page: {tmp_path / 'tune.html'}"
+    assert (tmp_path / "tune.html").exists()
+
+
+def test_what_the_unchanged_scenario_misses_is_not_to_be_trusted() -> None:
+    fitted = fitted_of(small_scenario())
+    simulated = {"c": {"FETCH": {**fitted.recorded["c"]["FETCH"].model_dump(), "per_s": 60.0, "p95_ms": 24.9}}}
+    checked = check(fitted, medians([simulated]))
+    assert checked.far == {("c", "FETCH"): ("per_s",)}
+    assert not checked.trusts("c")
+    assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]
