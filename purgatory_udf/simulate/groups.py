@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from purgatory_udf.reference.group_journal import Answer
+from purgatory_udf.reference.group_state import GroupState
 from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.simulate.messages import NONE, Coordinator, FetchCommitted, GroupAnswer, GroupMessage, Offsets
 from purgatory_udf.simulate.network import Reply
@@ -13,35 +15,98 @@ from purgatory_udf.simulate.world import World
 
 IsUp = Callable[[int], bool]
 
+_TIMEOUTS = ("session_timeout_ms", "rebalance_timeout_ms", "protocols")
+# Of an empty group.
+_NOBODY: dict[str, Any] = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the coordinators' log has of a group: written when its leader's assignment has come."""
+
+    generation: int = 0
+    leader: str | None = None
+    members: tuple[dict[str, Any], ...] = ()
+
 
 class GroupServer:
-    """Shared by all brokers, as the offsets topic is. A group stays at its coordinator until that broker fails."""
+    """Shared by all brokers, as the offsets topic is. A group stays at its coordinator until that broker fails; the
+    next one loads what was stored of it, when a member first asks for its coordinator."""
 
     def __init__(self, world: World, brokers: list[int], is_up: IsUp) -> None:
         self._world = world
         self._brokers = brokers
         self._is_up = is_up
         self._coordinators: dict[str, int] = {}
+        # Whose coordinator is gone, and what was stored of them.
+        self._lost: dict[str, Stored] = {}
+        self._stored: dict[str, Stored] = {}
+        # What a member asked for in its last join, by group and client: sessions may be replayed with others.
+        self._timeouts: dict[tuple[str, str], dict[str, Any]] = {}
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._assignments: dict[tuple[int, str, int], dict[str, list[TopicPartition]]] = {}
 
     def coordinator_of(self, group: str) -> Coordinator:
         broker = self._coordinators.get(group)
-        if broker is None or not self._is_up(broker):
+        if broker is None or group in self._lost:
             known = len(self._coordinators)
             # Spread over the brokers in the order in which groups are first asked for.
             candidates = [self._brokers[(known + at) % len(self._brokers)] for at in range(len(self._brokers))]
             broker = next((one for one in candidates if self._is_up(one)), None)
             if broker is not None:
+                self._load(group, broker)
                 self._coordinators[group] = broker
         return Coordinator(broker)
 
+    def fail(self, broker: int) -> None:
+        """The broker is gone: its groups are no longer there, and nobody who waits is answered."""
+        for group, coordinator in self._coordinators.items():
+            if coordinator == broker and group not in self._lost:
+                known = self._world.engine.coordinator(broker).groups.get(group)
+                empty = known is not None and known.state is GroupState.EMPTY
+                stored = Stored(known.generation) if known is not None and empty else self._stored.get(group, Stored())
+                self._lost[group] = stored
+                self._world.record("group_unloaded", broker, group=group)
+
+    def _load(self, group: str, broker: int) -> None:
+        stored = self._lost.pop(group, None)
+        if stored is None:
+            return
+        before = self._coordinators[group]
+        assignment = self._assignments.get((before, group, stored.generation))
+        if assignment is not None:
+            self._assignments[broker, group, stored.generation] = assignment
+        for member in stored.members or (_NOBODY,):
+            self._world.record(
+                "group_loaded",
+                broker,
+                group=group,
+                generation=stored.generation,
+                leader_member_id=stored.leader,
+                **member,
+            )
+
+    def _keep(self, broker: int, name: str) -> None:
+        group = self._world.engine.coordinator(broker).groups[name]
+        members = tuple(
+            {
+                "client_id": member.client_id,
+                "member_id": member.member_id,
+                "group_instance_id": member.instance_id,
+                **self._timeouts[name, member.client_id or ""],
+            }
+            for member in group.members.values()
+        )
+        self._stored[name] = Stored(group.generation, group.leader, members)
+
     def handle(self, broker: int, message: GroupMessage, reply: Reply) -> int | None:
-        if self._coordinators.get(message.group) != broker:
+        if self._coordinators.get(message.group) != broker or message.group in self._lost:
             reply(GroupAnswer("NOT_COORDINATOR"), 0)
             return None
         if message.type == "sync_group" and message.assignment is not None:
             self._assignments[broker, message.group, message.fields["generation"]] = message.assignment
+        if message.type == "join_group":
+            self._timeouts[message.group, message.client_id] = {name: message.fields[name] for name in _TIMEOUTS}
 
         def respond(answer: Answer) -> None:
             reply(self._answer(broker, message, answer), 0)
@@ -68,6 +133,8 @@ class GroupServer:
         elif message.type == "sync_group" and answer.error == NONE:
             assignment = self._assignments.get((broker, message.group, message.fields["generation"]), {})
             assigned = tuple(assignment.get(answer.member_id, ()))
+            if message.assignment is not None:
+                self._keep(broker, message.group)
         elif message.type == "offset_commit" and answer.error == NONE:
             self._store(message.group, message.fields["partitions"])
         generation = -1 if answer.generation is None else answer.generation

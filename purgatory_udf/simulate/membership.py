@@ -172,8 +172,9 @@ class Membership:
         return (yield from self._client.ask(coordinator, request, channel=CHANNEL))
 
     def _recover(self, answer: Any) -> Steps[None]:
-        """After an error: join again, as the same member or as a new one, perhaps elsewhere."""
-        self.needs_to_join = self._subscription.needs_a_group
+        """After an error: join again, as the same member or as a new one. Who has lost its coordinator only looks for
+        the next, which knows the group from its log (Kafka: `AbstractCoordinator.markCoordinatorUnknown`)."""
+        needed_to_join, self.needs_to_join = self.needs_to_join, self._subscription.needs_a_group
         match answer:
             case GroupAnswer(error="FENCED_INSTANCE_ID"):
                 self.fenced = True
@@ -183,6 +184,7 @@ class Membership:
             case GroupAnswer(error="UNKNOWN_MEMBER_ID" | "ILLEGAL_GENERATION"):
                 self._forget()
             case _:
+                self.needs_to_join = needed_to_join
                 self.lose_coordinator()
         yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 

@@ -66,6 +66,7 @@ class Server:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+        self._groups.fail(self.broker)
 
     def start(self) -> None:
         self.up = True

@@ -1,0 +1,65 @@
+"""A coordinator's broker crashes: its groups go on at another one, with the members that were stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.simulate.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulate.scenario import Scenario
+
+# Of three groups each broker coordinates one; broker 2 is gone from 20 s to 25 s.
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "Groups that move.",
+        "duration_s": 45,
+        "topics": [{"name": "orders", "partitions": 3}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 5}],
+        "consumers": [
+            {"name": name, "count": 2, "topics": ["orders"], "session_timeout_ms": 8000} for name in ("a", "b", "c")
+        ],
+        "incidents": [{"what": "crash-broker", "broker": 2, "at_s": 20, "for_s": 5}],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def crashed() -> Simulated:
+    return ClosedLoop(SCENARIO).run()
+
+
+def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_without_a_rebalance(
+    crashed: Simulated,
+) -> None:
+    (gone,) = [event for event in crashed.events if event["type"] == "group_unloaded"]
+    loaded = [event for event in crashed.events if event["type"] == "group_loaded"]
+    assert gone["broker"] == 2
+    assert {(event["group"], event["generation"]) for event in loaded} == {(gone["group"], loaded[0]["generation"])}
+    assert len(loaded) == 2 and {event["broker"] for event in loaded} != {2}
+    later = [
+        (change.broker, change.from_state, change.to_state)
+        for change in crashed.truth.transitions
+        if change.group == gone["group"] and gone["time_us"] <= change.at_us <= crashed.events[-1]["time_us"]
+    ]
+    assert later == [(2, "Stable", "Dead"), (loaded[0]["broker"], "Dead", "Stable")]
+    beats = [
+        answer
+        for answer in crashed.truth.groups.answers
+        if answer.group == gone["group"] and answer.api == "heartbeat" and answer.at_us > loaded[0]["time_us"]
+    ]
+    assert len(beats) > 5 and {(beat.broker, beat.error) for beat in beats} == {(loaded[0]["broker"], "NONE")}
+
+
+def test_the_other_groups_do_not_notice(crashed: Simulated) -> None:
+    (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_unloaded"]
+    crash_us, end_us = crashed.events[0]["time_us"] + 20_000_000, crashed.events[-1]["time_us"]
+    assert [one for one in crashed.truth.transitions if one.group != gone and crash_us < one.at_us <= end_us] == []
+
+
+def test_the_trace_says_what_the_simulated_coordinators_did(crashed: Simulated) -> None:
+    again = replay(crashed.events, Config())
+    assert again.transitions == crashed.truth.transitions
+    assert [one for one in again.outcomes if one.kind == "heartbeat"] == [
+        one for one in crashed.truth.outcomes if one.kind == "heartbeat"
+    ]
