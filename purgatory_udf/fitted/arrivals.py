@@ -2,7 +2,8 @@
 
 A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the
 others meanwhile. Where one request after the other had to wait for the one before, the producer had as many under way
-as it may have, and its records gathered: those are spread over the time since the request before.
+as it may have, and its records gathered: those are spread over the time since the request before. Where a request has
+many times the records that come in its time on average, they came in a burst: at once, as far as lingering goes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ LINGER_MS = 5
 TELLING, CLOSE = 200, 20
 # A request that is handled so soon after the answer before had been waiting for it; so many in a row are a jam.
 QUEUED_MS, JAM = 4.0, 3
+# So many records, and so many times more than on average, are a burst; it takes this share of the time they linger.
+BURST, OFTEN, BURST_TAKES = 4, 6.0, 0.1
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,14 +53,23 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     begin = (sent - linger_ms).where(~jammed, np.minimum(since, sent - linger_ms))
     mine = batches[batches["request"].isin(produces.index)]
     each = mine.loc[mine.index.repeat(mine["records"])]
+    end = begin + (sent - begin) * np.where(_bursts(produces, mine, sent - begin), BURST_TAKES, 1.0)
     within = np.random.default_rng(0).random(len(each))
     # One of each request's records is the one that it was sent for.
     within[~each["request"].duplicated().to_numpy()] = 0
-    start, end = (series.reindex(each["request"]).to_numpy() for series in (begin, sent))
+    start, end = (series.reindex(each["request"]).to_numpy() for series in (begin, end))
     at = start + within * (end - start)
     size = np.maximum(0, (each["bytes"] - BATCH_OVERHEAD) // each["records"])
     found = pd.DataFrame({"at": at, "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
     return found.sort_values("at", ignore_index=True)
+
+
+def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, time_ms: pd.Series[float]) -> npt.NDArray[np.bool_]:
+    """Whether a request's records came all at once."""
+    count = batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
+    length_ms = max(1.0, float(np.ptp(produces["tried"])))
+    by_broker = count.groupby(produces["broker"]).transform("sum") / length_ms
+    return np.asarray((count >= BURST) & (count - 1 > OFTEN * by_broker * time_ms))
 
 
 def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, answer: list[float]) -> FittedProducer:

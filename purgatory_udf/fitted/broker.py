@@ -28,7 +28,7 @@ class Broker:
 
     def deadline_ms(self, wait_ms: float) -> float:
         """When a wait that begins now is over: Kafka's timer counts whole milliseconds, and its reaper comes late."""
-        return int(self.machine.now) + wait_ms + self._late_ms()
+        return round(self.machine.now * 1000) // 1000 + wait_ms + self._late_ms()
 
     def append(self, batches: Sequence[tuple[Partition, int]]) -> None:
         """All of a request first, then the checks: a follower's fetch that waits gets all of it."""

@@ -73,6 +73,7 @@ class Connection:
         self._inbox: deque[Request] = deque()
         self._under_way = 0
         self._busy = False
+        self._waking = False
 
     def add(self, part: Partition, size: int) -> None:
         plan, machine = self.producer.plan, self.broker.machine
@@ -87,11 +88,21 @@ class Connection:
             self._look(None)
 
     def _look(self, _: None) -> None:
-        """Kafka's sender: when any of a broker's batches is ready, the first of each of its partitions goes."""
-        while self._under_way < self.producer.plan.max_in_flight and self._ready():
+        """When any of a broker's batches is ready, the sender wakes up."""
+        if not self._waking and self._may_send():
+            self._waking = True
+            self.broker.machine.at(self.broker.machine.now + SENDING_MS, self._send, None)
+
+    def _send(self, _: None) -> None:
+        """Kafka's sender: the first batch of each of the broker's partitions goes, ready or not."""
+        self._waking = False
+        while self._may_send():
             batches = [(part, queue.popleft().bytes) for part, queue in self._queues.items() if queue]
             self._under_way += 1
-            self.broker.machine.at(self.broker.machine.now + SENDING_MS, self._arrived, Request(self, batches))
+            self._arrived(Request(self, batches))
+
+    def _may_send(self) -> bool:
+        return self._under_way < self.producer.plan.max_in_flight and self._ready()
 
     def _ready(self) -> bool:
         plan, now = self.producer.plan, self.broker.machine.now

@@ -77,6 +77,12 @@ def test_records_linger_and_go_together() -> None:
     assert {size for *_, size in _answers(diary, "p")} == {61 + 3 * 39}
 
 
+def test_without_lingering_what_comes_at_once_still_goes_together() -> None:
+    """The sender takes a moment to wake up: by then all of the burst is there."""
+    diary = play(plan(producer([100.0, 0.1, 0.1], [39] * 3, acks=1), duration_ms=500, partitions=_ALONE), seed=1)
+    assert {size for *_, size in _answers(diary, "p")} == {61 + 3 * 39}
+
+
 def test_a_full_batch_does_not_linger() -> None:
     asked = producer([4.0], [39], acks=1, linger_ms=10_000, batch_bytes=61 + 2 * 39)
     diary = play(plan(asked, duration_ms=500, partitions=_ALONE), seed=1)

@@ -1,0 +1,65 @@
+"""When records came, by the requests that they went in."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from purgatory_udf.fitted.arrivals import linger_of, records
+
+
+def _requests(tried: list[float], waited: float = 1.0, broker: int = 1) -> pd.DataFrame:
+    """Each handled in half a millisecond, and so sent a millisecond before it was tried."""
+    frame = pd.DataFrame({"tried": tried, "handled": 0.5, "broker": broker})
+    return frame.assign(written=frame["tried"] + waited)
+
+
+def _batches(records: list[int]) -> pd.DataFrame:
+    of_each = {
+        "request": range(len(records)),
+        "key": 0,
+        "records": records,
+        "bytes": [61 + 10 * one for one in records],
+    }
+    return pd.DataFrame(of_each)
+
+
+def test_a_record_came_when_it_began_to_linger() -> None:
+    found = records(_requests([100.0, 200.0]), _batches([1, 1]), 5)
+    assert found.to_dict("list") == {"at": [94.0, 194.0], "key": [0, 0], "bytes": [10, 10]}
+
+
+def test_the_others_of_a_request_came_while_the_first_lingered() -> None:
+    found = records(_requests([100.0, 200.0]), _batches([3, 1]), 5)
+    assert found["at"].iloc[0] == 94
+    assert found["at"].iloc[1:3].between(94, 99).all()
+    assert found["at"].iloc[3] == 194
+
+
+def test_many_times_more_than_on_average_came_at_once() -> None:
+    calm, count = [100.0 * number for number in range(1, 50)], [1] * 49
+    found = records(_requests([*calm, 5000.0]), _batches([*count, 20]), 5)
+    assert found["at"].iloc[-20:].between(4994, 4994.5).all()
+
+
+def test_requests_that_wait_for_each_other_had_gathered_their_records() -> None:
+    """Each is handled as soon as the one before is answered: a jam, from the third on."""
+    tried = [100.0 * number for number in range(1, 11)]
+    found = records(_requests(tried, waited=99.0), _batches([2] * 10), 5)
+    last = found["at"].iloc[-2:]
+    assert last.iloc[0] == 899
+    assert last.iloc[1] > 899
+    assert found["at"].iloc[:2].between(94, 99).all()
+
+
+@pytest.mark.parametrize(("gap", "linger"), [(20.0, 20), (5.0, 5)])
+def test_the_least_gaps_tell_how_long_records_linger(gap: float, linger: int) -> None:
+    spread = [gap + 0.37 * number for number in range(300)]
+    tried = pd.Series([0.0, *spread]).cumsum().tolist()
+    found = linger_of(_requests(tried))
+    assert found is not None
+    assert abs(found - linger) <= 2
+
+
+def test_few_requests_do_not_tell_it() -> None:
+    assert linger_of(_requests([10.0 * number for number in range(50)])) is None
