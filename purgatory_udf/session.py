@@ -99,4 +99,5 @@ def _prepare_own_jvm(settings: dict[str, str]) -> None:
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []
     settings["spark.jars"] = ",".join([*given, *map(str, jars)])
     quiet = quote(str(Path(__file__).resolve().parents[1] / "conf" / "log4j2.properties"))
-    settings.setdefault("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
+    ours = f"-Dlog4j2.configurationFile=file:{quiet}"
+    settings["spark.driver.extraJavaOptions"] = f"{ours} {settings.get('spark.driver.extraJavaOptions', '')}".strip()

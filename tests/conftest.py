@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need one; everything else runs without a JVM."""
+"""One Spark session for all tests of a process that need one; everything else runs without a JVM."""
 
 from __future__ import annotations
 
@@ -11,12 +11,30 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Where two processes share the tests, whoever asks for one of these goes to the same: they take long to make.
+_MADE_ONCE = ("replayed", "bootstrap", "metrics")
+# What takes longest is begun first, so that no process is left alone with it at the end.
+_LONG_FIRST = ("stream", "requestlog", "kafka", "groups", "cli", "ingest", "answers", "audit", "simulate")
+_THEN = ("reference", "requestlog", "columnar")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whoever asks for the session is marked by it: `-m "not spark"` is the part that needs no Java."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        asked: tuple[str, ...] = getattr(item, "fixturenames", ())
+        if "spark" in asked:
             item.add_marker(pytest.mark.spark)
+        together = next((name for name in _MADE_ONCE if name in asked), item.nodeid.partition("::")[0])
+        item.add_marker(pytest.mark.xdist_group(together))
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    """First what starts a JVM, or other processes, then all else."""
+    slow = item.get_closest_marker("spark") or item.get_closest_marker("end_to_end")
+    order, before = (_LONG_FIRST, 0) if slow else (_THEN, len(_LONG_FIRST) + 1)
+    folder = item.path.parent.name
+    return before + (order.index(folder) if folder in order else len(order))
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +48,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": "2",
-            # Tests' tables are too small for compiled plans to pay.
+            # Tests' tables are too small for compiled plans to pay, and most of the JVM's code runs too seldom for its
+            # second compiler, which would take a third of the time.
             "spark.sql.codegen.wholeStage": "false",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
@@ -43,7 +45,7 @@ def fetch(
     options: Sequence[str] = (),
 ) -> None:
     """Let spark-submit resolve the coordinate by running an empty program; its talk is shown only if it fails."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _alone(ivy):
         nothing = Path(folder, "nothing.py")
         nothing.write_text("", encoding="utf-8")
         command = [
@@ -79,6 +81,21 @@ def failure(what: str, ivy: Path, talk: str) -> UserError:
         f"{what} could not be fetched from Maven into {ivy}"
         f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{told}"
     )
+
+
+@contextmanager
+def _alone(ivy: Path) -> Iterator[None]:
+    """Ivy does not expect another to fill its cache at the same time. The kernel drops the lock with the process."""
+    try:
+        ivy.mkdir(parents=True, exist_ok=True)
+        file = (ivy / "fetch.lock").open("w")
+    except OSError:
+        # A cache that cannot be written: Ivy says so itself.
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

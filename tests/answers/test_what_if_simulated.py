@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 SCENARIO = Scenario.model_validate(
     {
         "shows": "Fetches that wait.",
-        "duration_s": 6,
-        "topics": [{"name": "orders", "partitions": 2}],
+        "duration_s": 12,
+        "topics": [{"name": "orders", "partitions": 2, "replication": 1}],
         "producers": [{"name": "writer", "topics": ["orders"], "rate": 1}],
         "consumers": [{"name": "reader", "count": 2, "topics": ["orders"], "fetch_max_wait_ms": 300}],
     }

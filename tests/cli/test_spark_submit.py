@@ -46,6 +46,7 @@ def test_an_unknown_job_and_an_unknown_option_end_with_status_2(folder: Path) ->
     assert "No such option: --outt" in option.stderr
 
 
+@pytest.mark.spark
 def test_an_audit_of_nothing_is_one_line_and_status_2(folder: Path) -> None:
     missing = _submit(folder, "audit", "--out", "nowhere")
     assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", "audit: nowhere: no such folder\n")
@@ -55,6 +56,7 @@ def test_an_audit_of_nothing_is_one_line_and_status_2(folder: Path) -> None:
     assert empty.stderr == "audit: nothing here: no replay is recorded in nothing here/runs\n"
 
 
+@pytest.mark.spark
 def test_alone_it_shows_the_demo(folder: Path) -> None:
     done = _submit(folder)
     assert done.returncode == 0, done.stderr
