@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
@@ -37,8 +37,14 @@ class Client:
         self._spread = spread
         self._log = log
         self._connections: dict[tuple[int, str], Connection] = {}
+        # Called when a connection to a broker breaks, or is broken off.
+        self.on_disconnect: Callable[[], None] = lambda: None
         self._requests = count(1)
         self._opened = count(1)
+
+    def _lost(self) -> None:
+        """Who leads what may have changed (Kafka: `NetworkClient.handleServerDisconnect`)."""
+        self.on_disconnect()
 
     def next_request_id(self) -> str:
         return f"{self.name}-{next(self._requests)}"
@@ -91,6 +97,7 @@ class Client:
         connection = self._connections.get((broker, channel))
         if connection is None or connection.closed:
             owner = f"{self.name}/{channel}/{next(self._opened)}"
-            connection = Connection(self.world, self._servers[broker], owner, self._spread, self._log)
+            on_close = self._lost if channel == "" else lambda: None
+            connection = Connection(self.world, self._servers[broker], owner, self._spread, self._log, on_close)
             self._connections[broker, channel] = connection
         return connection

@@ -58,6 +58,10 @@ class Produce(Message):
 class Produced:
     errors: dict[TopicPartition, str]
 
+    @property
+    def failed(self) -> bool:
+        return any(error != NONE for error in self.errors.values())
+
 
 # Fetch.
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import simpy
 
 from purgatory_udf.simulate.chance import Spread
-from purgatory_udf.simulate.messages import Disconnected, Message
+from purgatory_udf.simulate.messages import Disconnected, Message, Produced
 from purgatory_udf.simulate.world import World
 
 Reply = Callable[[Any, int], None]
@@ -50,8 +50,18 @@ class Listener(Protocol):
 class Connection:
     """One client's connection to one broker. Once it is closed, nothing that was under way arrives."""
 
-    def __init__(self, world: World, server: Listener, owner: str, spread: Spread, log: list[Exchange]) -> None:
+    def __init__(
+        self,
+        world: World,
+        server: Listener,
+        owner: str,
+        spread: Spread,
+        log: list[Exchange],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_close` is called when it is closed, by whichever side."""
         self.closed = False
+        self._on_close = on_close
         self._world = world
         self._server = server
         self._spread = spread
@@ -78,7 +88,10 @@ class Connection:
 
     def close(self) -> None:
         """Give up everything that is under way."""
+        if self.closed:
+            return
         self.closed = True
+        self._on_close()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting:
             answer.succeed(Disconnected())
@@ -107,7 +120,12 @@ class Connection:
         self._world.later(exchange.throttle_ms * 1000, self._sent, exchange, answer, content)
 
     def _sent(self, exchange: Exchange, answer: simpy.Event, content: Any) -> None:
+        """A produce that is owed no answer and failed can only be told so by closing the connection: nothing more is
+        served on it (Kafka: `KafkaApis.handleProduceRequest`)."""
         if self.closed:
+            return
+        if isinstance(content, Produced) and content.failed and not exchange.message.owed_an_answer:
+            self._world.later(self._delay_us(), self.close)
             return
         self._busy = False
         if exchange.message.owed_an_answer:

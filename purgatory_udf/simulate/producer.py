@@ -43,6 +43,9 @@ class Producer:
         self._metadata_is_stale = True
         self._backs_off = False
         self._woken = client.world.env.event()
+        if self._acks == 0:
+            # Nothing else tells that what it sent has failed.
+            client.on_disconnect = self._ask_again_who_leads
 
     def start(self) -> None:
         self._world.env.process(self._application())
