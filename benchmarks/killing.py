@@ -33,7 +33,8 @@ STOPPED = (130, 143, -signal.SIGTERM)
 
 class Victim(StrEnum):
     """DRIVER: the whole command at once. JVM: Spark's process alone (on one machine also the executor). WORKER: one of
-    the Python processes that work on a batch; Spark does that task again by itself."""
+    the Python processes that work on a batch: on a cluster Spark does that task again, on one machine the command ends.
+    EXECUTOR: a process of a cluster's worker."""
 
     DRIVER = "driver"
     JVM = "jvm"
@@ -129,7 +130,10 @@ def run_to_end(command: Command, out: Path) -> Whole:
         _until(lambda: False, running, out, command)
         os.killpg(running.pid, signal.SIGTERM)
     _, said = running.communicate()
-    if running.returncode != 0 and not (command.follows and running.returncode in STOPPED):
+    stopped = command.follows and running.returncode in STOPPED
+    # Killed when all was done: an import is not made twice.
+    made = running.returncode == 2 and b"exists; choose another --out" in said
+    if running.returncode != 0 and not stopped and not made:
         raise SystemExit(f"{command.name} ended with {running.returncode}:\n{said.decode(errors='replace')}")
     return Whole(out, len(moments(out)))
 
@@ -137,7 +141,7 @@ def run_to_end(command: Command, out: Path) -> Whole:
 def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
     """Start the command and kill the victim when the folder has grown by so many moments; whether it lived to that.
 
-    A command whose worker was killed is let go on for a while, and killed as a whole if it does not end by itself.
+    A command that lost a worker or an executor goes on as it can.
     """
     before = len(moments(out))
     running = start((*command.words, "--out", str(out)))
@@ -151,7 +155,7 @@ def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
         for pid in found:
             _kill(pid)
         if victim in (Victim.WORKER, Victim.EXECUTOR):
-            # Spark does its tasks again; the command need not notice.
+            # Where Spark does the tasks again, the command need not notice.
             _until(lambda: False, running, out, command)
         return bool(found)
     finally:

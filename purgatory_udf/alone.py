@@ -40,6 +40,24 @@ def alone(out: str, job: str) -> Iterator[None]:
         os.close(file)
 
 
+def is_held(out: str, job: str) -> bool:
+    """Whether such a job writes there at this moment; of a folder elsewhere nobody knows, so it is taken for held."""
+    folder = local_folder(out)
+    if folder is None:
+        return True
+    try:
+        file = os.open(folder / f".{job}.lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(file)
+    return False
+
+
 def _take(file: int, out: str, job: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,6 +13,11 @@ _FILE = re.compile(r"(?:file:)?(/[^\s'\":,;()\[\]]*/(?:_delta_log|checkpoints?)/
 
 # The first that is found counts.
 _CAUSES = (
+    (
+        re.compile(r"STATE_STORE_\w*SCHEMA_NOT_COMPATIBLE|STREAMING_STATEFUL_OPERATOR_NOT_MATCH\w*"),
+        "this run's checkpoint was written by another version; finish the run with the version that began it, or "
+        "start it anew with --overwrite",
+    ),
     (re.compile(r"No space left on device|Disk quota exceeded"), f"the disk is full; make room and {_AGAIN}"),
     (re.compile(r"Read-only file system"), f"the output can only be read; make it writable and {_AGAIN}"),
     (
@@ -20,6 +25,10 @@ _CAUSES = (
         f"access is denied; put that right and {_AGAIN}",
     ),
     (re.compile(r"Too many open files"), f"the process may not open so many files; raise `ulimit -n` and {_AGAIN}"),
+    (
+        re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|PYTHON_WORKER\w*"),
+        f"a Python process of Spark's was killed, perhaps for want of memory; {_AGAIN}",
+    ),
     (
         re.compile(
             r"DELTA_(CONCURRENT\w*|PROTOCOL_CHANGED|METADATA_CHANGED|VERSION_ALREADY_EXISTS)|Concurrent\w*Exception"

@@ -11,6 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOG_KEPT = "interval 7 days"
+
 
 def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
     jvm: Any = spark._jvm
@@ -39,11 +41,18 @@ def remove(spark: SparkSession, path: str) -> None:
     files.delete(place, True)
 
 
+def names(spark: SparkSession, path: str) -> list[str]:
+    """What lies in the folder; nothing if there is none."""
+    files, place = _files(spark, path)
+    return [str(status.getPath().getName()) for status in files.listStatus(place)] if files.exists(place) else []
+
+
 def create(spark: SparkSession, path: str, schema: pa.Schema) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if not is_table(spark, path):
         empty = spark.createDataFrame([], from_arrow_schema(schema))
-        empty.write.format("delta").save(path)
+        # Of a table that grows batch by batch, the log of a month would be larger than the table.
+        empty.write.format("delta").option("delta.logRetentionDuration", LOG_KEPT).save(path)
 
 
 def began(spark: SparkSession, path: str) -> int:

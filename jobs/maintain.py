@@ -1,0 +1,32 @@
+"""Keep an output small."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.outputs import require_folder
+
+
+def _checks(out: str, **_: object) -> None:
+    require_folder(out)
+
+
+@cli.job(checks=_checks, brief=True)
+def main(
+    out: Annotated[str, typer.Option(help="Folder of a replay's or an import's tables; it may still be running.")],
+    keep_hours: Annotated[
+        int, typer.Option(min=1, help="How old a file must be that no version of a table needs, to be deleted.")
+    ] = 168,
+) -> None:
+    """Put small files of tables together, delete what is long replaced, and working files of what is finished."""
+    from purgatory_udf.maintain import maintain, report
+    from purgatory_udf.session import build_session
+
+    print("\n".join(report(*maintain(build_session("purgatory-maintain"), out, keep_hours))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""An output kept small: tables in few files, nothing of what was replaced long ago, no working files of what is done.
+
+Each step is safe while a replay or an import goes on in the folder: small files are put together in a commit of
+their own, beside which others append; what no version of a table needs any more is deleted only when it is older than
+any reader or writer at work can be; working files are taken away only of a run that is finished.
+
+`events` stays as it is: whoever follows it takes its files in their order, and may be behind. So do the working tables
+of a run that still goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+
+from purgatory_udf.alone import is_held
+from purgatory_udf.errors import UserError
+from purgatory_udf.printing import Table
+from purgatory_udf.stream import delta, runs
+from purgatory_udf.stream.layout import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Those that nobody follows, so that their files may be rearranged.
+COMPACTED = (
+    "completions", "expirations", "watches", "purgatory_gauges", "group_transitions", "group_disagreements",
+    "rejected_events", "recorded", "runs",
+)  # fmt: skip
+# A replay's working files; its checkpoints stay, for `inspect`.
+_CHECKPOINTS = "checkpoints"
+# What an ingest that was stopped has left, and nobody goes on with once another has made the tables.
+_LEFT = ("_ingest", "_messages")
+
+# Delta's own: longer than any reader or writer is expected to take.
+KEEP_HOURS = 168
+_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+# Into how many tasks Delta cuts the listing of a folder: Spark's ten thousand are for more folders than a table has.
+_LISTING = ("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
+
+
+@dataclass(frozen=True)
+class Size:
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A table before and after: the files of its newest version."""
+
+    name: str
+    before: Size
+    after: Size
+
+
+def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tuple[list[Kept], list[str]]:
+    """What became of each table, and which working files were taken away."""
+    layout = Layout(out)
+    tables = [name for name in COMPACTED if delta.is_table(spark, layout.table(name))]
+    if not tables:
+        raise UserError(f"{out}: no table of a replay or an import is there")
+    # Delta asks for a week at least; whoever gives less has chosen so.
+    with _settings(spark, (_CHECK, "false" if keep_hours < KEEP_HOURS else "true"), _LISTING):
+        kept = [_kept(spark, layout.table(name), name, keep_hours) for name in tables]
+    return kept, list(_taken_away(spark, layout))
+
+
+def report(kept: list[Kept], gone: list[str]) -> list[str]:
+    """What was done, to read."""
+    rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in kept]
+    lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
+    return [*lines, *(f"taken away: {path}" for path in gone)]
+
+
+@contextmanager
+def _settings(spark: SparkSession, *settings: tuple[str, str]) -> Iterator[None]:
+    """The session's settings, otherwise for a while."""
+    usual = {key: spark.conf.get(key, None) for key, _ in settings}
+    for key, value in settings:
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, before in usual.items():
+            if before is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, before)
+
+
+def _kept(spark: SparkSession, path: str, name: str, keep_hours: int) -> Kept:
+    table = DeltaTable.forPath(spark, path)
+    before = _size(table)
+    if before.files > 1:
+        table.optimize().executeCompaction()
+    table.vacuum(keep_hours)
+    return Kept(name, before, _size(table))
+
+
+def _size(table: DeltaTable) -> Size:
+    found = table.detail().select("numFiles", "sizeInBytes").first()
+    assert found is not None
+    return Size(found.numFiles, found.sizeInBytes)
+
+
+def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:
+    run = runs.load(spark, layout.table("runs"), "replay") if delta.is_table(spark, layout.table("runs")) else None
+    if run is not None and run.status == runs.FINISHED and not is_held(layout.out, "replay"):
+        for name in sorted(delta.names(spark, layout.machinery)):
+            if name != _CHECKPOINTS:
+                delta.remove(spark, f"{layout.machinery}/{name}")
+                yield f"{layout.machinery}/{name}"
+    if not is_held(layout.out, "ingest") and not is_held(layout.out, "replay"):
+        for name in _LEFT:
+            path = layout.table(name)
+            # Without a whole table of events, what is staged says that an ingest has to be done anew.
+            if (
+                delta.exists(spark, path)
+                and delta.is_table(spark, layout.table("events"))
+                and _on_record(spark, layout)
+            ):
+                delta.remove(spark, path)
+                yield path
+
+
+def _on_record(spark: SparkSession, layout: Layout) -> bool:
+    """Whether the ingest that made the events was finished."""
+    ingest = runs.load(spark, layout.table("runs"), "ingest")
+    first = spark.read.format("delta").load(layout.table("events")).select("run_id").first()
+    return ingest is not None and first is not None and ingest.run_id == first.run_id

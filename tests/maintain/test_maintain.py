@@ -1,0 +1,84 @@
+"""`maintain` makes an output small and changes no row; it leaves alone what somebody is still at work on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs.maintain import main
+from purgatory_udf.alone import alone
+from tests.outcome_folder import story, write_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROWN = ("completions", "expirations")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A finished replay that has written some tables a few rows at a time, and left its working files."""
+    folder = tmp_path / "out"
+    write_folder(folder, story())
+    for name in GROWN:
+        rows = DeltaTable(str(folder / name)).to_pyarrow_table()
+        for at in range(0, rows.num_rows, -(-rows.num_rows // 12)):
+            some = rows.slice(at, -(-rows.num_rows // 12))
+            write_deltalake(str(folder / name), some, mode="append" if at else "overwrite")
+    for file in (
+        "_replay/events/part-0.parquet",
+        "_replay/groups/part-0.parquet",
+        "_replay/checkpoints/partitions/metadata",
+    ):
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).touch()
+    return folder
+
+
+def everything(out: Path) -> dict[str, list[str]]:
+    tables = sorted(log.parent.name for log in out.glob("*/_delta_log"))
+    return {name: sorted(map(str, DeltaTable(str(out / name)).to_pyarrow_table().to_pylist())) for name in tables}
+
+
+def files(out: Path, table: str) -> int:
+    return len(DeltaTable(str(out / table)).file_uris())
+
+
+def test_the_rows_stay_in_few_files_and_what_is_done_leaves_only_its_checkpoints(
+    spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(out)
+    assert {files(out, name) for name in GROWN} == {12}
+    assert main.status(["--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert everything(out) == before
+    assert {files(out, name) for name in GROWN} == {1}
+    assert [path.name for path in (out / "_replay").iterdir()] == ["checkpoints"]
+    assert [line for line in said.splitlines() if line.startswith("taken away")] == [
+        f"taken away: {out}/_replay/{name}" for name in sorted(("events", "groups"))
+    ]
+    assert main.status(["--out", str(out)]) == 0
+    assert "taken away" not in capsys.readouterr().out
+    assert everything(out) == before
+
+
+def test_while_a_replay_writes_there_its_working_files_stay(
+    spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = everything(out)
+    with alone(str(out), "replay"):
+        assert main.status(["--out", str(out)]) == 0
+    assert "taken away" not in capsys.readouterr().out
+    assert sorted(path.name for path in (out / "_replay").iterdir()) == ["checkpoints", "events", "groups"]
+    assert everything(out) == before
+    assert {files(out, name) for name in GROWN} == {1}
+
+
+def test_a_folder_without_tables_is_said_to_be_one(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.status(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"maintain: {tmp_path}: no table of a replay or an import is there\n"
