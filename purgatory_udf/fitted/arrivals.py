@@ -1,9 +1,9 @@
 """When a producer's records were handed to it, as far as its requests tell.
 
 A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the
-others meanwhile. Where one request after the other had to wait for the one before, the producer had as many under way
-as it may have, and its records gathered: those are spread over the time since the request before. Where a request has
-many times the records that come in its time on average, they came in a burst: at once, as far as lingering goes.
+others meanwhile. Requests that had to wait for the one before, one after the other, were sent at some time before: the
+records of all of them are spread over the time that this went on. Where a request has many times the records that come
+in its time on average, they came in a burst: at once, as far as lingering goes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from purgatory_udf.fitted.window import Window
 LINGER_MS = 5
 # So many requests tell how long records linger, if they come as close as so many times that.
 TELLING, CLOSE = 200, 20
-# A request that is handled so soon after the answer before had been waiting for it; so many in a row are a jam.
-QUEUED_MS, JAM = 4.0, 3
+# A request that is handled so soon after the answer before had been waiting for it.
+QUEUED_MS = 3.0
 # So many records, and so many times more than on average, are a burst; it takes this share of the time they linger.
 BURST, OFTEN, BURST_TAKES = 4, 6.0, 0.1
+# A producer of whose requests more than this share are bursts has them as a rule.
+BURSTY = 0.5
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,33 +45,39 @@ def _gaps(produces: pd.DataFrame) -> pd.Series[float]:
 
 
 def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
-    """`at`, `key`, `bytes` of each record of these requests."""
+    """`at`, `key`, `bytes` of each record of these requests, which are in their order."""
+    broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
-    before = produces["written"].groupby(produces["broker"]).shift()
-    since = sent.groupby(produces["broker"]).shift()
-    queued = (produces["tried"] - produces["handled"] - before) < QUEUED_MS
-    runs = (~queued).groupby(produces["broker"]).cumsum()
-    jammed = queued.groupby([produces["broker"], runs]).cumsum() >= JAM
-    begin = (sent - linger_ms).where(~jammed, np.minimum(since, sent - linger_ms))
+    queued = (sent + SENDING_MS - produces["written"].groupby(broker).shift()) < QUEUED_MS
+    burst = _bursts(produces, batches, linger_ms)
+    # Records may have gathered while a request waited: then the others tell whether this producer has bursts.
+    burst &= ~queued | bool(burst[~queued].mean() > BURSTY)
+    gathered = queued & ~burst
+    queue = pd.MultiIndex.from_arrays([broker, (~gathered).groupby(broker).cumsum()])
+    begin = (sent - linger_ms).where(~gathered, sent.groupby(queue).transform("first"))
+    end = sent.where(~gathered, sent.groupby(queue).transform("last"))
+    end = begin + (end - begin) * np.where(burst, BURST_TAKES, 1.0)
     mine = batches[batches["request"].isin(produces.index)]
     each = mine.loc[mine.index.repeat(mine["records"])]
-    end = begin + (sent - begin) * np.where(_bursts(produces, mine, sent - begin), BURST_TAKES, 1.0)
     within = np.random.default_rng(0).random(len(each))
     # One of each request's records is the one that it was sent for.
-    within[~each["request"].duplicated().to_numpy()] = 0
-    start, end = (series.reindex(each["request"]).to_numpy() for series in (begin, end))
-    at = start + within * (end - start)
+    of = produces.index.get_indexer(each["request"])
+    first = ~each["request"].duplicated().to_numpy() & ~gathered.to_numpy()[of]
+    within[first] = 0
+    at = pd.Series(begin.to_numpy()[of] + within * (end - begin).to_numpy()[of])
+    # Those of a queue keep the order of their requests.
+    at = at.groupby([queue.codes[0][of], queue.codes[1][of], gathered.to_numpy()[of]]).transform(np.sort)
     size = np.maximum(0, (each["bytes"] - BATCH_OVERHEAD) // each["records"])
-    found = pd.DataFrame({"at": at, "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
+    found = pd.DataFrame({"at": at.to_numpy(), "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
     return found.sort_values("at", ignore_index=True)
 
 
-def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, time_ms: pd.Series[float]) -> npt.NDArray[np.bool_]:
+def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
     """Whether a request's records came all at once."""
     count = batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
     by_broker = count.groupby(produces["broker"]).transform("sum") / length_ms
-    return np.asarray((count >= BURST) & (count - 1 > OFTEN * by_broker * time_ms))
+    return (count >= BURST) & (count - 1 > OFTEN * by_broker * linger_ms)
 
 
 def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, answer: list[float]) -> FittedProducer:
