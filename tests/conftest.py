@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import browser
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,8 +20,12 @@ _LONG_FIRST = ("stream", "requestlog", "kafka", "groups", "cli", "ingest", "answ
 _THEN = ("reference", "requestlog", "columnar")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for the session is marked by it: `-m "not spark"` is the part that needs no Java."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whoever asks for the session is marked by it: `-m "not spark"` is the part that needs no Java. What looks at a
+    page in a browser runs where there is one."""
+    if browser.find() is None:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
+        items[:] = [item for item in items if not item.get_closest_marker("browser")]
     for item in items:
         asked: tuple[str, ...] = getattr(item, "fixturenames", ())
         if "spark" in asked:
