@@ -12,6 +12,7 @@ from purgatory_udf.alone import alone
 from purgatory_udf.config import Config, load
 from purgatory_udf.ingest.form import Form, require_fit
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
+from purgatory_udf.ingest.pieces import Limits
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.log_files import find_logs
@@ -37,13 +38,15 @@ class _Asked:
             paths=self.paths or [self.given["topic"]],
             source="parquet" if self.form is Form.PARQUET else "jsonl",
             max_disorder_ms=self.config.max_disorder_ms,
+            limits=self._limits(),
             **self._of("out", "overwrite", "events_per_file", "run_id"),
         )
 
     def request_log(self) -> RequestLogOptions:
         beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
         paths = self.paths or [self.given["topic"]]
-        return RequestLogOptions(paths, **self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms"))
+        own = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms")
+        return RequestLogOptions(paths, limits=self._limits(), **own)
 
     def kafka(self) -> KafkaTopic:
         return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client", "client_file"))
@@ -65,6 +68,9 @@ class _Asked:
             find_logs(self.paths)
         elif self.form is not Form.KAFKA:
             find_files(self.paths, PARQUET if self.form is Form.PARQUET else JSON_LINES)
+
+    def _limits(self) -> Limits:
+        return Limits(self.config.max_line_bytes, self.config.max_unpacked)
 
     def _of(self, *names: str) -> dict[str, Any]:
         return {name: self.given[name] for name in names if name in self.given}

@@ -85,6 +85,8 @@ class Config(_Section):
     settle_buckets: Annotated[int, Field(ge=1, le=4096)] = 4
     max_disorder_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 0
     max_rejected: Annotated[float, Field(ge=0, le=100)] = 0.0
+    max_line_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_unpacked: Annotated[int, Field(ge=1, le=1_000_000)] = 200
     drain: bool = True
     batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 250_000
 

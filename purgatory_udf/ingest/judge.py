@@ -160,12 +160,14 @@ def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[i
     numbers: list[np.ndarray] = []
     left: Sequence[int] = range(last)
     if lines:
-        batches, numbers, left = take(chunk.items[:last])
+        batches, numbers, left = take([b"" if number in chunk.cut else chunk.items[number] for number in left])
     rejected: list[tuple[int, Rejection]] = []
     others: list[dict[str, Any]] = []
     kept: list[int] = []
     for number in left:
         try:
+            if number in chunk.cut:
+                raise chunk.cut[number]
             event = read(chunk.items[number])
         except Rejection as rejection:
             rejected.append((number, rejection))

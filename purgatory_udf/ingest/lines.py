@@ -9,12 +9,14 @@ import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
 from purgatory_udf.errors import UserError
-from purgatory_udf.ingest.pieces import Chunk, Piece
+from purgatory_udf.ingest.pieces import ALWAYS_UNPACKED, Chunk, Piece
 
 # Enough lines for a batch, little enough for any number of tasks on a machine.
 BLOCK = 1 << 20
 CODECS = {".gz": "gzip", ".zst": "zstd"}
 BOM = b"\xef\xbb\xbf"
+# How much is kept of a line that is too long.
+KEPT = 4096
 
 Read = Callable[[int], bytes]
 
@@ -41,7 +43,7 @@ def _plain(piece: Piece) -> Iterator[Chunk]:
                 return
             at += skipped - 1
             file.seek(at)
-        yield from _until(file.read, piece.end - at)
+        yield from _until(file.read, piece.end - at, Pending(piece.limits.line_bytes))
 
 
 def _skip_line(read: Read) -> int | None:
@@ -55,10 +57,9 @@ def _skip_line(read: Read) -> int | None:
     return None
 
 
-def _until(read: Read, length: int) -> Iterator[Chunk]:
+def _until(read: Read, length: int, pending: Pending) -> Iterator[Chunk]:
     """The lines that begin in the next `length` bytes."""
     left = length
-    pending = Pending()
     while left > 0:
         block = read(min(BLOCK, left))
         if not block:
@@ -66,38 +67,47 @@ def _until(read: Read, length: int) -> Iterator[Chunk]:
         left -= len(block)
         lines = pending.add(block)
         if lines:
-            yield Chunk(lines)
+            yield pending.chunk(lines)
     # The last line that began in here ends in the next stretch.
     while pending.size:
         block = read(BLOCK)
         end = block.find(b"\n")
         if not block or end >= 0:
             pending.add(block[: max(end, 0)])
-            yield Chunk(pending.rest())
+            yield pending.chunk(pending.rest())
             return
         pending.add(block)
 
 
 def _compressed(piece: Piece, codec: str) -> Iterator[Chunk]:
     """All lines as far as the file can be unpacked; then, if it broke off, what was left, with the reason."""
-    pending = Pending()
+    pending = Pending(piece.limits.line_bytes)
     unpacked = Unpacked(piece, codec)
     while block := unpacked.read():
         lines = pending.add(block)
         if lines:
-            yield Chunk(lines)
+            yield pending.chunk(lines)
     if unpacked.broken:
         yield Chunk(pending.rest() or [b""], Rejection("broken file", unpacked.broken))
     elif pending.size:
-        yield Chunk(pending.rest())
+        yield pending.chunk(pending.rest())
 
 
 class Pending:
-    """Blocks in, whole lines out; the beginning of a line waits for its end."""
+    """Blocks in, whole lines out; the beginning of a line waits for its end. Of a line that gets longer than `most`
+    only the beginning is kept, and never more than that in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._parts: list[bytes] = []
+        self._too_long = False
+        self._cut: set[int] = set()
         self.size = 0
+
+    def chunk(self, lines: list[bytes]) -> Chunk:
+        """Of the lines that were given last."""
+        reason = f"too long: more than {self._most:,} bytes (max_line_bytes)"
+        return Chunk(lines, cut={number: Rejection("too long", reason) for number in sorted(self._cut)})
 
     def add(self, block: bytes) -> list[bytes]:
         head, newline, tail = block.rpartition(b"\n")
@@ -105,22 +115,34 @@ class Pending:
             # Kept in parts: a line of a gigabyte must not be copied at each of its blocks.
             self._keep(tail)
             return []
-        self._parts.append(head)
-        lines = _split(b"".join(self._parts))
-        self._parts, self.size = [], 0
+        lines = self._lines(head)
         self._keep(tail)
         return lines
 
     def rest(self) -> list[bytes]:
         """The last line, which has no end; nothing if the text ended with one."""
-        lines = _split(b"".join(self._parts)) if self.size else []
-        self._parts, self.size = [], 0
+        return self._lines(b"") if self.size else []
+
+    def _lines(self, head: bytes) -> list[bytes]:
+        """What was kept and `head`, which ends with the end of a line."""
+        if self._too_long:
+            _, newline, others = head.partition(b"\n")
+            lines = [b"".join(self._parts), *(_split(others) if newline else [])]
+        else:
+            lines = _split(b"".join([*self._parts, head]))
+        cut = {0} if self._too_long else set()
+        if self.size + len(head) > self._most:
+            cut |= {number for number, line in enumerate(lines) if len(line) > self._most}
+            lines = [line[:KEPT] if number in cut else line for number, line in enumerate(lines)]
+        self._parts, self.size, self._too_long, self._cut = [], 0, False, cut
         return lines
 
     def _keep(self, part: bytes) -> None:
-        if part:
+        self.size += len(part)
+        if part and not self._too_long:
             self._parts.append(part)
-            self.size += len(part)
+            if self.size > self._most:
+                self._parts, self._too_long = [b"".join(self._parts)[:KEPT]], True
 
 
 def _split(text: bytes) -> list[bytes]:
@@ -137,6 +159,7 @@ class Unpacked:
         self._codec = codec
         self._stream = self._open()
         self._given = 0
+        self._most = max(ALWAYS_UNPACKED, piece.limits.unpacked * piece.source.size)
         self.broken = ""
 
     def read(self) -> bytes:
@@ -148,6 +171,9 @@ class Unpacked:
         except OSError:
             block = self._to_the_last_byte()
         self._given += len(block)
+        if self._given > self._most:
+            times = self._piece.limits.unpacked
+            self.broken = f"too much {self._codec}: it unpacks to more than {times} times its size (max_unpacked)"
         return block
 
     def _to_the_last_byte(self) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory_udf.contract import Rejection
@@ -11,6 +11,25 @@ from purgatory_udf.ingest.inputs import InputFile
 
 # At about 100,000 lines/s a task reads this in a second or two: long against its start, short against a restart.
 PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a file may ask of a task's memory and time: a line's length, and how many times its size a packed file may
+    unpack to (a small one always to `ALWAYS_UNPACKED`)."""
+
+    line_bytes: int = 16 << 20
+    unpacked: int = 200
+
+    def settings(self) -> dict[str, int]:
+        """Those that are not the usual ones, by the names that they are set by."""
+        named = {"max_line_bytes": self.line_bytes, "max_unpacked": self.unpacked}
+        usual = {"max_line_bytes": USUAL.line_bytes, "max_unpacked": USUAL.unpacked}
+        return {name: value for name, value in named.items() if value != usual[name]}
+
+
+ALWAYS_UNPACKED = 1 << 30
+USUAL = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +44,27 @@ class Piece:
     source: InputFile
     start: int
     end: int
+    limits: Limits = USUAL
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Some items of a piece, as many as make a batch; `broken` says why the last one is only what is left of it."""
+    """Some items of a piece, as many as make a batch; `broken` says why the last one is only what is left of it. Of
+    items that are too long to be read (`cut`: the number of each, and why) only the beginning is there."""
 
     items: list[Any]
     broken: Rejection | None = None
+    cut: dict[int, Rejection] = field(default_factory=dict)
 
 
-def byte_pieces(files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
+def byte_pieces(files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: Limits = USUAL) -> Iterator[Piece]:
     """Plain files in stretches of equal length; those that only their beginning can open, whole."""
     for place, file in enumerate(files):
         if file.name.endswith((".gz", ".zst")):
-            yield Piece(place, 0, file, 0, file.size)
+            yield Piece(place, 0, file, 0, file.size, limits)
             continue
         for index, start in enumerate(range(0, file.size, piece_bytes)):
-            yield Piece(place, index, file, start, min(start + piece_bytes, file.size))
+            yield Piece(place, index, file, start, min(start + piece_bytes, file.size), limits)
 
 
 def in_tasks(pieces: Iterable[Piece], task_bytes: int = PIECE_BYTES) -> list[list[Piece]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.pieces import PIECE_BYTES
+from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, Limits
 
 Source = Literal["jsonl", "parquet"]
 
@@ -30,6 +30,7 @@ class IngestOptions:
     events_per_file: int = EVENTS_PER_FILE
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
+    limits: Limits = USUAL
 
     def run(self, files: Sequence[InputFile]) -> str:
         """The run's name: the given one, or one that the same input and options have again."""
@@ -40,7 +41,8 @@ class IngestOptions:
 
     def settings(self) -> dict[str, Any]:
         """What decides the tables, given the input."""
-        return {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
+        own = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
+        return {**own, **self.limits.settings()}
 
 
 @dataclass(frozen=True)

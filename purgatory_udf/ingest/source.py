@@ -97,7 +97,9 @@ def source_of(spark: SparkSession, options: IngestOptions, files: Sequence[Input
     """`files` are those of the options' paths, unless they are given."""
     if options.source == "jsonl":
         files = files or find_files(options.paths, JSON_LINES)
-        return Source(files, list(byte_pieces(files, options.piece_bytes)), _JsonLines(), options.piece_bytes)
+        return Source(
+            files, list(byte_pieces(files, options.piece_bytes, options.limits)), _JsonLines(), options.piece_bytes
+        )
     files = files or find_files(options.paths, PARQUET)
     return Source(files, _row_groups(spark, files), _Parquet(), options.piece_bytes)
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from purgatory_udf.contract.rejection import shown
+
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 METADATA_TOPIC = "__cluster_metadata"
@@ -84,6 +86,17 @@ class Produce:
     partitions: list[ProducedPartition]
 
 
+# No offset, size or number in a log comes near it; and what is added to one still has 64 bits.
+MOST = 2**62
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not -MOST < number < MOST:
+        raise ValueError(f"{shown(number)} is out of range")
+    return number
+
+
 def topic_of(one: dict[str, Any]) -> str:
     """The id, unless it is the null id; else the name under any of the names it has had."""
     topic_id = one.get("topicId")
@@ -106,7 +119,7 @@ def record_bytes(one: dict[str, Any]) -> int:
     """The log replaces records by their size: `recordsSizeInBytes`, in 2.8 `recordSetSizeInBytes`."""
     for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
         if field in one:
-            return max(0, int(one[field] or 0))
+            return max(0, _whole(one[field] or 0))
     return 0
 
 
@@ -120,26 +133,26 @@ def fetch_of(body: dict[str, Any]) -> Fetch:
             listed.append(
                 FetchedPartition(
                     name,
-                    int(_first(one, "partition", "partitionIndex")),
-                    int(one["fetchOffset"]),
-                    int(one["partitionMaxBytes"]),
-                    int(one.get("currentLeaderEpoch", -1)),
-                    int(one.get("logStartOffset", -1)),
+                    _whole(_first(one, "partition", "partitionIndex")),
+                    _whole(one["fetchOffset"]),
+                    _whole(one["partitionMaxBytes"]),
+                    _whole(one.get("currentLeaderEpoch", -1)),
+                    _whole(one.get("logStartOffset", -1)),
                 )
             )
     forgotten = [
-        (topic_of(topic), int(partition))
+        (topic_of(topic), _whole(partition))
         for topic in body.get("forgottenTopicsData") or []
         for partition in topic["partitions"]
     ]
     return Fetch(
-        replica_id=int(replica),
-        max_wait_ms=int(body["maxWaitMs"]),
-        min_bytes=int(body["minBytes"]),
-        max_bytes=int(body.get("maxBytes", 2**31 - 1)),
-        isolation=int(body.get("isolationLevel", 0)),
-        session_id=int(body.get("sessionId", 0)),
-        session_epoch=int(body.get("sessionEpoch", -1)),
+        replica_id=_whole(replica),
+        max_wait_ms=_whole(body["maxWaitMs"]),
+        min_bytes=_whole(body["minBytes"]),
+        max_bytes=_whole(body.get("maxBytes", 2**31 - 1)),
+        isolation=_whole(body.get("isolationLevel", 0)),
+        session_id=_whole(body.get("sessionId", 0)),
+        session_epoch=_whole(body.get("sessionEpoch", -1)),
         partitions=listed,
         forgotten=forgotten,
         racked=bool(body.get("rackId")),
@@ -156,14 +169,14 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
             read.append(
                 ReadPartition(
                     name,
-                    int(_first(head, "partitionIndex", "partition")),
-                    int(head.get("errorCode", 0)),
-                    int(head.get("highWatermark", -1)),
+                    _whole(_first(head, "partitionIndex", "partition")),
+                    _whole(head.get("errorCode", 0)),
+                    _whole(head.get("highWatermark", -1)),
                     record_bytes(one),
-                    int((head.get("divergingEpoch") or {}).get("endOffset", -1)),
+                    _whole((head.get("divergingEpoch") or {}).get("endOffset", -1)),
                 )
             )
-    return FetchAnswer(int(answer.get("errorCode", 0)), int(answer.get("sessionId", 0)), read)
+    return FetchAnswer(_whole(answer.get("errorCode", 0)), _whole(answer.get("sessionId", 0)), read)
 
 
 def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> Produce:
@@ -171,18 +184,18 @@ def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> Produce:
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)
         for one in _first(topic, "partitionResponses", "partitions"):
-            place = int(_first(one, "index", "partition", "partitionIndex"))
-            answers[name, place] = (int(one.get("errorCode", 0)), int(one.get("baseOffset", -1)))
+            place = _whole(_first(one, "index", "partition", "partitionIndex"))
+            answers[name, place] = (_whole(one.get("errorCode", 0)), _whole(one.get("baseOffset", -1)))
     written = []
     for topic in _first(body, "topicData", "topics"):
         name = topic_of(topic)
         for one in _first(topic, "partitionData", "partitions", "data"):
-            place = int(_first(one, "index", "partition", "partitionIndex"))
+            place = _whole(_first(one, "index", "partition", "partitionIndex"))
             error, base = answers.get((name, place), (0, -1))
             written.append(ProducedPartition(name, place, record_bytes(one), error, base))
     return Produce(
-        acks=int(body["acks"]),
-        timeout_ms=int(_first(body, "timeoutMs", "timeout")),
+        acks=_whole(body["acks"]),
+        timeout_ms=_whole(_first(body, "timeoutMs", "timeout")),
         transactional_id=body.get("transactionalId"),
         answered=bool(answers),
         partitions=written,
@@ -201,4 +214,4 @@ def topics_partitions(topics: Any, *partitions: str) -> Iterator[Key]:
     """(topic, partition) of a list of topics whose partitions are plain numbers, under any of the given names."""
     for topic in topics or []:
         for partition in _first(topic, *partitions):
-            yield topic_of(topic), int(partition)
+            yield topic_of(topic), _whole(partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.requestlog.bodies import is_metadata_fetch
+from purgatory_udf.requestlog.bodies import METADATA_TOPIC, METADATA_TOPIC_ID, is_metadata_fetch
 from purgatory_udf.requestlog.request import Request
 
 LISTENER = "CONTROLLER"
@@ -43,5 +43,11 @@ def is_controllers(request: Request) -> bool:
         or request.listener == LISTENER
         or request.api in APIS
         or (request.client_id or "").startswith(RAFT_CLIENT)
-        or (request.api == "FETCH" and is_metadata_fetch(request.body))
+        or (request.api == "FETCH" and _is_of_metadata(request))
     )
+
+
+def _is_of_metadata(request: Request) -> bool:
+    if request.fetch is None:
+        return is_metadata_fetch(request.body)
+    return any(one.topic in (METADATA_TOPIC_ID, METADATA_TOPIC) for one in request.fetch[0].partitions)

@@ -42,7 +42,7 @@ class SessionReader:
         self._copied: list[tuple[int, CopiedFact]] = []
 
     def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
-        asked, answered = fetch_of(request.body), fetch_answer_of(request.answer)
+        asked, answered = request.fetch or (fetch_of(request.body), fetch_answer_of(request.answer))
         in_force = self._session.fetch(asked, answered)
         if not in_force.complete and not in_force.partitions and not answered.error:
             self.report.count("session_unknown")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Any
 
+from purgatory_udf.contract.rejection import shown
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.requestlog.stamp import stamp_us
 
 MARK = "Completed request:"
-_THREAD = re.compile(r"network-thread-(\d+)-")
+THREAD = re.compile(r"network-thread-(\d+)-")
 _DECODER = json.JSONDecoder()
 
 # Kafka 2.8 may log a request under its number alone; only those that matter here have a name in this table.
@@ -42,6 +43,10 @@ API_NAMES = {
     75: "DESCRIBE_TOPIC_PARTITIONS",
 }
 NO_BROKER = -1
+# No request takes 30 years, no body nests so deep, and no name of a broker is so great.
+MOST_MS = 1e12
+DEEPEST = 400
+MOST_BROKER = 2**31 - 1
 # What a request was called before.
 RENAMED = {"ALTER_ISR": "ALTER_PARTITION"}
 
@@ -57,7 +62,7 @@ class BadLine:
 
 
 # What reading a body raises that has not the shape its api and version have.
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 def malformed(request: Request, error: Exception) -> BadLine:
@@ -88,7 +93,18 @@ def _micros(body: dict[str, Any], field: str) -> int:
     value = body[field]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} is {value!r}, expected a number of milliseconds")
+    if not -MOST_MS < value < MOST_MS:
+        raise ValueError(f"{field} is {shown(value)}, expected a number of milliseconds")
     return round(value * 1000)
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    while level and levels >= 0:
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for many in inner for one in many if isinstance(one, dict | list)]
+        levels -= 1
+    return bool(level)
 
 
 def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine | None:
@@ -107,19 +123,35 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
         return bad("not JSON", str(error))
     except RecursionError:
         return bad("not JSON", "nested too deeply")
+    if "\\u" in message and not _is_text(body):
+        return bad("not JSON", "an escape is half a surrogate pair")
     if not isinstance(body, dict):
         return bad("not an object", f"expected an object, got {message[:20]!r}")
+    if _nests_deeper(body, DEEPEST):
+        return bad("not JSON", "nested too deeply")
     # A time may also stand behind the message; before it is where every layout known to us puts it.
     written = stamp_us(around, zone) or stamp_us(message[end:], zone)
     if written is None:
         return bad("no time", "the log's layout must write a date and a time")
-    thread = _THREAD.search(around) or _THREAD.search(message[end:])
+    thread = THREAD.search(around) or THREAD.search(message[end:])
     try:
-        return _request(body, place, written, int(thread[1]) if thread else NO_BROKER)
+        number = int(thread[1]) if thread else NO_BROKER
+        if number > MOST_BROKER:
+            raise ValueError(f"broker {shown(number)}, expected a number of 32 bits")
+        return _request(body, place, written, number)
     except KeyError as error:
         return bad("missing field", str(error.args[0]))
-    except (TypeError, ValueError) as error:
+    except MALFORMED as error:
         return bad("impossible value", str(error))
+
+
+def _is_text(value: Any) -> bool:
+    """Half a surrogate pair can be escaped in JSON, but is no text that a table can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> Request:
@@ -127,9 +159,17 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
     total, queue = _micros(body, "totalTimeMs"), _micros(body, "requestQueueTimeMs")
     local, remote = _micros(body, "localTimeMs"), _micros(body, "remoteTimeMs")
     after = _micros(body, "responseQueueTimeMs") + _micros(body, "sendTimeMs")
-    api = header.get("requestApiKeyName") or API_NAMES.get(header["requestApiKey"], str(header["requestApiKey"]))
+    number: Any = header["requestApiKey"] if not header.get("requestApiKeyName") else None
+    api: Any = header.get("requestApiKeyName") or API_NAMES.get(number, str(number))
     if not isinstance(body["request"], dict):
         raise TypeError("request is not an object")
+    version, client = int(header["requestApiVersion"]), header.get("clientId")
+    if not -(2**31) <= version < 2**31:
+        raise ValueError(f"requestApiVersion is {shown(version)}, expected a number of 32 bits")
+    if client is not None and not isinstance(client, str):
+        raise TypeError(f"clientId is {shown(client)}, expected a string")
+    if not isinstance(api, str):
+        raise TypeError(f"requestApiKeyName is {shown(api)}, expected a string")
     # Where no answer was owed (acks 0) the log holds null or an empty text.
     answer = body.get("response")
     answer = answer if isinstance(answer, dict) else None
@@ -138,8 +178,8 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         broker=broker,
         place=place,
         api=RENAMED.get(api, api),
-        version=int(header["requestApiVersion"]),
-        client_id=header.get("clientId"),
+        version=version,
+        client_id=client,
         connection=str(body.get("connection", "")),
         listener=str(body.get("listener", "")),
         forwarded=bool(body.get("isForwarded", False)),

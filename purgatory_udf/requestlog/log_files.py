@@ -28,5 +28,6 @@ def find_logs(given: Sequence[str]) -> list[InputFile]:
 def broker_of(name: str) -> int | None:
     """The last number in the path that is neither date nor rotation: `request-3.log.gz`, `broker-3/request.log.1`."""
     path = _ROTATED.sub("", _DATES.sub("", name))
-    numbers = _NUMBER.findall(path.replace("/", " / "))
+    # No broker has a number of more digits.
+    numbers = [number for number in _NUMBER.findall(path.replace("/", " / ")) if len(number) < 10]
     return int(numbers[-1]) if numbers else None

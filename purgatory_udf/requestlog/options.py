@@ -11,7 +11,7 @@ from typing import Any
 from purgatory_udf import secrets
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.pieces import PIECE_BYTES
+from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, Limits
 from purgatory_udf.ingest.report import EVENTS_PER_FILE
 from purgatory_udf.requestlog.anonymise import DEFAULT_KEY
 from purgatory_udf.requestlog.files import open_text
@@ -43,6 +43,7 @@ class RequestLogOptions:
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
     hold_ms: int = HOLD_MS
+    limits: Limits = USUAL
 
     def __post_init__(self) -> None:
         if self.anonymise_key != DEFAULT_KEY and not self.anonymise:
@@ -73,7 +74,7 @@ class RequestLogOptions:
             # A path may tell whose the logs are.
             beside = {name: bool(path) for name, path in beside.items()}
         others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
-        return {"source": "request-log", **beside, **others}
+        return {"source": "request-log", **beside, **others, **self.limits.settings()}
 
 
 @dataclass(frozen=True)

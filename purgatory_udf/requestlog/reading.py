@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from purgatory_udf.contract import Rejection
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
 from purgatory_udf.requestlog.bodies import Fetch, fetch_answer_of, fetch_of
@@ -22,15 +23,18 @@ from purgatory_udf.requestlog.controller import is_controllers, left_to
 from purgatory_udf.requestlog.groups import MODERN
 from purgatory_udf.requestlog.line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
 from purgatory_udf.requestlog.log_files import broker_of
+from purgatory_udf.requestlog.quick import Texts, quick, quick_fetch
 from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.rows import REQUESTS, request_row
+from purgatory_udf.requestlog.rows import REQUESTS, from_json, request_row, row_of_texts
 from purgatory_udf.requestlog.sessions import session_key
 from purgatory_udf.requestlog.take_apart import USED_APIS
+
+Row = dict[str, Any]
 
 REQUEST, BAD, END = "request", "bad", "end"
 LATE = "late: what its broker did at that time is written already; hold lines back for longer (--hold-ms)"
 
-# `rule`, `reason` and `raw` of a bad line; of a stretch's end `line`, `counts`, and partitions in `body` (JSON both).
+# `rule`, `reason` and `raw` of a bad line; of a stretch's end `line`, `counts`, and all else in `body` (JSON both).
 READ = pa.schema(
     [
         ("row", pa.string()),
@@ -44,14 +48,17 @@ READ = pa.schema(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tally:
     """What a stretch's lines come to: counts by cause, how many partitions of each topic (or its id) followers have
-    asked for, and the groups of newer protocols."""
+    asked for, the groups of newer protocols, the first arrival and the last answer, and of each broker how many
+    heartbeats it answered in the thread that handled them, and how many in all."""
 
     counts: Counter[str] = field(default_factory=Counter)
     partitions: dict[str, int] = field(default_factory=dict)
     modern: set[str] = field(default_factory=set)
+    span_us: tuple[int, int] | None = None
+    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def not_kept(self, request: Request) -> None:
         """A line that is none of a broker's purgatories."""
@@ -67,10 +74,39 @@ class Tally:
             for one in fetch.partitions:
                 self.partitions[one.topic] = max(one.partition + 1, self.partitions.get(one.topic, 0))
 
+    def kept(self, request: Request) -> None:
+        """A request that becomes a row."""
+        first, last = self.span_us or (request.arrival_us, request.answered_us)
+        self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
+        if request.api == "HEARTBEAT":
+            own, every = self.votes.get(request.broker, (0, 0))
+            self.votes[request.broker] = own + (request.remote_us == 0), every + 1
+
     def end(self, **place: Any) -> pa.RecordBatch:
-        body = {"partitions": self.partitions, "modern": sorted(self.modern)}
-        told = {"counts": json.dumps(self.counts), "body": json.dumps(body)}
-        return pa.RecordBatch.from_pylist([{"row": END, **place, **told}], schema=READ)
+        told = {
+            "partitions": self.partitions,
+            "modern": sorted(self.modern),
+            "span_us": self.span_us,
+            "votes": list(self.votes.items()),
+        }
+        row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(told)}
+        return pa.RecordBatch.from_pylist([row], schema=READ)
+
+    @classmethod
+    def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
+        """Of all stretches, by `counts` and `body` of their ends."""
+        whole = cls()
+        for counts, body in ends:
+            told = json.loads(body)
+            whole.counts.update(json.loads(counts))
+            whole.partitions = most_partitions([whole.partitions, told["partitions"]])
+            whole.modern.update(told["modern"])
+            spans = [span for span in (whole.span_us, told["span_us"]) if span]
+            whole.span_us = (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
+            for broker, (own, every) in told["votes"]:
+                before = whole.votes.get(broker, (0, 0))
+                whole.votes[broker] = before[0] + own, before[1] + every
+        return whole
 
 
 def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -81,20 +117,20 @@ def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return most
 
 
-def modern_groups(tallies: Iterable[Mapping[str, Any]]) -> set[str]:
-    return {group for tally in tallies for group in tally["modern"]}
-
-
 def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     tally = Tally()
     by_path = broker_of(piece.source.name)
     line = 0
     for chunk in lines_of(piece):
         rows = []
-        for raw in chunk.items:
+        for number, raw in enumerate(chunk.items):
             line += 1
-            text = raw.decode("utf-8", errors="replace")
-            row = _row(text, Place(piece.file, line), zone, by_path, tally)
+            if number in chunk.cut:
+                row: Row | None = _cut(raw, Place(piece.file, line), chunk.cut[number], tally)
+            elif chunk.broken and number == len(chunk.items) - 1:
+                row = _cut(raw, Place(piece.file, line), chunk.broken, tally)
+            else:
+                row = _row(raw, Place(piece.file, line), zone, by_path, tally)
             if row is not None:
                 rows.append({**row, "piece": piece.index})
         yield pa.RecordBatch.from_pylist(rows, schema=READ)
@@ -113,7 +149,7 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
             for message in batch.to_pylist():
                 tally.counts["lines"] += 1
                 place = Place(message["partition"], message["offset"])
-                row = _row(message["value"], place, zone, None, tally)
+                row = _row(message["value"].encode(), place, zone, None, tally)
                 if row is not None and row["row"] == REQUEST and row["start_us"] < since_us:
                     tally.counts["late_lines"] += 1
                     row = _bad(BadLine(place, "late", LATE, message["value"]))
@@ -125,8 +161,44 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
     return work
 
 
-def _row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> dict[str, Any] | None:
+def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
     """The row of a line, None for one that only counts."""
+    texts = quick(line, place, zone)
+    if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
+        return row or None
+    return _plain_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
+
+
+def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
+    """As `_plain_row` makes it, without its decoding; empty for a request that only counts, None where that must tell
+    and nothing has been counted yet."""
+    request, body, answer = texts
+    named = request.broker != NO_BROKER
+    if not named and by_path is None:
+        return None
+    session = fetch = None
+    if request.api == "FETCH":
+        found = quick_fetch(body, answer)
+        if found is None:
+            return None
+        fetch, answered = request.fetch = found
+        session = session_key(fetch, answered, request.connection)
+    tally.counts["requests"] += 1
+    if not named and by_path is not None:
+        tally.counts["no_broker"] += 1
+        request.broker = by_path
+    if not matters(request):
+        if request.api in MODERN:
+            request.body = from_json(body)
+        tally.not_kept(request)
+        return {}
+    if fetch is not None:
+        tally.asked(fetch)
+    tally.kept(request)
+    return {"row": REQUEST, **row_of_texts(request, session, body, answer)}
+
+
+def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
     counts = tally.counts
     read = read_line(text, place, zone)
     if read is None:
@@ -143,15 +215,22 @@ def _row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tall
             reason = "no broker: neither the line's thread nor a number in the file's path names it"
             return _bad(BadLine(place, "no broker", reason, text))
         read.broker = by_path
-    if not matters(read):
-        tally.not_kept(read)
-        return None
     try:
+        if not matters(read):
+            tally.not_kept(read)
+            return None
         session = _session(read, tally)
     except MALFORMED as error:
         counts["bad_lines"] += 1
         return _bad(malformed(read, error))
+    tally.kept(read)
     return {"row": REQUEST, **request_row(read, session)}
+
+
+def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:
+    """Of a line of which only the beginning is there."""
+    tally.counts["bad_lines"] += 1
+    return _bad(BadLine(place, why.rule, why.reason, line.decode("utf-8", errors="replace")))
 
 
 def _bad(bad: BadLine) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from purgatory_udf.requestlog.bodies import Fetch, FetchAnswer
 
 
 class Place(NamedTuple):
@@ -40,6 +43,8 @@ class Request:
     written_us: int
     body: dict[str, Any]
     answer: dict[str, Any] | None
+    # Of a fetch, where they are known already: what it asked, what it was answered.
+    fetch: tuple[Fetch, FetchAnswer] | None = None
 
     @property
     def handling_us(self) -> int:

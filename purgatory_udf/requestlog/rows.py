@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
-from typing import Any, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from purgatory_udf.requestlog.facts import Append, Copied, Delivery, Fact, Key, Position, Sight, Trim, Trouble, Try
 from purgatory_udf.requestlog.operation import Operation
+from purgatory_udf.requestlog.quick import quick_fetch
 from purgatory_udf.requestlog.request import Place, Request
 from purgatory_udf.tables import EVENTS
 
@@ -51,16 +54,15 @@ ORDER = [
 
 OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
 
-# One row an operation, a fact, a bad line or a count. A fact has its broker and partition; its values lie in `numbers`
-# and `words`, in the order of its class. A bad line has its rule in `kind`, its reason in `event`, its text in
-# `recorded`.
+# One row an operation, some facts of a partition, a bad line or a count. A bad line has its rule in `kind`, its reason
+# in `event`, its text in `recorded`.
 PARTS = pa.schema(
     [
         ("part", pa.string()),
         *ORDER,
         ("kind", pa.string()),
         ("numbers", pa.list_(pa.int64())),
-        ("words", pa.list_(pa.string())),
+        ("packed", pa.binary()),
         ("event", pa.string()),
         ("recorded", pa.string()),
     ]
@@ -102,23 +104,50 @@ Row = Mapping[str, Any]
 _FACTS: dict[str, type[Fact]] = {
     kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivery, Trouble, Trim, Copied)
 }
-_TYPES = {name: get_type_hints(kind) for name, kind in _FACTS.items()}
-_NUMBERS = {
-    name: [one.name for one in fields(kind) if _TYPES[name][one.name] in (int, bool)] for name, kind in _FACTS.items()
-}
-_WORDS = {name: [one.name for one in fields(kind) if one.name not in _NUMBERS[name]] for name, kind in _FACTS.items()}
+_NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
+_KINDS = list(_FACTS.values())
+_VALUES = {kind: attrgetter(*(one.name for one in fields(kind))) for kind in _KINDS}
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_to_json = msgspec.json.Encoder().encode
+
+
+def from_json(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        # Constants and numbers that only Python reads.
+        return json.loads(text)
+
+
+def to_json(value: Any) -> bytes:
+    try:
+        return _to_json(value)
+    except OverflowError:
+        return json.dumps(value).encode()
+
+
+_PLAIN = [name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")]
+_plain = attrgetter(*_PLAIN)
 
 
 def request_row(request: Request, session: str | None) -> dict[str, Any]:
-    row = {name: getattr(request, name) for name in REQUESTS.names if hasattr(request, name)}
+    answer = json.dumps(request.answer) if request.answer is not None else None
+    return row_of_texts(request, session, json.dumps(request.body), answer)
+
+
+def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> dict[str, Any]:
+    """Of a request whose body and answer are text."""
+    row = dict(zip(_PLAIN, _plain(request), strict=True))
     row["file"], row["line"] = request.place
-    row["session"] = session
-    row["body"] = json.dumps(request.body)
-    row["answer"] = json.dumps(request.answer) if request.answer is not None else None
+    row["session"], row["body"], row["answer"] = session, body, answer
     return row
 
 
 def request_of(row: Row) -> Request:
+    body, answer = row["body"], row["answer"]
+    fetch = quick_fetch(body, answer) if row["api"] == "FETCH" else None
     return Request(
         broker=row["broker"],
         place=Place(row["file"], row["line"]),
@@ -134,37 +163,38 @@ def request_of(row: Row) -> Request:
         remote_us=row["remote_us"],
         answered_us=row["answered_us"],
         written_us=row["written_us"],
-        body=json.loads(row["body"]),
-        answer=json.loads(row["answer"]) if row["answer"] is not None else None,
+        # What is known of a fetch already is not decoded again.
+        body={} if fetch else from_json(body),
+        answer=None if fetch or answer is None else from_json(answer),
+        fetch=fetch,
     )
 
 
 def fact_row(broker: int, key: Key, fact: Fact) -> dict[str, Any]:
-    name = type(fact).__name__
-    return {
-        "part": FACT,
-        "broker": broker,
-        "topic": key[0],
-        "partition": key[1],
-        "kind": name,
-        "numbers": [int(getattr(fact, field)) for field in _NUMBERS[name]],
-        "words": [getattr(fact, field) for field in _WORDS[name]],
-    }
+    """Between tasks the facts of a partition lie together: `packed`."""
+    return {"part": FACT, "broker": broker, "topic": key[0], "partition": key[1], "fact": fact}
 
 
-def fact_of(row: Row) -> Fact:
-    name = row["kind"]
-    values: dict[str, Any] = dict(zip(_NUMBERS[name], row["numbers"], strict=True))
-    values.update(zip(_WORDS[name], row["words"], strict=True))
-    return _FACTS[name](**values)
+def packed_facts(facts: Iterable[Fact]) -> bytes:
+    values = [(_NUMBER_OF[type(one)], *_VALUES[type(one)](one)) for one in facts]
+    try:
+        return _pack(values)
+    except OverflowError:
+        # Of a request that the contract refuses: what it shows counts for nothing.
+        return _pack([one for one in values if all(abs(value) < 2**63 for value in one if type(value) is int)])
+
+
+def facts_in(packed: bytes) -> Iterator[Fact]:
+    for number, *values in _unpack(packed):
+        yield _KINDS[number](*values)
 
 
 def operation_row(operation: Operation) -> dict[str, Any]:
     return {
         "part": OPERATION,
         "kind": operation.event["type"],
-        "event": json.dumps(operation.event),
-        "recorded": json.dumps(asdict(operation.recorded)),
+        "event": to_json(operation.event),
+        "recorded": to_json(operation.recorded),
     }
 
 

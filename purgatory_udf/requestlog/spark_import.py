@@ -11,10 +11,10 @@ state, or the facts of one partition at one broker, at a time.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -31,17 +31,16 @@ from purgatory_udf.requestlog.cluster import Cluster, cluster_in_file
 from purgatory_udf.requestlog.context import TELLING, Context, Given, build_context, nameless
 from purgatory_udf.requestlog.frames import (
     PARTITION,
-    counted,
     held,
     in_order,
     mapped,
-    own_thread,
     rejected,
     with_offsets,
 )
 from purgatory_udf.requestlog.log_files import find_logs
 from purgatory_udf.requestlog.options import ImportReport, RequestLogOptions
 from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.spark_tables import NAMES, Finished, require_room, source_of, write
 from purgatory_udf.requestlog.stamp import zone_of
 from purgatory_udf.requestlog.topics import names_in_file
@@ -81,18 +80,16 @@ def ingest_request_log(
     with _staging(spark, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
-        placed, counts, asked, modern = _placed(spark, read)
-        context = _context(placed, given, asked, bool(counts.counts["racked"]), modern)
+        told = _told(read)
+        placed, context = _placed(spark, read, told.begins), told.context(given)
         parts = keep("parts", _parts(spark, placed, context))
         say("rebuilding the logs of the partitions")
         changes = keep("changes", _changes(spark, parts, context))
         say("putting the events in order")
         events = keep("events", _events(parts, changes, sources, options))
-        report = _report(counts, parts, changes, context)
-        # What the contract refuses keeps its number, so that nothing else's depends on it.
-        refused = _rejected(placed, parts, events, options)
-        finished = Finished(events.where("rule IS NULL"), refused, source_of(sources))
-        written = write(spark, layout, run.run_id, finished, options.events_per_file)
+        report = _report(told.tally.counts, parts, changes, context)
+        finished = Finished(events, _rejected(placed, parts, events, options), source_of(sources))
+        written = write(spark, layout, run.run_id, finished, report.counts["bad_lines"], options.events_per_file)
         done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
         runs.save(spark, layout.table("runs"), run.finished(done.counts()))
     return done
@@ -109,49 +106,56 @@ def given_by(options: RequestLogOptions) -> Given:
 
 def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOptions) -> DataFrame:
     zone = zone_of(options.zone)
-    pieces = in_tasks(byte_pieces(files, options.piece_bytes), options.piece_bytes)
+    pieces = in_tasks(byte_pieces(files, options.piece_bytes, options.limits), options.piece_bytes)
     return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
 
 
-def _placed(spark: SparkSession, read: DataFrame) -> tuple[DataFrame, Report, dict[str, int], set[str]]:
-    """All rows but the stretches' ends, with their line in the whole file; and what the ends have counted: lines by
-    cause, the partitions of topics, and the groups of newer protocols."""
-    ends = read.where(sf.col("row") == reading.END).select("file", "piece", "line", "counts", "body").collect()
-    counts = Report.total(json.loads(end.counts) for end in ends)
-    if not counts.counts["lines"]:
+@dataclass(frozen=True)
+class _Told:
+    """What the stretches tell together, and the requests that tell of the cluster, in the order of time."""
+
+    begins: list[tuple[int, int, int]]
+    tally: reading.Tally
+    telling: list[Request]
+
+    def context(self, given: Given) -> Context:
+        classic = [broker for broker, (own, every) in self.tally.votes.items() if own * 2 > every]
+        racked = bool(self.tally.counts["racked"])
+        span = self.tally.span_us or (0, 0)
+        return build_context(self.telling, given, span, classic, self.tally.partitions, racked, self.tally.modern)
+
+
+def _told(read: DataFrame) -> _Told:
+    """`begins`: (file, piece, the lines before it in its file)."""
+    wanted = (sf.col("row") == reading.END) | sf.col("api").isin(*TELLING)
+    found = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
+    ends = sorted((row for row in found if row.row == reading.END), key=lambda row: (row.file, row.piece))
+    tally = reading.Tally.of((end.counts, end.body) for end in ends)
+    if not tally.counts["lines"]:
         raise UserError("the logs hold not one line")
-    bodies = [json.loads(end.body) for end in ends]
-    asked, modern = reading.most_partitions(body["partitions"] for body in bodies), reading.modern_groups(bodies)
     begins: list[tuple[int, int, int]] = []
     file, lines = -1, 0
-    for end in sorted(ends):
+    for end in ends:
         lines = lines if end.file == file else 0
         begins.append((end.file, end.piece, lines))
         file, lines = end.file, lines + end.line
+    before = {(file, piece): lines for file, piece, lines in begins}
+    telling = [
+        {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in found if row.row != reading.END
+    ]
+    telling.sort(key=lambda row: (row["start_us"], row["file"], row["line"]))
+    return _Told(begins, tally, list(map(rows.request_of, telling)))
+
+
+def _placed(spark: SparkSession, read: DataFrame, begins: list[tuple[int, int, int]]) -> DataFrame:
+    """All rows but the stretches' ends, with their line in the whole file."""
     before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
     placed = read.where(sf.col("row") != reading.END).join(sf.broadcast(before), ["file", "piece"])
-    return (
-        placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before"),
-        counts,
-        asked,
-        modern,
-    )
+    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before")
 
 
 def _requests(placed: DataFrame) -> DataFrame:
     return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
-
-
-def _context(placed: DataFrame, given: Given, asked: Mapping[str, int], racked: bool, modern: set[str]) -> Context:
-    requests = _requests(placed)
-    span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
-    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
-    share = sf.avg(own_thread(sf.col("remote_us"))).alias("share")
-    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(share).where("share > 0.5")
-    classic = [row.broker for row in votes.collect()]
-    first, last = (span[0] or 0, span[1] or 0) if span else (0, 0)
-    told = (rows.request_of(row.asDict()) for row in telling)
-    return build_context(told, given, (first, last), classic, asked, racked, modern)
 
 
 def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:
@@ -168,7 +172,7 @@ def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFram
 
 
 def _changes(spark: SparkSession, parts: DataFrame, context: Context) -> DataFrame:
-    facts = parts.where(sf.col("part") == rows.FACT).select(*PARTITION, "kind", "numbers", "words")
+    facts = parts.where(sf.col("part") == rows.FACT).select(*PARTITION, "part", "packed")
     together = facts.repartition(*PARTITION).sortWithinPartitions(*PARTITION)
     return mapped(together, tasks.build_timelines(held(spark, context)), rows.CHANGES)
 
@@ -181,14 +185,18 @@ def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], option
     return in_order(tried, changes, source_of(sources), rename)
 
 
-def _report(counts: Report, parts: DataFrame, changes: DataFrame, context: Context) -> Report:
-    for part in (parts, changes):
-        for cause, number in counted(part).items():
-            counts.count(cause, number)
-    counts.count("operations", parts.where(sf.col("part") == rows.OPERATION).count())
-    topics = parts.where(sf.col("part") == rows.FACT).select("topic").distinct().collect()
-    counts.count("unnamed_topic", len(nameless((row.topic for row in topics), context)))
-    return counts
+def _report(counts: Mapping[str, int], parts: DataFrame, changes: DataFrame, context: Context) -> Report:
+    report = Report(dict(counts))
+    told = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
+    both = parts.select(*told).unionByName(changes.select(*told))
+    found = both.where(sf.col("part").isin(rows.COUNT, rows.FACT)).groupBy("part", "kind", "topic")
+    summed = found.agg(sf.sum("number").alias("number")).collect()
+    for row in summed:
+        if row.part == rows.COUNT:
+            report.count(row.kind, row.number)
+    topics = {row.topic for row in summed if row.part == rows.FACT}
+    report.count("unnamed_topic", len(nameless(topics, context)))
+    return report
 
 
 def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:

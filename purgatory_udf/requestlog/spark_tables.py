@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
 
@@ -55,28 +55,54 @@ def require_room(spark: SparkSession, layout: Layout, overwrite: bool, staging: 
         raise UserError(f"{events}: exists; choose another --out, or --overwrite to replace it")
 
 
-def write(spark: SparkSession, layout: Layout, run_id: str, finished: Finished, per_file: int) -> tuple[int, int]:
-    """The tables, `events` last. How many events there are, and how many lines were rejected."""
+def write(
+    spark: SparkSession, layout: Layout, run_id: str, finished: Finished, bad_lines: int, per_file: int
+) -> tuple[int, int]:
+    """The tables, `events` last. How many events there are, and how many were rejected: `bad_lines` lines, and what the
+    contract refuses."""
     for name in NAMES:
         delta.remove(spark, layout.table(name))
-    events, rejected = numbered(spark, finished, run_id), rejections(finished, run_id)
-    rejected.write.format("delta").save(layout.table(REJECTED_TABLE))
+    tasks = _tasks(finished)
+    refused = sum(task.refused for task in tasks)
+    if bad_lines + refused:
+        rejections(finished, run_id).write.format("delta").save(layout.table(REJECTED_TABLE))
+    else:
+        delta.create(spark, layout.table(REJECTED_TABLE), TABLES[REJECTED_TABLE])
+    # What the contract refuses keeps its number, so that nothing else's depends on it.
+    events = _numbered(spark, finished, run_id, tasks, 0).where("rule IS NULL")
     recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
-    accepted = events.count()
+    accepted = sum(task.size for task in tasks) - refused
     own = events.select(*TABLES[EVENTS_TABLE].names)
     write_in_time_order(own, layout.table(EVENTS_TABLE), accepted, per_file)
-    return accepted, rejected.count()
+    return accepted, bad_lines + refused
+
+
+class _Task(NamedTuple):
+    """How many events a task has finished, and how many of these the contract refuses."""
+
+    task: int
+    size: int
+    refused: int
+
+
+def _tasks(finished: Finished) -> list[_Task]:
+    refused = sf.count("rule").alias("refused")
+    sizes = finished.events.groupBy("task").agg((sf.max("number") + 1).alias("size"), refused).orderBy("task")
+    return [_Task(*row) for row in sizes.collect()]
 
 
 def numbered(spark: SparkSession, finished: Finished, run_id: str, first: int = 0) -> DataFrame:
     """Events with their `seq`, from `first` on: tasks hold ranges of the order, one after the other, and count within
     themselves."""
-    sizes = finished.events.groupBy("task").agg((sf.max("number") + 1).alias("size")).orderBy("task").collect()
+    return _numbered(spark, finished, run_id, _tasks(finished), first)
+
+
+def _numbered(spark: SparkSession, finished: Finished, run_id: str, tasks: Sequence[_Task], first: int) -> DataFrame:
     begins: list[tuple[int, int]] = []
     total = first
-    for row in sizes:
-        begins.append((row.task, total))
-        total += row.size
+    for task in tasks:
+        begins.append((task.task, total))
+        total += task.size
     before = spark.createDataFrame(begins, "task INT, before BIGINT")
     # What is no request's comes from no line.
     placed = sf.col("at_line") >= 0

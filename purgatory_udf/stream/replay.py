@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Settings that change how a replay is carried out, never what it answers.
-_MACHINERY = ("batch_events", "grouping", "grouping_shards", "settle_buckets", "max_rejected")
+_READING = ("max_rejected", "max_line_bytes", "max_unpacked")
+_MACHINERY = ("batch_events", "grouping", "grouping_shards", "settle_buckets", *_READING)
 # Of these a checkpoint depends: a run can only go on with what it began with.
 _FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards", "settle_buckets")
 

@@ -39,7 +39,8 @@ def changed(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 2))):
         holder = event
         inner = [name for name, value in event.items() if isinstance(value, list) and value]
-        if len(inner) and draw(st.booleans()):
+        within: bool = draw(st.booleans())
+        if inner and within:
             items = event[draw(st.sampled_from(inner))]
             change = draw(st.sampled_from(["again", "another", "none", "within"]))
             if change == "again":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from purgatory_udf.ingest import lines
 from purgatory_udf.ingest.lines import lines_of
-from tests.ingest.traces import lines_in, pieces_of, write
+from purgatory_udf.ingest.pieces import Limits, byte_pieces
+from tests.ingest.traces import input_file, lines_in, pieces_of, write
 
 TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number % 7)) for number in range(50_000))
 LINES = TEXT.split(b"\n")[:-1]
@@ -118,3 +120,56 @@ def test_a_line_longer_than_any_block_stays_one(tmp_path: Path) -> None:
     assert lines_in(write(tmp_path / "a.jsonl", b"a\n" + long + b"\nb"), lines.BLOCK) == [b"a", long, b"b"]
     packed = pa.compress(long + b"\nb", "gzip", asbytes=True)
     assert lines_in(write(tmp_path / "a.jsonl.gz", packed)) == [long, b"b"]
+
+
+@given(
+    content=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r\n", b"z" * 9]), max_size=30).map(b"".join),
+    piece_bytes=st.integers(1, 40),
+    block=st.integers(1, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_the_others_are_whole(
+    scratch: Path, content: bytes, piece_bytes: int, block: int
+) -> None:
+    path = write(scratch / "long.jsonl", content)
+    expected = [line.removesuffix(b"\r") for line in content.split(b"\n")]
+    if not expected[-1] and not content.endswith(b"\r"):
+        expected.pop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(lines, "KEPT", 4)
+        found = []
+        for piece in byte_pieces([input_file(path)], piece_bytes, Limits(line_bytes=10)):
+            for chunk in lines_of(piece):
+                found += [(line, number in chunk.cut) for number, line in enumerate(chunk.items)]
+    assert len(found) == len(expected)
+    for (line, is_cut), whole in zip(found, expected, strict=True):
+        # Whether the \r of a line's end counts depends on where a block ends: a byte more or less is no matter.
+        assert is_cut == (len(whole) > 10) or len(whole) == 10
+        assert line == (whole[:4] if is_cut else whole)
+
+
+def test_a_line_that_is_too_long_is_read_in_little_memory_and_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b"a\n" + bytes(100 << 20) + b"\nb\n", 1))
+    tracemalloc.start()
+    chunks = list(lines_of(pieces_of(path)[0]))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [line[:10] for chunk in chunks for line in chunk.items] == [b"a", bytes(10), b"b"]
+    (cut,) = [why for chunk in chunks for why in chunk.cut.values()]
+    assert (cut.rule, cut.reason) == ("too long", "too long: more than 16,777,216 bytes (max_line_bytes)")
+    assert most < 80 << 20
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_a_packed_file_that_unpacks_to_far_more_than_it_holds_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(lines, "ALWAYS_UNPACKED", 1 << 20)
+    path = write(tmp_path / f"a.jsonl{ending}", PACKED[ending](b"\n" * (64 << 20)))
+    (piece,) = byte_pieces([input_file(path)], limits=Limits(unpacked=50))
+    chunks = list(lines_of(piece))
+    codec = {".gz": "gzip", ".zst": "zstd"}[ending]
+    assert chunks[-1].broken is not None
+    assert chunks[-1].broken.reason == (f"too much {codec}: it unpacks to more than 50 times its size (max_unpacked)")
+    assert sum(len(chunk.items) for chunk in chunks) < 50 * path.stat().st_size + 3 * lines.BLOCK

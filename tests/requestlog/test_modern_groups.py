@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.requestlog.following.carried import Carried
-from purgatory_udf.requestlog.reading import Tally, modern_groups
+from purgatory_udf.requestlog.reading import Tally
 from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.translate import translate
 from tests.requestlog.lines import body, requests, written
@@ -39,7 +39,8 @@ def test_what_a_stretch_has_seen_of_newer_protocols_is_known_to_the_whole() -> N
     for tally, group in zip(tallies, ("b", "a"), strict=True):
         (beat,) = requests([_beat(10, "CONSUMER_GROUP_HEARTBEAT", group)])
         tally.not_kept(beat)
-    assert modern_groups([{"modern": sorted(tally.modern)} for tally in tallies]) == {"a", "b"}
+    ends = [tally.end(file=0, piece=0, line=1).to_pylist()[0] for tally in tallies]
+    assert Tally.of((end["counts"], end["body"]) for end in ends).modern == {"a", "b"}
     assert Carried.resumed(Carried(modern=["a"]).snapshot()).modern == ["a"]
 
 

@@ -14,7 +14,7 @@ SESSION, SWEEP = "session", "sweep"
 TAKEN_APART = PARTS.append(pa.field("settled", pa.bool_()))
 
 # Facts are among them: what is kept of a partition.
-SAID = CHANGES.append(pa.field("words", pa.list_(pa.string())))
+SAID = CHANGES.append(pa.field("packed", pa.binary()))
 
 # All that is kept but requests.
 KEPT = PARTS

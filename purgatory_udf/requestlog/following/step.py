@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,10 +59,10 @@ class Step:
         """`read` are READ rows of the new lines."""
         carried = left.carried
         ends = read.where(sf.col("row") == reading.END).select("counts", "body").collect()
-        bodies = [json.loads(end.body) for end in ends]
-        carried.asked = reading.most_partitions([carried.asked, *(body["partitions"] for body in bodies)])
-        carried.modern = sorted({*carried.modern, *reading.modern_groups(bodies)})
-        report = Report.total(json.loads(end.counts) for end in ends)
+        tally = reading.Tally.of(map(tuple, ends))
+        carried.asked = reading.most_partitions([carried.asked, tally.partitions])
+        carried.modern = sorted({*carried.modern, *tally.modern})
+        report = Report(dict(tally.counts))
         fresh = read.where(sf.col("row") == reading.REQUEST).select(*REQUESTS.names)
         requests = left.requests.unionByName(fresh)
         span = requests.agg(sf.min("arrival_us"), sf.max("answered_us")).first()
@@ -132,7 +131,7 @@ def _said(parts: DataFrame, remains: DataFrame, context: Callable[[], Context], 
     of_before = remains.where(sf.col("part").isin(rows.FACT, SWEEP)).withColumn("settled", sf.lit(True))
     facts = (
         of_before.unionByName(parts.where(sf.col("part") == rows.FACT))
-        .select(*PARTITION, "part", "kind", "numbers", "words", "event", "settled")
+        .select(*PARTITION, "part", "packed", "event", "settled")
         .repartition(*PARTITION)
         .sortWithinPartitions(*PARTITION)
     )

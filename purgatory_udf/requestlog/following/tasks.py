@@ -17,7 +17,7 @@ from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_
 from purgatory_udf.requestlog.line import MALFORMED, malformed
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.rows import count_rows, fact_of, fact_row, request_of
+from purgatory_udf.requestlog.rows import count_rows, fact_row, request_of
 from purgatory_udf.requestlog.stretch import Stretch
 from purgatory_udf.requestlog.tasks import Batches, Row, Work, batches_of, rows_in, rows_of_parts, rows_of_timeline
 from purgatory_udf.requestlog.timeline import build_timeline
@@ -136,7 +136,7 @@ def _partition(
         if row["part"] == SWEEP:
             before = json.loads(row["event"])
             continue
-        fact = fact_of(row)
+        fact: Fact = row["fact"]
         found.append(fact)
         if row["settled"]:
             # A timeline moves its facts about: the next one is to begin with them as they were.

@@ -1,0 +1,114 @@
+"""A line that is decoded in compiled code gives the same row as the plain way; and nothing in a file ends an import."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from datetime import UTC
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from benchmarks import hostile
+from purgatory_udf.requestlog import reading
+from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.quick import quick, quick_fetch
+from purgatory_udf.requestlog.request import Place
+from purgatory_udf.requestlog.stamp import zone_of
+from tests import recorded
+
+
+def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What becomes of a line, and what it is counted as: the quick way, then the plain one."""
+    found = []
+    for way in (quick, lambda *_: None):
+        monkeypatch.setattr(reading, "quick", way)
+        tally = reading.Tally(Counter())
+        row = reading._row(line, Place(0, 1), UTC, 1, tally)
+        if row is not None:
+            # Texts differ in their spaces.
+            row = {
+                name: json.loads(value) if name in ("body", "answer") and value else value
+                for name, value in row.items()
+            }
+        found.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
+    return found
+
+
+def test_lines_of_a_real_recording_are_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly = 0
+    for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
+        one, other = _rows(line.rstrip("\n").encode(), monkeypatch)
+        assert one == other
+        quickly += quick(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
+    assert quickly > 1_450
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_line_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = Random(seed)
+    quickly = 0
+    for _ in range(500):
+        line = hostile._line(chance).replace(b"\n", b" ")
+        one, other = _rows(line, monkeypatch)
+        # A text of constants is not compared by value.
+        assert repr(one) == repr(other), line
+        quickly += quick(line, Place(0, 1), UTC) is not None
+    assert quickly > 150
+
+
+def test_fetches_are_read_the_same_quickly() -> None:
+    chance = Random(5)
+    quickly = 0
+    for _ in range(3_000):
+        asked, answered = copy.deepcopy(hostile.BODIES["FETCH"])
+        assert answered is not None
+        for body in (asked, answered):
+            if chance.random() < 0.4:
+                hostile._change(body, chance)
+        found = quick_fetch(json.dumps(asked), json.dumps(answered))
+        if found is not None:
+            quickly += 1
+            assert found == (fetch_of(asked), fetch_answer_of(answered))
+    assert quickly > 1_500
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "[2026-11-21 02:54:27,702]",
+        "2026-11-21T02:54:27.702834Z [x]",
+        "2026-11-21T02:54:27.702 Z",
+        "2026-11-21T02:54:27.702+01:00",
+        "2026-11-21T02:54:27.702 -0100",
+        "2026-02-31 02:54:27.702",
+        "2026-11-21 24:54:27.702",
+        "2026-11-21 02:54:60.702",
+        "21 Nov 2026 02:54:27,702",
+        "1795229667702",
+        "at 2026-11-21 02:54:27.702",
+        "2026-11-21 02:54:27",
+        "2026-11-21 02:54:27.7",
+        "2026-11-21 02:54:27.702834123",
+    ],
+)
+def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+    line = hostile._line(Random(1)).partition(b"DEBUG")[2]
+    assert b"Completed request:" in line
+    for zone in (UTC, zone_of("+05:30")):
+        whole = f"{stamp} DEBUG".encode() + line
+        monkeypatch.setattr(reading, "quick", quick)
+        one = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
+        monkeypatch.setattr(reading, "quick", lambda *_: None)
+        other = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
+        times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
+        assert [one and one.get(name) for name in times] == [other and other.get(name) for name in times]
+
+
+def test_nothing_that_a_file_holds_ends_its_import(tmp_path: Path) -> None:
+    tried = [hostile.one_input(f"suite/{number}", tmp_path) for number in range(150)]
+    assert sum(one.accepted for one in tried) > 1_000 and sum(one.rejected for one in tried) > 1_000
