@@ -7,26 +7,30 @@ import pytest
 from purgatory_udf.fitted.machine import Machine
 
 
-def _log(machine: Machine) -> list[tuple[str, float]]:
-    log: list[tuple[str, float]] = []
-    machine.log = lambda name: log.append((name, round(machine.now, 3)))  # type: ignore[attr-defined]
-    return log
+class _Log(list[tuple[str, float]]):
+    """What happened, and when."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def note(self, name: str) -> None:
+        self.append((name, round(self._machine.now, 3)))
 
 
 def test_work_on_a_core_of_ones_own_takes_just_as_long_as_it_is() -> None:
     machine = Machine(0, 2)
-    log = _log(machine)
-    machine.work(3, machine.log, "a")  # type: ignore[attr-defined]
-    machine.work(5, machine.log, "b")  # type: ignore[attr-defined]
+    log = _Log(machine)
+    machine.work(3, log.note, "a")
+    machine.work(5, log.note, "b")
     machine.run(100)
     assert log == [("a", 3), ("b", 5)]
 
 
 def test_three_on_two_cores_take_half_as_long_again_until_one_is_done() -> None:
     machine = Machine(0, 2)
-    log = _log(machine)
+    log = _Log(machine)
     for name, amount in (("a", 2), ("b", 4), ("c", 6)):
-        machine.work(amount, machine.log, name)  # type: ignore[attr-defined]
+        machine.work(amount, log.note, name)
     machine.run(100)
     # Until a is done each gets 2/3 of a core, then all it wants.
     assert log == [("a", 3), ("b", 5), ("c", 7)]
@@ -34,18 +38,18 @@ def test_three_on_two_cores_take_half_as_long_again_until_one_is_done() -> None:
 
 def test_who_comes_later_slows_those_who_are_there() -> None:
     machine = Machine(0, 1)
-    log = _log(machine)
-    machine.work(4, machine.log, "a")  # type: ignore[attr-defined]
-    machine.at(2, lambda _: machine.work(1, machine.log, "b"), None)  # type: ignore[attr-defined]
+    log = _Log(machine)
+    machine.work(4, log.note, "a")
+    machine.at(2, lambda _: machine.work(1, log.note, "b"), None)
     machine.run(100)
     assert log == [("b", 4), ("a", 5)]
 
 
 def test_without_shared_cores_a_crowd_disturbs_nobody() -> None:
     machine = Machine(0, None)
-    log = _log(machine)
+    log = _Log(machine)
     for name in "abcdef":
-        machine.work(2, machine.log, name)  # type: ignore[attr-defined]
+        machine.work(2, log.note, name)
     machine.run(100)
     assert log == [(name, 2) for name in "abcdef"]
 
@@ -53,9 +57,19 @@ def test_without_shared_cores_a_crowd_disturbs_nobody() -> None:
 @pytest.mark.parametrize("cores", [None, 2])
 def test_nothing_happens_after_the_end(cores: float | None) -> None:
     machine = Machine(0, cores)
-    log = _log(machine)
-    machine.work(10, machine.log, "late")  # type: ignore[attr-defined]
-    machine.at(5, machine.log, "in time")  # type: ignore[attr-defined]
+    log = _Log(machine)
+    machine.work(10, log.note, "late")
+    machine.at(5, log.note, "in time")
     machine.run(9)
     assert log == [("in time", 5)]
     assert machine.now == 9
+
+
+def test_what_exceeds_a_stall_is_time_that_passes_and_does_not_stretch() -> None:
+    """Three on one core: each works 1 ms of it, which takes 3; the rest of the long one is 4 ms, half as long again."""
+    machine = Machine(0, 1, stall_ms=1, stretch=1.5)
+    log = _Log(machine)
+    for name, amount in (("a", 1), ("long", 5), ("b", 1)):
+        machine.work(amount, log.note, name)
+    machine.run(100)
+    assert log == [("a", 3), ("b", 3), ("long", 9)]
