@@ -30,6 +30,7 @@ from purgatory_udf.requestlog.translate import translate
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from tests import recorded
 from tests.kafka.conftest import Send
+from tests.requestlog.searched import everything_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -184,6 +185,37 @@ def _lines_of_three_brokers(each: int) -> list[str]:
 
 def _has_rows(table: Path) -> bool:
     return DeltaTable.is_deltatable(str(table)) and bool(DeltaTable(str(table)).to_pyarrow_table().num_rows)
+
+
+def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
+    spark: SparkSession,
+    bootstrap: str,
+    send: Send,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker asks for none of them; Kafka's client is given them all the same."""
+    send("hushed", [_appended(0, 5), "no JSON", _event(2, type="clock")])
+    secrets = tmp_path / "client.properties"
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    secrets.write_text(
+        f'sasl.jaas.config={login} required username="me" password="${{env:HUSH}}";\nssl.key.password=whispered\n'
+    )
+    monkeypatch.setenv("HUSH", "murmured")
+    once, followed = tmp_path / "once", tmp_path / "followed"
+    words = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "hushed", "--client-file", str(secrets)]
+    assert main.status([*words, "--client", "ssl.keystore.password=${env:HUSH}", "--out", str(once)]) == 1
+    topic = KafkaTopic(bootstrap, "hushed", client_file=str(secrets))
+    query = follow(spark, topic, IngestOptions([topic.topic], str(followed)))
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    shown = capsys.readouterr()
+    told = "".join([everything_in(once), everything_in(followed), shown.out, shown.err, repr(topic)])
+    assert "hushed" in told
+    assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in told] == []
 
 
 def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -> None:
