@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Where two processes share the tests, whoever asks for one of these goes to the same: they take long to make.
 _MADE_ONCE = ("replayed", "bootstrap", "metrics")
 # What takes longest is begun first, so that no process is left alone with it at the end.
-_LONG_FIRST = ("stream", "requestlog", "kafka", "groups", "cli", "ingest", "answers", "audit", "simulate")
+_LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
 _THEN = ("reference", "requestlog", "columnar")
 
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from purgatory_udf.launch import package
 from tests.cluster.standalone import FEW_TASKS, Cluster, standalone
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
