@@ -11,7 +11,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.requests import Requests
-from purgatory_udf.groups.shelf import Shelf
+from purgatory_udf.groups.shelf import VERSION, Shelf
 from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.step import step
 from purgatory_udf.groups.words import ERRORS
@@ -114,6 +114,8 @@ def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_ref
     kept.text = None
     again.put("0/g", kept)
     assert again.to_bytes() == value
-    monkeypatch.setattr("purgatory_udf.groups.shelf.VERSION", 3)
-    with pytest.raises(UserError, match="state of group 0/g: written in format 2, this version reads format 3"):
+    monkeypatch.setattr("purgatory_udf.groups.shelf.VERSION", VERSION + 1)
+    with pytest.raises(
+        UserError, match=f"state of group 0/g: written in format {VERSION}, this version reads format {VERSION + 1}"
+    ):
         Shelf.from_bytes(value)
