@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.contract import Rejection, read_line
-from purgatory_udf.ingest.columns import FIELDS
+from purgatory_udf.ingest.columns import FIELDS, take
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.kafka.once import once
 from purgatory_udf.kafka.options import KafkaTopic
@@ -106,7 +106,20 @@ class EventSteps:
 
 def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        rows = [row for message in batch.to_pylist() if (row := _judged(message)) is not None]
+        lines = [text.encode() for text in batch.column("value").to_pylist()]
+        taken = take(lines)
+        for events, numbers in zip(taken.events, taken.numbers, strict=True):
+            place = batch.take(pa.array(numbers))
+            own = {
+                "kafka_partition": place.column("partition"),
+                "kafka_offset": place.column("offset"),
+                "raw": place.column("value"),
+                **dict(zip(events.schema.names, events.columns, strict=True)),
+            }
+            columns = [own.get(one.name, pa.nulls(len(numbers), one.type)).cast(one.type) for one in JUDGED]
+            yield pa.RecordBatch.from_arrays(columns, schema=JUDGED)
+        left = batch.take(pa.array(taken.left, pa.int64())).to_pylist()
+        rows = [row for message in left if (row := _judged(message)) is not None]
         yield pa.RecordBatch.from_pylist(rows, schema=JUDGED)
 
 
