@@ -33,7 +33,7 @@ def test_a_simulated_cluster_is_reproduced_and_shares_no_cores() -> None:
     expired = expiration_rows(simulated.truth, simulated.events[-1]["time_us"], "r").to_pandas()
     ended = [
         _recorded(completed, "completed_at", completed["watched"].map({True: "completed", False: "at_once"})),
-        _recorded(expired, "expired_at", "expired")[~expired["after_end"]],
+        _recorded(expired[~expired["after_end"]], "expired_at", "expired"),
     ]
     told = pa.Table.from_pandas(pd.concat(ended), preserve_index=False)
     scenario = fit(recording(event_rows(simulated.events, "r"), told))
