@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests import browser
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Where two processes share the tests, whoever asks for one of these goes to the same: they take long to make.
-_MADE_ONCE = ("replayed", "bootstrap", "metrics")
+# Where two processes share the tests, a file's go to one of them, and so do these: they share what takes long to make.
+_TOGETHER = dict.fromkeys((f"tests/answers/test_{name}.py" for name in ("metrics", "report", "notebooks")), "metrics")
 # What takes longest is begun first, so that no process is left alone with it at the end.
 _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
 _THEN = ("reference", "requestlog", "columnar")
@@ -30,9 +31,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         asked: tuple[str, ...] = getattr(item, "fixturenames", ())
         if "spark" in asked:
             item.add_marker(pytest.mark.spark)
-        together = next((name for name in _MADE_ONCE if name in asked), item.nodeid.partition("::")[0])
-        item.add_marker(pytest.mark.xdist_group(together))
     items.sort(key=_rank)
+
+
+class _ByFile(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _TOGETHER.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _ByFile(config, log)
 
 
 def _rank(item: pytest.Item) -> int:
