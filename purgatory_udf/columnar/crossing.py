@@ -15,7 +15,7 @@ from purgatory_udf.columnar.lookup import Index, expand
 from purgatory_udf.columnar.replicas import FETCH_CHECK
 from purgatory_udf.columnar.tries import fetch_try
 from purgatory_udf.columnar.watches import CHECKED
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN
+from purgatory_udf.loop.words import FOREVER, UNKNOWN
 
 if TYPE_CHECKING:
     from purgatory_udf.columnar.frame import Array

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.columnar.frame import Array, Frame, Layout
-from purgatory_udf.columnar.words import (
+from purgatory_udf.loop.words import (
     ANY_BROKER,
     CHANGES,
     NO_PARTITION,

@@ -21,7 +21,7 @@ from purgatory_udf.columnar.frame import Array, Frame, Layout
 from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, distinct, in_order, seen_from
 from purgatory_udf.columnar.purges import purges
 from purgatory_udf.columnar.reaper_times import wake_ups
-from purgatory_udf.columnar.words import FOREVER
+from purgatory_udf.loop.words import FOREVER
 
 STEP_MS = 200
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame, Layout
 from purgatory_udf.columnar.lookup import Index
-from purgatory_udf.columnar.words import UNKNOWN
+from purgatory_udf.loop.words import UNKNOWN
 
 VIEW = Layout(
     (

@@ -11,7 +11,7 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.lookup import Index
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN
+from purgatory_udf.loop.words import FOREVER, UNKNOWN
 
 BY_CLOCK = UNKNOWN
 

@@ -29,7 +29,7 @@ from purgatory_udf.columnar.watches import (
     first_tries,
     requests,
 )
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Acks, Code, Rule, parts_of
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Acks, Code, Rule, parts_of
 
 # A key's timeline as a fetch over several keys needs it: the view after every row that such a fetch may notice.
 ENTRIES = Layout(("key", "t", "seq", "sub", "idx", "checks", "turned", *VIEW.numbers))

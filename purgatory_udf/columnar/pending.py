@@ -12,7 +12,7 @@ from purgatory_udf.columnar.moments import in_order
 from purgatory_udf.columnar.partition import ENTRIES, WALKS, Step
 from purgatory_udf.columnar.settle import Settled, complete, settle
 from purgatory_udf.columnar.watches import ARRIVAL, DONE, FRESH
-from purgatory_udf.columnar.words import Code
+from purgatory_udf.loop.words import Code
 
 _FRAMES = ("done", "entries", "fresh", "walks")
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.columnar.watches import DEADLINE
-from purgatory_udf.columnar.words import ANY_BROKER, KINDS, NO_PARTITION, UNKNOWN, Code, Error, Reader, Rule, parts_of
+from purgatory_udf.loop.words import ANY_BROKER, KINDS, NO_PARTITION, UNKNOWN, Code, Error, Reader, Rule, parts_of
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, TIMESTAMP, WATCHES
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.logs import FIRST_SEGMENT, FOLLOWERS, VIEW, Logs, position_of, segment_of
 from purgatory_udf.columnar.lookup import Index, bounds, last_said, running_max, running_sum
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Error
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code, Error
 
 PRODUCE_CHECK, FETCH_CHECK, DELETE_CHECK = 1, 2, 4
 

@@ -18,7 +18,7 @@ from purgatory_udf.columnar.lookup import Index
 from purgatory_udf.columnar.replicas import FETCH_CHECK
 from purgatory_udf.columnar.tries import fetch_answer, fetch_try
 from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, CUT, DEADLINE, OPEN
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Rule
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code, Rule
 
 # One row per operation; `trigger` is the number of the watch (within the operation) whose key's event ended it, or -1.
 OPERATIONS = Layout(

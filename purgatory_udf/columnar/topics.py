@@ -11,7 +11,7 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.columnar.watches import ARRIVAL, CHECKED, DEADLINE, DONE, OPEN
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Code, Error, Rule
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code, Error, Rule
 
 if TYPE_CHECKING:
     from purgatory_udf.columnar.partition import State

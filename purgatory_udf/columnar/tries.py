@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.words import STANDING_RULE, THROTTLED, UNKNOWN, Error, Reader, Rule
+from purgatory_udf.loop.words import STANDING_RULE, THROTTLED, UNKNOWN, Error, Reader, Rule
 
 _RULE_OF_STANDING = np.zeros(100, dtype=np.int64)
 for _error, _rule in STANDING_RULE.items():

@@ -16,7 +16,7 @@ from purgatory_udf.columnar.frame import Array, Frame, Layout
 from purgatory_udf.columnar.lookup import Index, next_where
 from purgatory_udf.columnar.replicas import DELETE_CHECK, FETCH_CHECK, PRODUCE_CHECK, Round
 from purgatory_udf.columnar.tries import delete_try, fetch_answer, fetch_first_try, fetch_try, produce_try, reader_end
-from purgatory_udf.columnar.words import FOREVER, UNKNOWN, Acks, Code, Error, Rule
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Acks, Code, Error, Rule
 
 OPEN = Layout(
     numbers=(

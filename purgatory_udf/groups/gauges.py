@@ -17,7 +17,7 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.columnar.gauges import GAUGES, Lives, readings
-from purgatory_udf.columnar.words import Code
+from purgatory_udf.loop.words import Code
 from purgatory_udf.groups.chronicle import Watching
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import KINDS

@@ -21,7 +21,7 @@ from purgatory_udf.columnar.explode import Exploded
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.partition import State, step
 from purgatory_udf.columnar.pending import Packet, Pending, packet_of
-from purgatory_udf.columnar.words import FOREVER
+from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.stream.packing import CLOCK, decode, encode, together
 
 # The scalars say what `inspect` shows without opening the watcher lists.

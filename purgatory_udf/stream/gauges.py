@@ -21,7 +21,7 @@ from purgatory_udf.columnar.gauge_table import CHECKS, purge_intervals
 from purgatory_udf.columnar.gauges import STEP_MS, gauges
 from purgatory_udf.columnar.partition import WALKS as WALK_COLUMNS
 from purgatory_udf.columnar.pending import Packet, merge
-from purgatory_udf.columnar.words import ANY_BROKER, PURGATORIES, Code, parts_of
+from purgatory_udf.loop.words import ANY_BROKER, PURGATORIES, Code, parts_of
 from purgatory_udf.config import Config
 from purgatory_udf.stream.buckets import in_portions
 from purgatory_udf.stream.group_gauges import GROUP_CODES, group_parts, read_parts

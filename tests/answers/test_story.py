@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from purgatory_udf.columnar.words import Rule
+from purgatory_udf.loop.words import Rule
 from purgatory_udf.explain.evidence import Evidence, Happening
 from purgatory_udf.explain.story import story
 from purgatory_udf.explain.words import meaning

@@ -1,0 +1,72 @@
+"""What one call brings: events in order, the keys that each touches, and the texts that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
+
+
+def no_texts() -> pa.Array:
+    return pa.array([], pa.string())
+
+
+@dataclass
+class Call:
+    """`events` sorted by (t, seq); their `first` and `count` are places in `asked`, whose keys count in `names`.
+
+    Requests' texts are told by the events' `text`; names of recorded errors by the `text` of what was asked.
+    """
+
+    names: list[str] = field(default_factory=list)
+    events: Records = field(default_factory=lambda: np.zeros(0, EVENT))
+    asked: Records = field(default_factory=lambda: np.zeros(0, ASKED))
+    in_sync: Records = field(default_factory=lambda: np.zeros(0, MEMBER))
+    request_ids: pa.Array = field(default_factory=no_texts)
+    client_ids: pa.Array = field(default_factory=no_texts)
+    errors: pa.Array = field(default_factory=no_texts)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+
+def in_order(events: Records) -> Records:
+    """By time, then number; events that come in order are left alone."""
+    t, seq = events["t"], events["seq"]
+    later = (t[1:] > t[:-1]) | ((t[1:] == t[:-1]) & (seq[1:] >= seq[:-1]))
+    return events if later.all() else events[np.lexsort((seq, t))]
+
+
+def together(parts: Sequence[Call]) -> Call:
+    """Several calls as one, in the order of their events."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return Call()
+    if len(parts) == 1:
+        return parts[0]
+    numbers: dict[str, int] = {}
+    events, asked = [part.events.copy() for part in parts], [part.asked.copy() for part in parts]
+    rows = members = texts = errors = 0
+    for part, mine, those in zip(parts, events, asked, strict=True):
+        key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
+        if len(those):
+            those["key"] = key[those["key"]]
+        mine["first"] += rows
+        mine["text"] += texts
+        those["who"][those["more"] >= 0] += members
+        those["text"][those["text"] >= 0] += errors
+        rows, members = rows + len(those), members + len(part.in_sync)
+        texts, errors = texts + len(part.request_ids), errors + len(part.errors)
+    return Call(
+        list(numbers),
+        in_order(np.concatenate(events)),
+        np.concatenate(asked),
+        np.concatenate([part.in_sync for part in parts]),
+        pa.concat_arrays([part.request_ids for part in parts]),
+        pa.concat_arrays([part.client_ids for part in parts]),
+        pa.concat_arrays([part.errors for part in parts]),
+    )

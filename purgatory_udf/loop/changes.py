@@ -1,0 +1,180 @@
+"""What a recorded change does to a replica, and whom it wakes (see `reference.triggers`).
+
+| change | checks |
+|---|---|
+| `log_end`, an append | Fetch; if it raised the high watermark: Produce, Fetch, DeleteRecords |
+| `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than it was |
+| `replica_end`, `isr` | the same three, if it raised the high watermark |
+| `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
+| `log_start` | DeleteRecords |
+| `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop import fetch, logs, replica
+from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
+from purgatory_udf.loop.world import NONE
+
+_LOG_END, _HIGH_WATERMARK, _LAST_STABLE = number(Code.LOG_END), number(Code.HIGH_WATERMARK), number(Code.LAST_STABLE)
+_LOG_START, _SEGMENT_ROLL, _TRUNCATE = number(Code.LOG_START), number(Code.SEGMENT_ROLL), number(Code.TRUNCATE)
+_LEADER, _ISR, _REPLICA_END = number(Code.LEADER), number(Code.ISR), number(Code.REPLICA_END)
+_ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
+    number(Code.ONLINE),
+    number(Code.NOT_LEADER),
+    number(Code.OFFLINE),
+    number(Code.DELETED),
+)
+_LED, _UNLED = number(Code.LED), number(Code.UNLED)
+_STANDS_ONLINE, _STANDS_NOT_LEADER = number(Error.NONE), number(Error.NOT_LEADER_OR_FOLLOWER)
+_STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Error.UNKNOWN_TOPIC_OR_PARTITION)
+_FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
+
+
+@rule
+def change(w: World, e: int) -> None:
+    event = event_at(w, e)
+    code, t, asked = event.code, event.t, asked_at(w, event.first)
+    k, offset = asked.key, asked.offset
+    key = key_at(w, k)
+    if code == _HIGH_WATERMARK:
+        if key.hw == UNKNOWN or offset >= key.hw:
+            replica.take_watermark(w, key, offset)
+            key.told += 1
+            check_all(w, k, t)
+    elif code == _LOG_END:
+        if logs.append(w, key, offset, asked.size):
+            key.told += 1
+            if replica.advance_watermark(w, key):
+                check_all(w, k, t)
+            else:
+                check_fetches(w, k, t)
+    elif code == _REPLICA_END:
+        if replica.follower_reached(w, key, event.who, offset):
+            key.told += 1
+            check_all(w, k, t)
+    else:
+        _rarer(w, e)
+
+
+@rule
+def _rarer(w: World, e: int) -> None:
+    event = event_at(w, e)
+    code, t, asked = event.code, event.t, asked_at(w, event.first)
+    k, offset = asked.key, asked.offset
+    key = key_at(w, k)
+    if code == _LAST_STABLE:
+        _last_stable(w, k, offset)
+    elif code == _LOG_START:
+        key.log_start = max(key.log_start, offset)
+        key.told += 1
+        check_deletions(w, k, t)
+    elif code == _SEGMENT_ROLL:
+        if logs.roll(w, key, offset):
+            key.told += 1
+            fetch.shake(w, k, _FOLLOWER)
+    elif code == _TRUNCATE:
+        _truncate(w, k, offset)
+    elif code == _ISR:
+        _in_sync(key, asked)
+        if replica.advance_watermark(w, key):
+            key.told += 1
+            check_all(w, k, t)
+    elif code == _LED:
+        _led(w, k, offset)
+        check_topic(w, k, t)
+    elif code == _UNLED:
+        _unled(w, k, offset)
+    else:
+        if code == _LEADER:
+            key.standing = _STANDS_ONLINE
+            _lead(w, k, event, asked)
+        elif code == _ONLINE:
+            key.standing = _STANDS_ONLINE
+        elif code == _NOT_LEADER:
+            key.standing = _STANDS_NOT_LEADER
+        elif code == _OFFLINE:
+            key.standing = _STANDS_OFFLINE
+        elif code == _DELETED:
+            key.standing = _STANDS_DELETED
+        key.told += 1
+        check_all(w, k, t)
+
+
+@rule
+def _last_stable(w: World, k: int, offset: int) -> None:
+    """The first one may lie below the high watermark, which was what counted before."""
+    key = key_at(w, k)
+    first, seg = key.lso_own == 0, key.lso_seg
+    if not first and offset < key.lso:
+        return
+    key.lso_own = 1
+    replica.take_last_stable(w, key, offset)
+    key.told += 1
+    if first or key.lso_seg != seg:
+        fetch.shake(w, k, _COMMITTED)
+    else:
+        fetch.ripen(w, k)
+
+
+@rule
+def _truncate(w: World, k: int, offset: int) -> None:
+    """The watermarks above the new end come down to it, and are taken anew."""
+    key = key_at(w, k)
+    if not logs.truncate(w, key, offset):
+        return
+    key.told += 1
+    if key.hw > offset:
+        replica.take_watermark(w, key, offset)
+    if key.lso_own and key.lso > offset:
+        replica.take_last_stable(w, key, offset)
+    fetch.shake_all(w, k)
+
+
+@rule
+def _in_sync(key: Any, asked: Any) -> None:
+    key.isr_begin, key.isr_count = asked.who, asked.more
+
+
+@rule
+def _lead(w: World, k: int, event: Any, asked: Any) -> None:
+    """This broker leads the partition (again); what is not said stays as it was."""
+    key = key_at(w, k)
+    if asked.epoch != UNKNOWN:
+        if asked.epoch != key.epoch:
+            fetch.shake_all(w, k)
+        key.epoch = asked.epoch
+    if event.who != UNKNOWN:
+        key.min_isr = event.who
+    if asked.more >= 0:
+        _in_sync(key, asked)
+    replica.advance_watermark(w, key)
+
+
+@rule
+def _led(w: World, k: int, partition: int) -> None:
+    """`log_start` of a topic is the number of its first partition that nobody leads."""
+    key = key_at(w, k)
+    if replica.node_of(w, key.nodes, partition) == NONE:
+        key.nodes = replica.new_node(w, key.nodes, partition, 1)
+    else:
+        node_at(w, replica.node_of(w, key.nodes, partition)).value = 1
+    while True:
+        node = replica.node_of(w, key.nodes, key.log_start)
+        if node == NONE or node_at(w, node).value == 0:
+            return
+        key.log_start += 1
+
+
+@rule
+def _unled(w: World, k: int, partition: int) -> None:
+    key = key_at(w, k)
+    node = replica.node_of(w, key.nodes, partition)
+    if node != NONE:
+        node_at(w, node).value = 0
+        key.log_start = min(key.log_start, partition)

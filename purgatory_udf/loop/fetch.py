@@ -1,0 +1,217 @@
+"""DelayedFetch: a consumer or follower waits until there are enough bytes to be worth an answer.
+
+Over the partitions in order, the first that holds completes the fetch (the letters are Kafka 2.3's):
+
+A) the broker does not lead the partition (any more)
+B) the broker does not know it
+E) its log directory is offline
+F) the request was sent to an older leader epoch
+C) the fetch offset lies beyond the end (the leader was truncated), or on an older segment than the end, unless the
+   replica is throttled; an offset equal to the end adds nothing, so that a fresh roll does not look like C
+D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
+
+Kafka tries every fetch of the list at every check. Here a part hangs in its key's heap by the position of the end from
+which on it may matter (its *slack*): all parts together lack some bytes; before the sum can be had, one key at least
+must grow by its share of them. A fetch of one partition has a share of all, so it is tried just when it is complete.
+What makes A, B, E, F or C true, and what breaks "an end only grows, within one segment", makes a fetch *odd*: from then
+on it is tried at every check of any of its keys. Such are truncations, rolls, a new epoch, a high watermark that moves
+into the next segment, a last stable offset that rises unseen, an end that is unknown.
+"""
+
+from __future__ import annotations
+
+from purgatory_udf.loop import heap, logs
+from purgatory_udf.loop import purgatory as lists
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.settling import rule_of_standing
+from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, root_at
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
+from purgatory_udf.loop.world import FETCHES, HEAPS, NONE, ODD
+
+_ONLINE, _FENCED, _UNKNOWN_EPOCH = (
+    number(Error.NONE),
+    number(Error.FENCED_LEADER_EPOCH),
+    number(Error.UNKNOWN_LEADER_EPOCH),
+)
+_BY_FENCED, _BY_UNKNOWN_EPOCH = number(Rule.FENCED_EPOCH), number(Rule.UNKNOWN_EPOCH)
+_BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.TRUNCATED)
+_BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
+_NOTHING = number(Rule.TIMEOUT)
+_CODE = number(2)
+_CONSUMER, _COMMITTED = number(Reader.CONSUMER), number(Reader.COMMITTED)
+READERS = 3
+
+
+@rule
+def begin(w: World, o: int) -> None:
+    """Where the fetch begins. A part that starts exactly at its end takes over that end's metadata, be they old."""
+    operation = operation_at(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        end, end_seg, end_pos = lists.reader_end(key, operation.mode)
+        if end != UNKNOWN and part.offset == end:
+            part.start_seg, part.start_pos = end_seg, end_pos
+        else:
+            part.start_seg = logs.segment(w, key, part.offset)
+            part.start_pos = logs.position(w, key, part.offset)
+
+
+@rule
+def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
+    """The rule that completes the fetch now, or `TIMEOUT`; how many bytes it lacks; the part that forces it."""
+    operation = operation_at(w, o)
+    accumulated = 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        if key.standing != _ONLINE:  # Cases A, B, E
+            return rule_of_standing(key.standing), 0, at
+        if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
+            return _BY_FENCED, 0, at
+        if arriving:
+            error = lists.error_of(key, part)
+            if error != _ONLINE:
+                return (_BY_UNKNOWN_EPOCH if error == _UNKNOWN_EPOCH else _BY_OUT_OF_RANGE), 0, at
+        end, end_seg, end_pos = lists.reader_end(key, operation.mode)
+        if end == UNKNOWN or part.offset == end:
+            continue
+        if part.offset > end:  # Case C
+            return _BY_TRUNCATED, 0, at
+        if part.throttled:
+            continue
+        if part.start_seg < end_seg:  # Case C
+            return _BY_OLDER_SEGMENT, 0, at
+        if part.start_seg == end_seg:
+            gained = min(end_pos - part.start_pos, part.size)
+            accumulated += max(0, gained) if arriving else gained
+    if accumulated >= operation.least:  # Case D
+        return _BY_MIN_BYTES, 0, NONE
+    return _NOTHING, operation.least - accumulated, NONE
+
+
+@rule
+def first_try(w: World, o: int) -> bool:
+    """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for."""
+    rule_, _, forced_by = _tried(w, o, True)
+    if rule_ == _NOTHING:
+        return False
+    _complete(w, o, rule_, operation_at(w, o).t, NONE, forced_by)
+    return True
+
+
+@rule
+def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int) -> None:
+    if forced_by != NONE:
+        part_at(w, forced_by).settled = 2
+    lists.end(w, o, rule_, t, trigger)
+
+
+@rule
+def _is_odd(w: World, o: int) -> bool:
+    """Whether an end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
+    operation = operation_at(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        end, end_seg, end_pos = lists.reader_end(key_at(w, part.key), operation.mode)
+        if end == UNKNOWN or part.offset > end or part.again:
+            return True
+        if part.start_seg != end_seg or part.start_pos > end_pos:
+            return True
+        if part.offset == end and part.start_pos != end_pos:
+            return True
+    return False
+
+
+@rule
+def _share_out(w: World, o: int, lacking: int) -> None:
+    """Hang every part at the position up to which its key may grow before the sum must be looked at again."""
+    operation = operation_at(w, o)
+    sharing = 0
+    for at in range(operation.first, operation.first + operation.count):
+        sharing += 1 - part_at(w, at).throttled
+    share = -(-lacking // max(1, sharing))
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        _, _, end_pos = lists.reader_end(key_at(w, part.key), operation.mode)
+        wants = end_pos + share
+        if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
+            wants = FOREVER
+        heap.push(w, part.key * HEAPS + FETCHES + operation.mode, at, wants)
+
+
+@rule
+def wait(w: World, o: int) -> None:
+    lists.watch(w, o)
+    if _is_odd(w, o):
+        lists.make_odd(w, o)
+    else:
+        _, lacking, _ = _tried(w, o, False)
+        _share_out(w, o, lacking)
+
+
+@rule
+def _try(w: World, at: int, t: int) -> bool:
+    """A check tries the part's fetch. One that is not complete hangs on: further up, or among the odd ones."""
+    o = part_at(w, at).operation
+    rule_, lacking, forced_by = _tried(w, o, False)
+    if rule_ != _NOTHING:
+        _complete(w, o, rule_, t, lists.trigger_of(w, o, at), forced_by)
+        return True
+    operation = operation_at(w, o)
+    if not operation.odd:
+        for other in range(operation.first, operation.first + operation.count):
+            heap.remove(w, other)
+        if _is_odd(w, o):
+            lists.make_odd(w, o)
+        else:
+            _share_out(w, o, lacking)
+    return False
+
+
+@rule
+def shake(w: World, k: int, reader: int) -> None:
+    """All fetches of this kind of reader that wait on the key are odd from now on."""
+    slot = k * HEAPS + FETCHES + reader
+    while root_at(w, slot).part != NONE:
+        lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+
+
+@rule
+def shake_all(w: World, k: int) -> None:
+    for reader in range(READERS):
+        shake(w, k, reader)
+
+
+@rule
+def ripen(w: World, k: int) -> None:
+    """The last stable offset rose, and nobody is told: whom it may complete, the next check of any of their keys tries."""
+    slot = k * HEAPS + FETCHES + _COMMITTED
+    _, _, end_pos = lists.reader_end(key_at(w, k), _COMMITTED)
+    while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
+        lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+
+
+@rule
+def check(w: World, p: int, k: int, t: int) -> None:
+    """Something happened to the key: try the fetches that it may complete."""
+    key = key_at(w, k)
+    if key.standing != _ONLINE:
+        shake_all(w, k)
+    for reader in range(READERS):
+        slot = k * HEAPS + FETCHES + reader
+        if root_at(w, slot).part == NONE:
+            continue
+        end, end_seg, end_pos = lists.reader_end(key, reader)
+        if end_seg != part_at(w, root_at(w, slot).part).start_seg:
+            shake(w, k, reader)
+        while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
+            _try(w, root_at(w, slot).part, t)
+    odd = root_at(w, k * HEAPS + ODD).part
+    while odd != NONE:
+        # What is tried may end, and leave the list; nobody else does.
+        following = part_at(w, odd).next
+        _try(w, odd, t)
+        odd = following
+    if p != NONE:
+        lists.walk(w, p, key, _CODE)

@@ -1,0 +1,108 @@
+"""The parts that wait on a key, by what they wait for: a pairing heap for each kind of watermark (see `world.HEAPS`).
+
+An event moves a watermark, and gives up the parts with `wants` at or below it; nobody else is touched. A part that
+ends otherwise is taken out from wherever it is. Parts of operations that must be tried in full are in a plain list.
+
+    roots[key, heap] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
+"""
+
+from __future__ import annotations
+
+from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.tables import World, part_at, root_at
+from purgatory_udf.loop.world import HEAPS, NONE, ODD
+
+
+@rule
+def _meld(w: World, one: int, other: int) -> int:
+    """Two heaps as one: the greater root becomes the first child of the smaller."""
+    if one == NONE:
+        return other
+    if other == NONE:
+        return one
+    if part_at(w, other).wants < part_at(w, one).wants:
+        one, other = other, one
+    child = part_at(w, one).child
+    part_at(w, other).prev = one
+    part_at(w, other).next = child
+    if child != NONE:
+        part_at(w, child).prev = other
+    part_at(w, one).child = other
+    return one
+
+
+@rule
+def _merged(w: World, first: int) -> int:
+    """Siblings as one heap: in pairs from the left, then all pairs from the right."""
+    pairs = NONE
+    while first != NONE:
+        second = part_at(w, first).next
+        rest = NONE
+        part_at(w, first).next = NONE
+        if second != NONE:
+            rest = part_at(w, second).next
+            part_at(w, second).next = NONE
+        pair = _meld(w, first, second)
+        part_at(w, pair).next = pairs
+        pairs = pair
+        first = rest
+    root = NONE
+    while pairs != NONE:
+        rest = part_at(w, pairs).next
+        part_at(w, pairs).next = NONE
+        root = _meld(w, root, pairs)
+        pairs = rest
+    if root != NONE:
+        part_at(w, root).prev = NONE
+        part_at(w, root).next = NONE
+    return root
+
+
+@rule
+def push(w: World, heap: int, p: int, wants: int) -> None:
+    """`heap` says key and kind: key * HEAPS + kind."""
+    part = part_at(w, p)
+    part.wants, part.heap = wants, heap
+    part.child = part.next = part.prev = NONE
+    root_at(w, heap).part = _meld(w, root_at(w, heap).part, p)
+
+
+@rule
+def push_odd(w: World, heap: int, p: int) -> None:
+    part = part_at(w, p)
+    part.heap, part.child, part.prev = heap, NONE, NONE
+    root = root_at(w, heap).part
+    part.next = root
+    if root != NONE:
+        part_at(w, root).prev = p
+    root_at(w, heap).part = p
+
+
+@rule
+def remove(w: World, p: int) -> None:
+    """Out of whichever heap or list it is in; nothing if it is in none."""
+    part = part_at(w, p)
+    heap = part.heap
+    if heap == NONE:
+        return
+    part.heap = NONE
+    if heap % HEAPS == ODD:
+        if part.prev == NONE:
+            root_at(w, heap).part = part.next
+        else:
+            part_at(w, part.prev).next = part.next
+        if part.next != NONE:
+            part_at(w, part.next).prev = part.prev
+        return
+    below = _merged(w, part.child)
+    part.child = NONE
+    if root_at(w, heap).part == p:
+        root_at(w, heap).part = below
+        return
+    if part_at(w, part.prev).child == p:
+        part_at(w, part.prev).child = part.next
+    else:
+        part_at(w, part.prev).next = part.next
+    if part.next != NONE:
+        part_at(w, part.next).prev = part.prev
+    root_at(w, heap).part = _meld(w, root_at(w, heap).part, below)

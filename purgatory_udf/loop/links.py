@@ -1,0 +1,30 @@
+"""Heaps, lists and wheels are links between records. What waits between calls keeps its place, but not its links."""
+
+from __future__ import annotations
+
+from purgatory_udf.loop import heap
+from purgatory_udf.loop.compiled import entry
+from purgatory_udf.loop.tables import operation_at, part_at, wheel_at
+from purgatory_udf.loop.world import HEAPS, NONE, ODD, TIMER, Records
+
+
+@entry
+def link(world: Records) -> None:
+    """Hang every part and every operation where its record says that it was."""
+    w = world[0]
+    for p in range(w.parts):
+        part = part_at(w, p)
+        place = part.heap
+        if place != NONE:
+            if place % HEAPS == ODD:
+                heap.push_odd(w, place, p)
+            else:
+                heap.push(w, place, p, part.wants)
+    for o in range(w.operations):
+        operation = operation_at(w, o)
+        if operation.bucket != NONE:
+            first = wheel_at(w, operation.purgatory * TIMER + operation.bucket).first
+            operation.prev, operation.next = NONE, first
+            if first != NONE:
+                operation_at(w, first).prev = o
+            wheel_at(w, operation.purgatory * TIMER + operation.bucket).first = o

@@ -1,0 +1,87 @@
+"""One replica's log: offsets, the batches' positions in bytes, and the segments' bases (see `reference.partition_log`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.tables import World, batch_at, roll_at
+from purgatory_udf.loop.words import UNKNOWN
+
+
+@rule
+def batch_of(w: World, key: Any, offset: int) -> int:
+    """The first batch of the log that ends beyond the offset."""
+    low, high = key.batch_begin, key.batch_begin + key.batch_count
+    # Nearly everybody reads at the end.
+    if high > low and batch_at(w, high - 1).end <= offset:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if batch_at(w, middle).end <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@rule
+def position(w: World, key: Any, offset: int) -> int:
+    """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
+    batch = batch_of(w, key, offset)
+    if batch < key.batch_begin + key.batch_count:
+        return batch_at(w, batch).pos
+    return key.end_pos
+
+
+@rule
+def segment(w: World, key: Any, offset: int) -> int:
+    """The base of the segment that the offset belongs to: 0 before the first roll that is known."""
+    at = key.roll_begin + key.roll_count - 1
+    while at >= key.roll_begin and roll_at(w, at).base > offset:
+        at -= 1
+    return roll_at(w, at).base if at >= key.roll_begin else 0
+
+
+@rule
+def append(w: World, key: Any, end: int, size: int) -> bool:
+    """One batch from the log end to `end`. False, and nothing happens, if that moves the end nowhere."""
+    if key.end != UNKNOWN and end <= key.end:
+        return False
+    batch = batch_at(w, key.batch_begin + key.batch_count)
+    batch.end = end
+    batch.pos = key.end_pos
+    key.batch_count += 1
+    key.end_pos += size
+    key.end = end
+    key.end_seg = segment(w, key, end)
+    return True
+
+
+@rule
+def roll(w: World, key: Any, base: int) -> bool:
+    """A new segment begins; a roll at the log end takes the end along at once."""
+    last = roll_at(w, key.roll_begin + key.roll_count - 1).base if key.roll_count > 0 else 0
+    if base <= last:
+        return False
+    roll_at(w, key.roll_begin + key.roll_count).base = base
+    key.roll_count += 1
+    if key.end != UNKNOWN:
+        key.end_seg = segment(w, key, key.end)
+    return True
+
+
+@rule
+def truncate(w: World, key: Any, offset: int) -> bool:
+    """Cut the log back to the offset; the batch that holds it goes whole. False if the log ends there or before."""
+    if key.end == UNKNOWN or offset >= key.end:
+        return False
+    batch = batch_of(w, key, offset)
+    if batch < key.batch_begin + key.batch_count:
+        key.end_pos = batch_at(w, batch).pos
+    key.batch_count = batch - key.batch_begin
+    while key.roll_count > 0 and roll_at(w, key.roll_begin + key.roll_count - 1).base > offset:
+        key.roll_count -= 1
+    key.end = offset
+    key.end_seg = segment(w, key, offset)
+    return True

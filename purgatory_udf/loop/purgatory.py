@@ -1,0 +1,259 @@
+"""Watcher lists, as far as gauges tell of them, and the ends of operations.
+
+`watched` counts entries of lists: an operation counts once per key, and after its end goes on counting wherever nobody
+has walked the list since, until a purge. Such dead entries are only counted, by list; a purge forgets all of them at
+once, by taking a new `stamp`, which makes every list's own count void.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop import heap, logs, timer
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.replica import new_node, node_of
+from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
+from purgatory_udf.loop.world import ENDED, HEAPS, NONE, ODD
+
+_PRODUCE, _FETCH, _DELETE, _CREATE = (
+    number(Code.PRODUCE),
+    number(Code.FETCH),
+    number(Code.DELETE_RECORDS),
+    number(Code.CREATE_TOPICS),
+)
+_FOLLOWER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.COMMITTED)
+_ONLINE = number(Error.NONE)
+_TIMED_OUT = number(Error.REQUEST_TIMED_OUT)
+_OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
+    number(Error.OFFSET_OUT_OF_RANGE),
+    number(Error.FENCED_LEADER_EPOCH),
+    number(Error.UNKNOWN_LEADER_EPOCH),
+)
+_TIMEOUT = number(Rule.TIMEOUT)
+
+
+@rule
+def purgatory_of(w: World, broker: int, code: int) -> int:
+    """The broker's purgatory for this kind of request; made when it is first asked for, by `state` with its reaper."""
+    for p in range(w.purgatories):
+        if purgatory_at(w, p).broker == broker and purgatory_at(w, p).code == code:
+            return p
+    return NONE
+
+
+# Entries of lists.
+
+
+@rule
+def _bury(w: World, p: int, key: Any, code: int) -> None:
+    """An entry of the key's list is dead, and stays until the list is walked or purged."""
+    purgatory = purgatory_at(w, p)
+    purgatory.dead += 1
+    if code == _FETCH:
+        if key.stamp_fetch != purgatory.stamp:
+            key.stamp_fetch, key.dead_fetch = purgatory.stamp, 0
+        key.dead_fetch += 1
+    elif code == _PRODUCE:
+        if key.stamp_produce != purgatory.stamp:
+            key.stamp_produce, key.dead_produce = purgatory.stamp, 0
+        key.dead_produce += 1
+    elif code == _DELETE:
+        if key.stamp_delete != purgatory.stamp:
+            key.stamp_delete, key.dead_delete = purgatory.stamp, 0
+        key.dead_delete += 1
+    else:
+        # A topic has a list at every broker.
+        node = node_of(w, key.lists, p)
+        if node == NONE:
+            node = key.lists = new_node(w, key.lists, p, 0)
+        # The count and the purge that it was begun after, in one number.
+        value = node_at(w, node).value
+        if value // 2**32 != purgatory.stamp:
+            value = purgatory.stamp * 2**32
+        node_at(w, node).value = value + 1
+
+
+@rule
+def _unwatch(w: World, p: int, dead: int) -> None:
+    purgatory = purgatory_at(w, p)
+    purgatory.watched -= dead
+    purgatory.dead -= dead
+
+
+@rule
+def walk(w: World, p: int, key: Any, code: int) -> None:
+    """The key's list has been walked: what had ended before is gone from it."""
+    stamp = purgatory_at(w, p).stamp
+    if code == _FETCH:
+        if key.dead_fetch != 0:
+            if key.stamp_fetch == stamp:
+                _unwatch(w, p, key.dead_fetch)
+            key.dead_fetch = 0
+    elif code == _PRODUCE:
+        if key.dead_produce != 0:
+            if key.stamp_produce == stamp:
+                _unwatch(w, p, key.dead_produce)
+            key.dead_produce = 0
+    elif key.dead_delete != 0:
+        if key.stamp_delete == stamp:
+            _unwatch(w, p, key.dead_delete)
+        key.dead_delete = 0
+
+
+@rule
+def walk_topic(w: World, key: Any) -> None:
+    """A new leader is known to every broker: each walks its list of the topic."""
+    node = key.lists
+    while node != NONE:
+        entry = node_at(w, node)
+        if entry.value // 2**32 == purgatory_at(w, entry.who).stamp:
+            _unwatch(w, entry.who, entry.value % 2**32)
+        entry.value = entry.value // 2**32 * 2**32
+        node = entry.next
+
+
+@rule
+def purge(w: World, p: int) -> None:
+    """Every dead entry of every list is removed."""
+    purgatory = purgatory_at(w, p)
+    purgatory.watched -= purgatory.dead
+    purgatory.purged += purgatory.dead
+    purgatory.dead = 0
+    purgatory.stamp += 1
+
+
+# Operations.
+
+
+@rule
+def watch(w: World, o: int) -> None:
+    """Put the operation on the lists of all its keys, and start its timer."""
+    operation = operation_at(w, o)
+    p = operation.purgatory
+    purgatory = purgatory_at(w, p)
+    operation.watched = 1
+    entries = 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        entries += 1 - part.again
+        if operation.code == _FETCH:
+            # What happened to the key before is none of its business.
+            part.told = key_at(w, part.key).told
+    purgatory.watched += entries
+    purgatory.estimated += 1
+    if not timer.add(w, p, o):
+        # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
+        operation.next, w.due = w.due, o
+    w.next_due_ms = min(w.next_due_ms, purgatory.next_bucket_ms)
+
+
+@rule
+def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
+    """Up to where a reader may read: offset, segment, position."""
+    if reader == _FOLLOWER:
+        return key.end, key.end_seg, key.end_pos
+    if reader == _COMMITTED and key.lso_own:
+        return key.lso, key.lso_seg, key.lso_pos
+    return key.hw, key.hw_seg, key.hw_pos
+
+
+@rule
+def error_of(key: Any, part: Any) -> int:
+    """What reading the partition now would be answered with."""
+    if key.standing != _ONLINE:
+        return key.standing
+    if part.epoch >= 0 and key.epoch != UNKNOWN:
+        if part.epoch < key.epoch:
+            return _FENCED
+        if part.epoch > key.epoch:
+            return _UNKNOWN_EPOCH
+    beyond = key.end != UNKNOWN and part.offset > key.end
+    deleted = key.log_start != UNKNOWN and part.offset < key.log_start
+    return _OUT_OF_RANGE if beyond or deleted else _ONLINE
+
+
+@rule
+def readable(w: World, key: Any, part: Any, reader: int) -> int:
+    """Bytes from the fetch offset to the reader's end, over all segments, positions looked up anew."""
+    end, _, pos = reader_end(key, reader)
+    if key.standing != _ONLINE or part.throttled or end == UNKNOWN or part.offset >= end:
+        return 0
+    return min(part.size, max(0, pos - logs.position(w, key, part.offset)))
+
+
+@rule
+def answer(w: World, o: int) -> None:
+    """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
+    operation = operation_at(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        part.error = error_of(key, part)
+        part.bytes = readable(w, key, part, operation.mode)
+        part.told = key.told - part.told if operation.watched and operation.total > 1 else 0
+
+
+@rule
+def walked_before(w: World, key: Any, code: int) -> bool:
+    """Whether the event at hand, one that checks several keys, has come by this key's list before."""
+    return (
+        w.checking > 0
+        and key.stamped == w.event
+        and key.stamp_order < w.checking
+        and (code == _FETCH or key.stamp_all != 0)
+    )
+
+
+@rule
+def trigger_of(w: World, o: int, at: int) -> int:
+    """The part whose key's check ends the operation: of an event that checks several keys, the first one's."""
+    if w.checking <= 0:
+        return at
+    operation, found, first = operation_at(w, o), at, w.checking
+    for other in range(operation.first, operation.first + operation.count):
+        key = key_at(w, part_at(w, other).key)
+        if walked_before(w, key, operation.code) and key.stamp_order < first:
+            found, first = other, key.stamp_order
+    return found
+
+
+@rule
+def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
+    """End the operation, once: out of the timer, the heaps and lists; `trigger`: the part whose key's event did it."""
+    operation = operation_at(w, o)
+    if operation.state == ENDED:
+        return
+    operation.state, operation.rule, operation.end_t = ENDED, rule_, t
+    operation.trigger = trigger - operation.first if trigger != NONE else NONE
+    operation.expired = rule_ == _TIMEOUT
+    timer.cancel(w, operation)
+    if operation.code == _FETCH:
+        answer(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        heap.remove(w, at)
+        if part.settled == 0:
+            part.end_t = t
+            if operation.code != _FETCH:
+                part.error = _TIMED_OUT
+        if operation.watched and part.again == 0:
+            key = key_at(w, part.key)
+            # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
+            if at == trigger or (trigger != NONE and walked_before(w, key, operation.code)):
+                purgatory_at(w, operation.purgatory).watched -= 1
+            else:
+                _bury(w, operation.purgatory, key, operation.code)
+
+
+@rule
+def make_odd(w: World, o: int) -> None:
+    """From now on the fetch is tried in full at every check of any of its keys, as Kafka does it."""
+    operation = operation_at(w, o)
+    if operation.odd:
+        return
+    operation.odd = 1
+    for at in range(operation.first, operation.first + operation.count):
+        heap.remove(w, at)
+        if part_at(w, at).again == 0:
+            heap.push_odd(w, part_at(w, at).key * HEAPS + ODD, at)

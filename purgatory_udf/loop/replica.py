@@ -1,0 +1,87 @@
+"""A replica as its broker sees it: watermarks, who leads, who is in sync, how far everybody is (see `reference.partition`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop import logs
+from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.tables import World, member_at, node_at
+from purgatory_udf.loop.words import UNKNOWN
+from purgatory_udf.loop.world import NONE
+
+
+@rule
+def under_min_isr(key: Any) -> bool:
+    return key.isr_count >= 0 and key.min_isr != UNKNOWN and key.isr_count < key.min_isr
+
+
+@rule
+def node_of(w: World, first: int, who: int) -> int:
+    """The node of a short list that stands for `who`."""
+    node = first
+    while node != NONE and node_at(w, node).who != who:
+        node = node_at(w, node).next
+    return node
+
+
+@rule
+def new_node(w: World, first: int, who: int, value: int) -> int:
+    at = w.nodes
+    w.nodes += 1
+    node = node_at(w, at)
+    node.who, node.value, node.next = who, value, first
+    return at
+
+
+@rule
+def take_watermark(w: World, key: Any, offset: int) -> None:
+    """The high watermark, with the segment and position that it has now."""
+    key.hw = offset
+    key.hw_seg = logs.segment(w, key, offset)
+    key.hw_pos = logs.position(w, key, offset)
+
+
+@rule
+def take_last_stable(w: World, key: Any, offset: int) -> None:
+    key.lso = offset
+    key.lso_seg = logs.segment(w, key, offset)
+    key.lso_pos = logs.position(w, key, offset)
+
+
+@rule
+def advance_watermark(w: World, key: Any) -> bool:
+    """Up to the least log end over the in-sync replicas, where all of these are known.
+
+    From Kafka 3.7 on it stands still while the in-sync set is smaller than `min.insync.replicas`.
+    """
+    if key.isr_count < 0 or key.end == UNKNOWN or under_min_isr(key):
+        return False
+    least = key.end
+    for at in range(key.isr_begin, key.isr_begin + key.isr_count):
+        member = member_at(w, at).replica
+        if member != key.broker:
+            node = node_of(w, key.nodes, member)
+            if node == NONE:
+                return False
+            least = min(least, node_at(w, node).value)
+    if key.hw != UNKNOWN and least <= key.hw:
+        return False
+    take_watermark(w, key, least)
+    return True
+
+
+@rule
+def follower_reached(w: World, key: Any, who: int, offset: int) -> bool:
+    """A follower's log ends at the offset at least; whether that raised the high watermark."""
+    if key.standing != 0:
+        return False
+    node = node_of(w, key.nodes, who)
+    if node == NONE:
+        key.nodes = new_node(w, key.nodes, who, offset)
+    elif node_at(w, node).value < offset:
+        node_at(w, node).value = offset
+    else:
+        # Nothing was moved: the watermark has been looked at since the last time that anything was.
+        return False
+    return advance_watermark(w, key)

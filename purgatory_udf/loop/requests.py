@@ -1,0 +1,176 @@
+"""Requests as they arrive: tried, and put on their keys' lists where they have to wait (see `reference.broker`)."""
+
+from __future__ import annotations
+
+from purgatory_udf.loop import fetch, logs, replica, settling
+from purgatory_udf.loop import purgatory as lists
+from purgatory_udf.loop.checks import check_all, check_fetches
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at
+from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
+from purgatory_udf.loop.world import NONE, OPEN
+
+_CREATE = number(Code.CREATE_TOPICS)
+_AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
+_SOUND, _TIMED_OUT = number(Error.NONE), number(Error.REQUEST_TIMED_OUT)
+_BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
+_BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
+
+# What an append did: nothing, it moved the log end only, or the high watermark with it.
+_NOTHING, _SAME, _INCREASED = 0, 1, 2
+
+
+@rule
+def _arrived(w: World, e: int) -> int:
+    """The event's operation, with a part for each key that it asks."""
+    event = event_at(w, e)
+    o = w.operations
+    w.operations += 1
+    operation = operation_at(w, o)
+    operation.seq, operation.t, operation.least = event.seq, event.t, event.least
+    operation.deadline = event.t // 1000 + max(0, event.delay)
+    operation.code, operation.mode, operation.broker, operation.total = (
+        event.code,
+        event.mode,
+        event.broker,
+        event.total,
+    )
+    operation.first, operation.count, operation.text = w.parts, event.count, event.text
+    operation.apart, operation.state, operation.pending, operation.rule = event.apart, OPEN, 0, 0
+    operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
+    operation.expired, operation.end_t, operation.settled_by, operation.last_place = 0, 0, NONE, NONE
+    operation.purgatory = lists.purgatory_of(w, event.broker, event.code)
+    for number in range(event.count):
+        asked = asked_at(w, event.first + number)
+        part = part_at(w, w.parts + number)
+        part.key, part.operation, part.place, part.epoch = asked.key, o, asked.place, asked.epoch
+        part.offset, part.size, part.throttled = asked.offset, asked.size, asked.throttled
+        part.error, part.settled, part.end_t, part.bytes, part.text = asked.error, 0, event.t, 0, asked.text
+        part.heap, part.told = NONE, 0
+        # A key that a request names twice has it on its list once.
+        key = key_at(w, asked.key)
+        part.again = key.asked == w.event
+        key.asked = w.event
+    w.parts += event.count
+    return o
+
+
+@rule
+def _answer_at_once(w: World, o: int, rule_: int) -> None:
+    lists.end(w, o, rule_, operation_at(w, o).t, NONE)
+
+
+@rule
+def _settled(w: World, o: int) -> None:
+    """Every part has its answer already."""
+    operation = operation_at(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part_at(w, at).settled = 1
+
+
+@rule
+def produce(w: World, e: int) -> None:
+    """Append, answer or wait, and only then check what the appends completed (from Kafka 2.7 on): the produce's own
+    first try already sees its own appends."""
+    o = _arrived(w, e)
+    event, operation = event_at(w, e), operation_at(w, o)
+    changed = 0
+    if event.mode != _INVALID:
+        for at in range(event.first, event.first + event.count):
+            asked = asked_at(w, at)
+            asked.change = _NOTHING
+            if asked.error == _SOUND:
+                key = key_at(w, asked.key)
+                if logs.append(w, key, asked.offset, asked.size):
+                    asked.change = _INCREASED if replica.advance_watermark(w, key) else _SAME
+                    key.told += 1
+                    key.stamped, key.stamp_order, key.stamp_all = w.event, changed, asked.change == _INCREASED
+                    changed += 1
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        part.bytes = part.size
+        part.settled = part.error != _SOUND
+    if event.mode == _INVALID:
+        _settled(w, o)
+        _answer_at_once(w, o, _BY_INVALID_ACKS)
+    elif event.mode == _AT_ONCE:
+        _settled(w, o)
+        _answer_at_once(w, o, _BY_ACKS)
+    elif event.mode != _DELAYED:
+        _answer_at_once(w, o, _BY_APPEND_ERROR if event.total > 0 else _BY_EMPTY)
+    elif event.count > 0:
+        if settling.first_try(w, o):
+            _answer_at_once(w, o, operation.rule)
+        else:
+            settling.wait(w, o)
+    if changed == 0:
+        return
+    order = 0
+    for at in range(event.first, event.first + event.count):
+        asked = asked_at(w, at)
+        if asked.change != _NOTHING:
+            w.checking = order if changed > 1 else NONE
+            order += 1
+            if asked.change == _INCREASED:
+                check_all(w, asked.key, event.t)
+            else:
+                check_fetches(w, asked.key, event.t)
+    w.checking = NONE
+
+
+@rule
+def fetch_messages(w: World, e: int) -> None:
+    """A follower's fetch says how far that follower is, before it is served."""
+    event = event_at(w, e)
+    if event.who >= 0:
+        for at in range(event.first, event.first + event.count):
+            asked = asked_at(w, at)
+            key = key_at(w, asked.key)
+            if replica.follower_reached(w, key, event.who, asked.offset):
+                key.told += 1
+                check_all(w, asked.key, event.t)
+    o = _arrived(w, e)
+    if event.total == 0:
+        _answer_at_once(w, o, _BY_NO_PARTITIONS)
+        return
+    fetch.begin(w, o)
+    if not fetch.first_try(w, o):
+        fetch.wait(w, o)
+
+
+@rule
+def delete_records(w: World, e: int) -> None:
+    """An offset of -1 asks for everything below the high watermark."""
+    o = _arrived(w, e)
+    operation = operation_at(w, o)
+    if operation.total == 0:
+        _answer_at_once(w, o, _BY_EMPTY)
+        return
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        if part.offset == UNKNOWN:
+            part.offset = max(0, key_at(w, part.key).hw)
+    if settling.first_try(w, o):
+        _answer_at_once(w, o, operation.rule)
+    else:
+        settling.wait(w, o)
+
+
+@rule
+def create_topics(w: World, e: int) -> None:
+    o = _arrived(w, e)
+    operation = operation_at(w, o)
+    if operation.total == 0:
+        _answer_at_once(w, o, _BY_EMPTY)
+        return
+    done = settling.first_try(w, o)
+    if event_at(w, e).delay <= 0:
+        for at in range(operation.first, operation.first + operation.count):
+            part = part_at(w, at)
+            if part.settled == 0:
+                part.error, part.settled = _TIMED_OUT, 1
+        _answer_at_once(w, o, _BY_NO_WAIT)
+    elif done:
+        _answer_at_once(w, o, operation.rule)
+    else:
+        settling.wait(w, o)

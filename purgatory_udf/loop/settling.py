@@ -1,0 +1,128 @@
+"""Requests whose parts are settled one by one: produce and delete-records by partition, create-topics by topic.
+
+A pending part is settled, once and for good, by the first of
+
+A) its broker does not lead the partition (any more), does not know it, or its log directory is offline: that error
+B) a watermark has reached what it wants: the high watermark for a produce (no error, or, if meanwhile the in-sync set is
+   smaller than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND); the low one for delete-records; for create-topics
+   the number of the first of the topic's partitions that nobody leads
+
+The operation completes when no part is pending: one part's error does not release the others. What can settle a part
+also checks its key, so no other key's check has to look at it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop import heap
+from purgatory_udf.loop import purgatory as lists
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.replica import under_min_isr
+from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, root_at
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
+from purgatory_udf.loop.world import HEAPS, NONE, SETTLING_OTHERS, SETTLING_PRODUCES
+
+_PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
+_ONLINE, _NOT_LEADER, _OFFLINE = (
+    number(Error.NONE),
+    number(Error.NOT_LEADER_OR_FOLLOWER),
+    number(Error.KAFKA_STORAGE_ERROR),
+)
+_SHORT = number(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+_BY_NOT_LEADER, _BY_OFFLINE, _BY_UNKNOWN = number(Rule.NOT_LEADER), number(Rule.OFFLINE), number(Rule.UNKNOWN_PARTITION)
+_BY_HIGH, _BY_LOW, _BY_LEADERS = number(Rule.HIGH_WATERMARK), number(Rule.LOW_WATERMARK), number(Rule.LEADERS)
+_BY_SHORT = number(Rule.NOT_ENOUGH_REPLICAS)
+_PENDING = number(Rule.TIMEOUT)
+
+
+@rule
+def rule_of_standing(standing: int) -> int:
+    if standing == _NOT_LEADER:
+        return _BY_NOT_LEADER
+    return _BY_OFFLINE if standing == _OFFLINE else _BY_UNKNOWN
+
+
+@rule
+def watermark(key: Any, code: int) -> int:
+    if code == _PRODUCE:
+        return key.hw
+    return key.log_start
+
+
+@rule
+def settle(key: Any, part: Any, code: int, t: int) -> int:
+    """Settle the part if anything does now: the rule, or `TIMEOUT` while it is pending."""
+    if key.standing != _ONLINE:  # Case A
+        part.error, part.settled, part.end_t = key.standing, 1, t
+        return rule_of_standing(key.standing)
+    reached = watermark(key, code)
+    if reached == UNKNOWN or reached < part.offset:
+        return _PENDING
+    part.error, part.settled, part.end_t = _ONLINE, 1, t  # Case B
+    if code == _PRODUCE:
+        if under_min_isr(key):
+            part.error = _SHORT
+            return _BY_SHORT
+        return _BY_HIGH
+    return _BY_LOW if code == _DELETE else _BY_LEADERS
+
+
+@rule
+def first_try(w: World, o: int) -> bool:
+    """On arrival; whether no part is pending."""
+    operation = operation_at(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        if part.settled == 0:
+            rule_ = settle(key_at(w, part.key), part, operation.code, operation.t)
+            if rule_ == _PENDING:
+                operation.pending += 1
+            else:
+                operation.rule = rule_
+    return operation.pending == 0
+
+
+@rule
+def wait(w: World, o: int) -> None:
+    operation = operation_at(w, o)
+    kind = SETTLING_PRODUCES if operation.code == _PRODUCE else SETTLING_OTHERS
+    lists.watch(w, o)
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        if part.settled == 0:
+            heap.push(w, part.key * HEAPS + kind, at, part.offset)
+
+
+@rule
+def _given_up(w: World, at: int, t: int) -> None:
+    """The part is settled now. Its operation's rule is that of the part settled last, in the order of the request."""
+    part = part_at(w, at)
+    heap.remove(w, at)
+    o = part.operation
+    operation = operation_at(w, o)
+    rule_ = settle(key_at(w, part.key), part, operation.code, t)
+    if w.checking < 0 or operation.settled_by != w.event or operation.last_place < part.place:
+        operation.rule = rule_
+        operation.settled_by, operation.last_place = w.event, part.place
+    operation.pending -= 1
+    if operation.pending == 0:
+        lists.end(w, o, operation.rule, t, lists.trigger_of(w, o, at))
+
+
+@rule
+def check(w: World, p: int, k: int, code: int, t: int) -> None:
+    """Something happened to the key: settle what it settles."""
+    key = key_at(w, k)
+    slot = k * HEAPS + (SETTLING_PRODUCES if code == _PRODUCE else SETTLING_OTHERS)
+    if key.standing != _ONLINE:
+        while root_at(w, slot).part != NONE:
+            _given_up(w, root_at(w, slot).part, t)
+    else:
+        reached = watermark(key, code)
+        while (
+            root_at(w, slot).part != NONE and reached != UNKNOWN and part_at(w, root_at(w, slot).part).wants <= reached
+        ):
+            _given_up(w, root_at(w, slot).part, t)
+    if p != NONE:
+        lists.walk(w, p, key, code)

@@ -1,0 +1,308 @@
+"""What a group of keys remembers between calls: its keys' logs, what is open, and the gauges' purgatories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.config import INT32_MAX
+from purgatory_udf.loop.call import Call, no_texts
+from purgatory_udf.loop.links import link
+from purgatory_udf.loop.reaper import STEP_MS
+from purgatory_udf.loop.run import run
+from purgatory_udf.loop.tables import world_of
+from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Acks, Code, parts_of
+from purgatory_udf.loop.world import (
+    BATCH,
+    ENDED,
+    HEAPS,
+    KEY,
+    MEMBER,
+    NODE,
+    NONE,
+    OPERATION,
+    PART,
+    PURGATORY,
+    QUEUED,
+    READING,
+    ROLL,
+    ROOT,
+    TIMER,
+    WHEEL,
+    WHEELS,
+    Records,
+)
+
+
+@dataclass
+class Found:
+    """What a call found: operations that ended, each with its parts, and gauges where they changed."""
+
+    operations: Records
+    parts: Records  # of each operation together, in the operations' order; `first` and `count` say where
+    request_ids: pa.Array  # by `text` of the operations
+    client_ids: pa.Array
+    errors: pa.Array  # by `text` of the parts
+    names: list[str]
+    readings: Records
+    purgatories: Records
+
+
+@dataclass
+class State:
+    names: list[str] = field(default_factory=list)
+    now_ms: int = 0
+    keys: Records = field(default_factory=lambda: np.zeros(0, KEY))
+    batches: Records = field(default_factory=lambda: np.zeros(0, BATCH))
+    rolls: Records = field(default_factory=lambda: np.zeros(0, ROLL))
+    nodes: Records = field(default_factory=lambda: np.zeros(0, NODE))
+    in_sync: Records = field(default_factory=lambda: np.zeros(0, MEMBER))
+    operations: Records = field(default_factory=lambda: np.zeros(0, OPERATION))
+    parts: Records = field(default_factory=lambda: np.zeros(0, PART))
+    purgatories: Records = field(default_factory=lambda: np.zeros(0, PURGATORY))
+    queued: Records = field(default_factory=lambda: np.zeros(0, QUEUED))
+    request_ids: pa.Array = field(default_factory=no_texts)
+    client_ids: pa.Array = field(default_factory=no_texts)
+    errors: pa.Array = field(default_factory=no_texts)
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """The earliest deadline, or a time that never comes."""
+        return int(self.operations["deadline"].min()) if len(self.operations) else FOREVER
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the loop has to know of the run: purge intervals by kind, when the trace began, and how many bytes behind
+    the watermarks a reader can tell apart."""
+
+    intervals: dict[Code, int]
+    began_ms: int
+    retain_bytes: int = INT32_MAX
+
+
+def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
+    """Decide everything that the call decides; the state keeps the rest.
+
+    The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
+    millisecond may follow): what is due by then expires.
+    """
+    mapping = _number(state, call.names)
+    _meet(state, call, limits)
+    tables, world = _world(state, call, mapping)
+    link(world)
+    run(world, len(call), horizon_ms)
+    return _close(state, call, tables, world[0], limits)
+
+
+def _number(state: State, names: list[str]) -> Records:
+    """The keys' places in the state; keys seen for the first time get theirs."""
+    known = {name: place for place, name in enumerate(state.names)}
+    new = [name for name in names if name not in known]
+    if new:
+        state.keys = np.concatenate([state.keys, _unknown(new)])
+        known |= {name: place for place, name in enumerate(new, len(state.names))}
+        state.names = [*state.names, *new]
+    return np.array([known[name] for name in names], dtype=np.int32)
+
+
+def _unknown(names: list[str]) -> Records:
+    """Replicas of which nothing has been said: led, online, every offset unknown; topics without a leader."""
+    keys = np.zeros(len(names), KEY)
+    for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
+        keys[field_] = UNKNOWN
+    keys["nodes"] = keys["lists"] = keys["stamped"] = keys["asked"] = NONE
+    for place, name in enumerate(names):
+        broker = parts_of(name)[0]
+        if broker == ANY_BROKER:
+            keys[place]["broker"], keys[place]["log_start"] = UNKNOWN, 0
+        else:
+            keys[place]["broker"] = int(broker)
+    return keys
+
+
+def _meet(state: State, call: Call, limits: Limits) -> None:
+    """Purgatories that are needed for the first time. Their reapers have been waking since the trace began."""
+    requests = call.events[call.events["code"] <= Code.CREATE_TOPICS]
+    pairs = requests["broker"].astype(np.int64) * 16 + requests["code"]
+    known = {(int(one["broker"]), int(one["code"])) for one in state.purgatories}
+    new = [(int(pair) >> 4, int(pair) & 15) for pair in np.unique(pairs)]
+    new = [pair for pair in new if pair not in known]
+    if not new:
+        return
+    began_ms = limits.began_ms // STEP_MS * STEP_MS
+    added = np.zeros(len(new), PURGATORY)
+    for place, (broker, code) in enumerate(new):
+        added[place]["broker"], added[place]["code"] = broker, code
+        added[place]["interval"] = limits.intervals[Code(code)]
+    added["wheel_ms"] = added["last_wake_ms"] = began_ms
+    added["next_step_ms"] = began_ms + STEP_MS
+    added["next_bucket_ms"] = FOREVER
+    state.purgatories = np.concatenate([state.purgatories, added])
+    state.queued = np.concatenate([state.queued, np.zeros(len(new) * WHEELS, QUEUED)])
+    state.now_ms = max(state.now_ms, began_ms)
+
+
+def _roomy(counts: Records, more: Records, held: Records, begins: Records) -> tuple[Records, Records]:
+    """Rows by key laid out anew, each key's with room for more: the rows, and where each key's begin."""
+    room = counts + more
+    begin = np.cumsum(room) - room
+    rows = np.empty(int(room.sum()), held.dtype)
+    if counts.sum():
+        inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows[np.repeat(begin, counts) + inside] = held[np.repeat(begins, counts) + inside]
+    return rows, begin
+
+
+def _world(state: State, call: Call, mapping: Records) -> tuple[dict[str, Records], Records]:
+    events, asked = call.events, call.asked.copy()
+    if len(asked):
+        asked["key"] = mapping[asked["key"]]
+    asked["who"][asked["more"] >= 0] += len(state.in_sync)
+    asked["text"][asked["text"] >= 0] += len(state.errors)
+    events = events.copy()
+    events["text"] += len(state.request_ids)
+    keys, count = state.keys, len(state.keys)
+
+    code, parents = events["code"], np.repeat(np.arange(len(events)), events["count"])
+    rows = _rows_of(events)
+    parent_code = code[parents]
+    appends = (parent_code == Code.LOG_END) | (
+        (parent_code == Code.PRODUCE) & (asked["error"][rows] == 0) & (events["mode"][parents] < Acks.INVALID)
+    )
+    key = asked["key"][rows]
+    more = np.bincount(key[appends], minlength=count)
+    batches, keys["batch_begin"] = _roomy(keys["batch_count"], more, state.batches, keys["batch_begin"])
+    more = np.bincount(key[parent_code == Code.SEGMENT_ROLL], minlength=count)
+    rolls, keys["roll_begin"] = _roomy(keys["roll_count"], more, state.rolls, keys["roll_begin"])
+
+    requests = code <= Code.CREATE_TOPICS
+    operations = np.empty(len(state.operations) + int(requests.sum()), OPERATION)
+    parts = np.empty(len(state.parts) + int(events["count"][requests].sum()), PART)
+    operations[: len(state.operations)], parts[: len(state.parts)] = state.operations, state.parts
+    telling = (events["mode"][parents] == 0) & (parent_code == Code.FETCH) | np.isin(
+        parent_code, (Code.REPLICA_END, Code.LED, Code.CREATE_TOPICS)
+    )
+    nodes = np.empty(len(state.nodes) + len(state.parts) + int(telling.sum()), NODE)
+    nodes[: len(state.nodes)] = state.nodes
+    roots, wheels = np.empty(count * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
+    roots["part"], wheels["first"] = NONE, NONE
+    tables = {
+        "events": events,
+        "asked": asked,
+        "keys": keys,
+        "batches": batches,
+        "rolls": rolls,
+        "nodes": nodes,
+        "in_sync": np.concatenate([state.in_sync, call.in_sync]),
+        "operations": operations,
+        "parts": parts,
+        "roots": roots,
+        "purgatories": state.purgatories,
+        "queued": state.queued,
+        "wheels": wheels,
+        "readings": np.empty(2 * len(operations) + 2 * len(parts) + 16, READING),
+    }
+    return tables, world_of(
+        tables,
+        now_ms=state.now_ms,
+        operations=len(state.operations),
+        parts=len(state.parts),
+        nodes=len(state.nodes),
+        purgatories=len(state.purgatories),
+        due=NONE,
+        checking=NONE,
+    )
+
+
+def _rows_of(events: Records) -> Records:
+    """Places of what the events ask, event after event."""
+    count = events["count"].astype(np.int64)
+    inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(events["first"].astype(np.int64), count) + inside
+
+
+def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Found:
+    operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
+    ended = operations["state"] == ENDED
+    request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
+    client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
+    errors = pa.concat_arrays([state.errors, call.errors])
+    mine, those = _apart(operations, parts, ended)
+    found = Found(
+        mine, those, request_ids, client_ids, errors, state.names,
+        tables["readings"][: world["readings"]], state.purgatories,
+    )  # fmt: skip
+
+    kept, of_kept = _apart(operations, parts, ~ended)
+    state.request_ids, state.client_ids = (
+        request_ids.take(pa.array(kept["text"])),
+        client_ids.take(pa.array(kept["text"])),
+    )
+    kept["text"] = np.arange(len(kept))
+    named = np.flatnonzero(of_kept["text"] >= 0)
+    state.errors = errors.take(pa.array(of_kept["text"][named]))
+    of_kept["text"][named] = np.arange(len(named))
+    state.operations, state.parts = kept, of_kept
+    state.now_ms = int(world["now_ms"])
+    state.nodes = tables["nodes"][: world["nodes"]].copy()
+    keys = state.keys
+    keys["stamped"] = keys["asked"] = NONE
+    _trim(state, tables, limits.retain_bytes)
+    return found
+
+
+def _apart(operations: Records, parts: Records, which: Records) -> tuple[Records, Records]:
+    """Some operations with their parts, numbered anew."""
+    mine = operations[which]
+    those = parts[_rows_of(mine)]
+    mine["first"] = np.cumsum(mine["count"]) - mine["count"]
+    those["operation"] = np.repeat(np.arange(len(mine)), mine["count"])
+    return mine, those
+
+
+def _rows_by_key(keys: Records, what: str) -> tuple[Records, Records]:
+    """Places of what all keys have, key after key; and whose each is."""
+    counts = keys[f"{what}_count"].astype(np.int64)
+    inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(keys[f"{what}_begin"].astype(np.int64), counts) + inside, np.repeat(np.arange(len(keys)), counts)
+
+
+def _trim(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
+    """Let go of batches that no answer can depend on any more, and of everything else that is not in use.
+
+    A fetch never counts more than its partition maximum, and never more than `fetch.max_bytes`. A batch that lies
+    further than that behind both the high watermark and the last stable offset is merged with its neighbour: a fetch
+    starting there still finds at least its maximum ahead of it. Batches without bytes are merged at once.
+    """
+    keys = state.keys
+    rows, owner = _rows_by_key(keys, "batch")
+    batches = tables["batches"][rows]
+    stable_pos = np.where(keys["lso_own"] == 1, keys["lso_pos"], keys["hw_pos"])
+    bound = np.where(keys["hw"] == UNKNOWN, UNKNOWN, np.minimum(keys["hw_pos"], stable_pos) - retain_bytes)
+    gone = np.zeros(len(batches), dtype=bool)
+    same, following = owner[1:] == owner[:-1], batches["pos"][1:]
+    far = same & (following <= bound[owner[1:]])
+    gone[:-1] = far | (same & (following == batches["pos"][:-1]))
+    reach = np.full(len(keys), UNKNOWN, dtype=np.int64)
+    np.maximum.at(reach, owner[:-1][far], batches["end"][:-1][far])
+    state.batches = batches[~gone]
+    keys["batch_count"] = np.bincount(owner[~gone], minlength=len(keys))
+    keys["batch_begin"] = np.cumsum(keys["batch_count"]) - keys["batch_count"]
+
+    rows, owner = _rows_by_key(keys, "roll")
+    rolls = tables["rolls"][rows]
+    stale = np.zeros(len(rolls), dtype=bool)
+    stale[:-1] = (owner[1:] == owner[:-1]) & (rolls["base"][1:] <= reach[owner[1:]])
+    state.rolls = rolls[~stale]
+    keys["roll_count"] = np.bincount(owner[~stale], minlength=len(keys))
+    keys["roll_begin"] = np.cumsum(keys["roll_count"]) - keys["roll_count"]
+
+    told = keys["isr_count"] >= 0
+    counts = np.where(told, keys["isr_count"], 0)
+    inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    state.in_sync = tables["in_sync"][np.repeat(keys["isr_begin"].astype(np.int64), counts) + inside]
+    keys["isr_begin"] = np.cumsum(counts) - counts

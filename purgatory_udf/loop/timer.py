@@ -1,0 +1,86 @@
+"""A purgatory's timer: Kafka's hierarchical wheels (see `reference.timing_wheel`), in which operations wait for deadlines.
+
+Wheel n has 20 buckets of 20^n ms. A bucket begins with its slot, and puts its operations into finer wheels. The clock of
+all wheels of a timer is the beginning of the bucket that began last, so it may lag behind the time. A bucket whose
+operations have all ended still begins, and wakes the reaper; `queued` has a bit for every bucket that will.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, wheel_at
+from purgatory_udf.loop.words import FOREVER
+from purgatory_udf.loop.world import BUCKETS, NONE, TIMER, WHEELS
+
+
+@rule
+def add(w: World, p: int, o: int) -> bool:
+    """Put the operation into its bucket. False if it is due already, by the wheels' clock, so that it is in none."""
+    purgatory, operation = purgatory_at(w, p), operation_at(w, o)
+    deadline, now = operation.deadline, purgatory.wheel_ms
+    if deadline <= now:
+        return False
+    wheel, tick = 0, 1
+    while deadline >= now // tick * tick + tick * BUCKETS:
+        wheel += 1
+        tick *= BUCKETS
+    slot = deadline // tick
+    bucket = wheel * BUCKETS + slot % BUCKETS
+    first = wheel_at(w, p * TIMER + bucket).first
+    operation.bucket, operation.prev, operation.next = bucket, NONE, first
+    if first != NONE:
+        operation_at(w, first).prev = o
+    wheel_at(w, p * TIMER + bucket).first = o
+    queued_at(w, p * WHEELS + wheel).bits |= 1 << slot % BUCKETS
+    purgatory.next_bucket_ms = min(purgatory.next_bucket_ms, slot * tick)
+    purgatory.delayed += 1
+    return True
+
+
+@rule
+def cancel(w: World, operation: Any) -> None:
+    """Leave the timer at once. The bucket stays queued, even if it is empty now."""
+    if operation.bucket == NONE:
+        return
+    if operation.prev == NONE:
+        wheel_at(w, operation.purgatory * TIMER + operation.bucket).first = operation.next
+    else:
+        operation_at(w, operation.prev).next = operation.next
+    if operation.next != NONE:
+        operation_at(w, operation.next).prev = operation.prev
+    operation.bucket = NONE
+    purgatory_at(w, operation.purgatory).delayed -= 1
+
+
+@rule
+def earliest(w: World, p: int) -> int:
+    """The queued bucket that begins next: its number; NONE if nothing is queued. `next_bucket_ms` is set to that."""
+    purgatory = purgatory_at(w, p)
+    found, begins, tick = NONE, FOREVER, 1
+    for wheel in range(WHEELS):
+        queued = queued_at(w, p * WHEELS + wheel).bits
+        if queued != 0:
+            now = purgatory.wheel_ms // tick
+            for ahead in range(BUCKETS):
+                slot = now + ahead
+                if queued & (1 << slot % BUCKETS):
+                    if slot * tick < begins:
+                        found, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
+                    break
+        tick *= BUCKETS
+    purgatory.next_bucket_ms = begins
+    return found
+
+
+@rule
+def take_bucket(w: World, p: int, bucket: int) -> int:
+    """The bucket begins: the wheels' clock moves to it. Its first operation; the others follow by `next`."""
+    purgatory = purgatory_at(w, p)
+    purgatory.wheel_ms = purgatory.next_bucket_ms
+    wheel = bucket // BUCKETS
+    queued_at(w, p * WHEELS + wheel).bits &= ~(1 << bucket % BUCKETS)
+    first = wheel_at(w, p * TIMER + bucket).first
+    wheel_at(w, p * TIMER + bucket).first = NONE
+    return first
