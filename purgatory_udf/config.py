@@ -80,9 +80,8 @@ class Config(_Section):
     create_topics: CreateTopics = CreateTopics()
     group: Group = Group()
     what_if: tuple[Rule, ...] = ()
-    grouping: Literal["partition", "shard"] = "partition"
+    grouping: Literal["auto", "partition", "shard", "broker"] = "auto"
     grouping_shards: Annotated[int, Field(ge=1, le=4096)] = 16
-    settle_buckets: Annotated[int, Field(ge=1, le=4096)] = 4
     max_disorder_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 0
     max_rejected: Annotated[float, Field(ge=0, le=100)] = 0.0
     max_line_bytes: Annotated[int, Field(ge=1024, le=1 << 30)] = 16 << 20

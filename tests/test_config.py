@@ -53,7 +53,7 @@ def test_the_local_file_says_the_defaults() -> None:
 def test_the_cluster_file_changes_only_how_the_work_is_cut() -> None:
     default = Config().model_dump()
     changed = {key for key, value in load(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
-    assert changed == {"grouping", "grouping_shards", "settle_buckets", "batch_events"}
+    assert changed == {"grouping", "grouping_shards", "batch_events"}
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("what-if-*.yaml")), ids=lambda file: file.stem)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.config import INT32_MAX, Config, fetch_keys
 from purgatory_udf.loop.words import (
     ANY_BROKER,
     CHANGES,
@@ -24,7 +25,6 @@ from purgatory_udf.loop.words import (
     Error,
     Reader,
 )
-from purgatory_udf.config import INT32_MAX, Config, fetch_keys
 from purgatory_udf.scope.columns import Subjects
 
 ROWS = Layout(

@@ -13,8 +13,8 @@ from purgatory_udf.columnar.partition import WALKS
 from purgatory_udf.columnar.replicas import DELETE_CHECK, FETCH_CHECK, PRODUCE_CHECK
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.columnar.topics import TOPIC_CHECK
-from purgatory_udf.loop.words import PURGATORIES, Code
 from purgatory_udf.config import Config
+from purgatory_udf.loop.words import PURGATORIES, Code
 from purgatory_udf.tables import PURGATORY_GAUGES, TIMESTAMP
 
 CHECKS = {

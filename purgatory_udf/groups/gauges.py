@@ -17,10 +17,10 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.columnar.gauges import GAUGES, Lives, readings
-from purgatory_udf.loop.words import Code
 from purgatory_udf.groups.chronicle import Watching
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import KINDS
+from purgatory_udf.loop.words import Code
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}

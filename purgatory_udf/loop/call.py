@@ -33,6 +33,18 @@ class Call:
     def __len__(self) -> int:
         return len(self.events)
 
+    def only(self, which: Records) -> Call:
+        """Some of the events; what they ask, and all names and texts, stay where they are."""
+        return Call(
+            self.names,
+            self.events[which],
+            self.asked,
+            self.in_sync,
+            self.request_ids,
+            self.client_ids,
+            self.errors,
+        )
+
 
 def in_order(events: Records) -> Records:
     """By time, then number; events that come in order are left alone."""

@@ -1,18 +1,22 @@
-"""The loop in one process, without Spark: what the stream does, batch by batch."""
+"""The loop in one process, without Spark: what the stream does, batch by batch, group by group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.loop.call import Call, together
+from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.explode import explode
-from purgatory_udf.loop.outcomes import outcome_tables
+from purgatory_udf.loop.grouping import GroupOf, apart, by_broker, whole
+from purgatory_udf.loop.outcomes import gauge_table, outcome_tables, watch_table
+from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER, Code
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS
+from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
 
 
 def purge_intervals(config: Config) -> dict[Code, int]:
@@ -28,36 +32,87 @@ def purge_intervals(config: Config) -> dict[Code, int]:
 
 @dataclass
 class Engine:
-    """Feed batches of events in time order, then `drain`."""
+    """Feed batches of events in time order, then `drain`. `grouping`: by broker, one group decides everything;
+    otherwise groups decide what is all theirs, and their broker's group behind them the rest."""
 
     config: Config
     began_ms: int = 0
+    grouping: GroupOf = by_broker
+    through_bytes: bool = False
     retain_bytes: int = INT32_MAX
-    state: State = field(default_factory=State)
+    states: dict[str, State] = field(default_factory=dict)
+    behind: dict[str, State] = field(default_factory=dict)
+
+    def feed(self, events: pa.Table) -> list[Found]:
+        """One micro-batch; its last millisecond is the horizon."""
+        horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
+        return list(self._fed(explode(events, self.config), horizon))
+
+    def drain(self) -> list[Found]:
+        """Let the clock run past every deadline."""
+        found = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
+        if self.grouping is not by_broker:
+            found = [decided_here(each) for each in found]
+            found += [decided_apart(self._step(self.behind, group, Call(), FOREVER)) for group in list(self.behind)]
+        return found
+
+    def _fed(self, call: Call, horizon: int) -> Iterator[Found]:
+        if not len(call):
+            return
+        relayed: dict[str, list[Call]] = {}
+        for group, share in apart(call, self.grouping):
+            if self.grouping is by_broker:
+                yield self._step(self.states, group, share, horizon)
+                continue
+            yield decided_here(self._step(self.states, group, undecidable(share), horizon))
+            for broker, part in apart(share, by_broker):
+                relayed.setdefault(broker, []).append(self._carried(part))
+        for broker, parts in relayed.items():
+            yield decided_apart(self._step(self.behind, broker, whole(together(parts)), horizon))
+
+    def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Found:
+        state = states.setdefault(group, State())
+        found = step(state, self._carried(call), horizon, self.limits)
+        if self.through_bytes:
+            states[group] = state_of(state_bytes(state))
+        return found
 
     @property
     def limits(self) -> Limits:
         return Limits(purge_intervals(self.config), self.began_ms, self.retain_bytes)
 
-    def feed(self, events: pa.Table) -> Found:
-        """One micro-batch; its last millisecond is the horizon."""
-        horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
-        return step(self.state, explode(events, self.config), horizon, self.limits)
-
-    def drain(self) -> Found:
-        """Let the clock run past every deadline."""
-        from purgatory_udf.loop.call import Call
-
-        return step(self.state, Call(), FOREVER, self.limits)
+    def _carried(self, call: Call) -> Call:
+        return call_of(call_bytes(call)) if self.through_bytes and len(call) else call
 
 
-def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> tuple[pa.Table, pa.Table]:
-    """Completions and expirations of all batches and the drain."""
-    results = [engine.feed(batch) for batch in batches] + [engine.drain()]
-    tables = [outcome_tables(found, "core", trace_end_us) for found in results]
-    if not tables:
-        return COMPLETIONS.empty_table(), EXPIRATIONS.empty_table()
-    return pa.concat_tables([table[0] for table in tables]), pa.concat_tables([table[1] for table in tables])
+@dataclass
+class Tables:
+    """What a replay has found, as the tables have it."""
+
+    completions: pa.Table
+    expirations: pa.Table
+    watches: pa.Table
+    gauges: pa.Table
+
+    @staticmethod
+    def of(found: Iterable[Found], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
+        tables = [
+            (*outcome_tables(each, run_id, trace_end_us), watch_table(each, run_id), gauge_table(each, run_id))
+            for each in found
+        ]
+        schemas = (COMPLETIONS, EXPIRATIONS, WATCHES, PURGATORY_GAUGES)
+        return Tables(
+            *(
+                pa.concat_tables([schema.empty_table(), *(each[place] for each in tables)])
+                for place, schema in enumerate(schemas)
+            )
+        )
+
+
+def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> Tables:
+    """All batches and the drain."""
+    found = [each for batch in batches for each in engine.feed(batch)] + engine.drain()
+    return Tables.of(found, trace_end_us=trace_end_us)
 
 
 def event_table(events: list[dict[str, object]]) -> pa.Table:

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.config import INT32_MAX, Config, fetch_keys
 from purgatory_udf.loop.call import Call, in_order
 from purgatory_udf.loop.words import ANY_BROKER, CHANGES, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
+from purgatory_udf.scope.columns import Subjects
 
 # What requests list.
 _LISTS = ("partitions", "topics")
@@ -38,14 +39,6 @@ def numbers(column: pa.Array, absent: int = UNKNOWN) -> Records:
     if column.null_count:
         column = pc.fill_null(column, absent)
     return column.to_numpy(zero_copy_only=False)
-
-
-def scaled(recorded: Records, setting: int | str | None) -> Records:
-    if setting is None:
-        return recorded
-    if isinstance(setting, int):
-        return np.full(len(recorded), setting, dtype=np.int64)
-    return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -108,6 +101,11 @@ class _Requests:
     def item(self, name: str, absent: int = UNKNOWN) -> Records:
         return numbers(pc.struct_field(self.items, name), absent)
 
+    def wanted(self, name: str, config: Config, *keys: str) -> Records:
+        """A recorded value of each request, as the what-if settings want it."""
+        subjects = Subjects(self.table, self.items, self.parents)
+        return subjects.asked(self.event(name), config.what_if, keys, config.plain(keys))
+
     def part(self, keys: _Keys, errors: pa.Array | None = None) -> _Part:
         return _Part(self.events, self.asked, keys, self.table.select(["request_id", "client_id"]), errors)
 
@@ -120,7 +118,7 @@ class _Requests:
 def _produces(table: pa.Table, config: Config) -> _Part:
     requests = _Requests(table, "partitions", Code.PRODUCE)
     events, asked, parents = requests.events, requests.asked, requests.parents
-    events["delay"] = scaled(requests.event("timeout_ms"), config.produce.timeout_ms)
+    events["delay"] = requests.wanted("timeout_ms", config, "produce.timeout_ms")
     said = pc.struct_field(requests.items, "error")
     failed = np.flatnonzero(numbers(pc.fill_null(pc.not_equal(said, "NONE"), False)))
     names = None
@@ -142,10 +140,12 @@ def _produces(table: pa.Table, config: Config) -> _Part:
 def _fetches(table: pa.Table, config: Config) -> _Part:
     requests = _Requests(table, "partitions", Code.FETCH)
     events, asked, parents = requests.events, requests.asked, requests.parents
-    events["delay"] = scaled(requests.event("max_wait_ms"), config.fetch.max_wait_ms)
-    most = np.minimum(requests.event("max_bytes", INT32_MAX), config.fetch.max_bytes)
-    events["least"] = np.minimum(scaled(requests.event("min_bytes"), config.fetch.min_bytes), most)
     replica = requests.event("replica_id")
+    events["delay"], least = (
+        np.where(replica >= 0, *(requests.wanted(field, config, *fetch_keys(field, who)) for who in (True, False)))
+        for field in ("max_wait_ms", "min_bytes")
+    )
+    events["least"] = np.minimum(least, np.minimum(requests.event("max_bytes", INT32_MAX), config.fetch.max_bytes))
     committed = numbers(pc.fill_null(pc.equal(table["isolation"], "read_committed"), False))
     events["mode"] = np.where(replica >= 0, Reader.FOLLOWER, np.where(committed, Reader.COMMITTED, Reader.CONSUMER))
     events["who"] = replica
@@ -159,14 +159,14 @@ def _fetches(table: pa.Table, config: Config) -> _Part:
 
 def _deletes(table: pa.Table, config: Config) -> _Part:
     requests = _Requests(table, "partitions", Code.DELETE_RECORDS)
-    requests.events["delay"] = scaled(requests.event("timeout_ms"), config.delete_records.timeout_ms)
+    requests.events["delay"] = requests.wanted("timeout_ms", config, "delete_records.timeout_ms")
     requests.asked["offset"] = requests.item("offset")
     return requests.part(requests.keys())
 
 
 def _creates(table: pa.Table, config: Config) -> _Part:
     requests = _Requests(table, "topics", Code.CREATE_TOPICS)
-    requests.events["delay"] = scaled(requests.event("timeout_ms"), config.create_topics.timeout_ms)
+    requests.events["delay"] = requests.wanted("timeout_ms", config, "create_topics.timeout_ms")
     requests.asked["offset"] = requests.item("partitions")
     return requests.part(_Keys.of(ANY_BROKER, NO_PARTITION, pc.struct_field(requests.items, "topic")))
 

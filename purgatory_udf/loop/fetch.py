@@ -185,7 +185,7 @@ def shake_all(w: World, k: int) -> None:
 
 @rule
 def ripen(w: World, k: int) -> None:
-    """The last stable offset rose, and nobody is told: whom it may complete, the next check of any of their keys tries."""
+    """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
     slot = k * HEAPS + FETCHES + _COMMITTED
     _, _, end_pos = lists.reader_end(key_at(w, k), _COMMITTED)
     while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
@@ -202,7 +202,7 @@ def check(w: World, p: int, k: int, t: int) -> None:
         slot = k * HEAPS + FETCHES + reader
         if root_at(w, slot).part == NONE:
             continue
-        end, end_seg, end_pos = lists.reader_end(key, reader)
+        _, end_seg, end_pos = lists.reader_end(key, reader)
         if end_seg != part_at(w, root_at(w, slot).part).start_seg:
             shake(w, k, reader)
         while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:

@@ -1,4 +1,4 @@
-"""One replica's log: offsets, the batches' positions in bytes, and the segments' bases (see `reference.partition_log`)."""
+"""One replica's log: offsets, the batches' positions, and the segments' bases (see `reference.partition_log`)."""
 
 from __future__ import annotations
 

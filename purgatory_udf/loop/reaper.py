@@ -129,7 +129,7 @@ def advance(w: World, now_ms: int) -> None:
 
 @rule
 def run_out(w: World) -> None:
-    """The trace is over: let the clock run until no operation is open, and what was purged after the last has been read."""
+    """The trace is over: let the clock run until no operation is open and every purge has been read."""
     while w.due != NONE or _next_bucket(w) < FOREVER:
         _move(w, w.now_ms if w.due != NONE else max(w.now_ms, _next_bucket(w)))
     _move(w, w.now_ms + IDLE_MS + 3 * STEP_MS)

@@ -1,4 +1,4 @@
-"""A replica as its broker sees it: watermarks, who leads, who is in sync, how far everybody is (see `reference.partition`)."""
+"""A replica as its broker sees it: watermarks, leader, in-sync set, followers (see `reference.partition`)."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ def _arrived(w: World, e: int) -> int:
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
     operation.expired, operation.end_t, operation.settled_by, operation.last_place = 0, 0, NONE, NONE
     operation.purgatory = lists.purgatory_of(w, event.broker, event.code)
-    for number in range(event.count):
-        asked = asked_at(w, event.first + number)
-        part = part_at(w, w.parts + number)
+    for nth in range(event.count):
+        asked = asked_at(w, event.first + nth)
+        part = part_at(w, w.parts + nth)
         part.key, part.operation, part.place, part.epoch = asked.key, o, asked.place, asked.epoch
         part.offset, part.size, part.throttled = asked.offset, asked.size, asked.throttled
         part.error, part.settled, part.end_t, part.bytes, part.text = asked.error, 0, event.t, 0, asked.text

@@ -3,9 +3,9 @@
 A pending part is settled, once and for good, by the first of
 
 A) its broker does not lead the partition (any more), does not know it, or its log directory is offline: that error
-B) a watermark has reached what it wants: the high watermark for a produce (no error, or, if meanwhile the in-sync set is
-   smaller than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND); the low one for delete-records; for create-topics
-   the number of the first of the topic's partitions that nobody leads
+B) a watermark has reached what it wants: for a produce the high watermark (no error, or, if meanwhile the in-sync set
+   is smaller than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND); for delete-records the low one; for
+   create-topics the number of the first of the topic's partitions that nobody leads
 
 The operation completes when no part is pending: one part's error does not release the others. What can settle a part
 also checks its key, so no other key's check has to look at it.

@@ -1,4 +1,4 @@
-"""How the loop finds its records: a world is one record with the addresses of its tables, and `part_at(w, 7)` is a pointer.
+"""How the loop finds its records: a world is one record with its tables' addresses, and `part_at(w, 7)` a pointer.
 
 To hand a dozen arrays from helper to helper costs more than what most helpers do, in time and, above all, in
 compilation. A record costs one word. Nothing checks an index, so a world is made with room for all that its call can

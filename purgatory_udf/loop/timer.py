@@ -1,8 +1,8 @@
-"""A purgatory's timer: Kafka's hierarchical wheels (see `reference.timing_wheel`), in which operations wait for deadlines.
+"""A purgatory's timer: Kafka's hierarchical wheels (see `reference.timing_wheel`).
 
-Wheel n has 20 buckets of 20^n ms. A bucket begins with its slot, and puts its operations into finer wheels. The clock of
-all wheels of a timer is the beginning of the bucket that began last, so it may lag behind the time. A bucket whose
-operations have all ended still begins, and wakes the reaper; `queued` has a bit for every bucket that will.
+Wheel n has 20 buckets of 20^n ms. A bucket begins with its slot, and puts its operations into finer wheels. The
+clock of all wheels of a timer is the beginning of the bucket that began last, so it may lag behind the time. A bucket
+whose operations have all ended still begins, and wakes the reaper; `queued` has a bit for every bucket that will.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Subjects:
     def matching(self, rule: Rule) -> Array:
         mask = np.ones(len(self), dtype=bool)
         if rule.broker is not None:
-            mask &= pc.equal(pc.fill_null(self._events["broker"], 0), rule.broker).to_numpy()
+            mask &= pc.equal(pc.fill_null(self._events["broker"], 0), rule.broker).to_numpy(zero_copy_only=False)
         if rule.client_id is not None:
             mask &= _fitting(self._events["client_id"], rule.client_id)
         if rule.topic is not None:

@@ -11,24 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from purgatory_udf.columnar.codec import pack
-from purgatory_udf.columnar.explode import Exploded
-from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.columnar.partition import State, step
-from purgatory_udf.columnar.pending import Packet, Pending, packet_of
+from purgatory_udf.loop.call import Call, together
+from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
+from purgatory_udf.loop.grouping import by_broker, whole
+from purgatory_udf.loop.outcomes import Names, gauge_table, outcome_tables, watch_table
+from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
+from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER
-from purgatory_udf.stream.packing import CLOCK, decode, encode, together
+from purgatory_udf.stream.packing import CLOCK, shares
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
-OUTPUT_SCHEMA = "payload BINARY"
-PENDING_SCHEMA = "open BIGINT, state BINARY"
-SETTLED_SCHEMA = "payload BINARY"
+# A call's rows of one table, as an Arrow stream; or, in the table `RELAY`, a share for a group of the next query.
+OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, payload BINARY"
+RELAY = "relay"
+
+_ROWS_A_VALUE = 1 << 17
 
 
 class GroupState(Protocol):
@@ -46,91 +50,110 @@ class GroupState(Protocol):
     def getCurrentWatermarkMs(self) -> int: ...  # noqa: N802
 
 
+class Sees(Enum):
+    """How much of an operation a group sees: all of it, where groups are brokers; a share, where they are partitions or
+    shards; or what such groups have left, for the brokers' groups behind them."""
+
+    ALL = "all"
+    SHARE = "share"
+    REST = "rest"
+
+
 @dataclass(frozen=True)
-class Limits:
+class Plan:
     """What a call needs to know of the run."""
 
-    retain_bytes: int
+    run_id: str
+    limits: Limits
     disorder: bool
+    trace_end_us: int | None
+    sees: Sees = Sees.ALL
 
 
-def keyed(limits: Limits) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+Row = tuple[str, str, int, bytes]
+
+
+def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
     """The function for `applyInPandasWithState`, by group of keys."""
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+        values = [value for frame in frames for value in frame["payload"] if value]
         if key[0] == CLOCK:
             # It tells the time by having come; nothing is kept, so nothing fires.
-            for _ in frames:
-                pass
             return
-        values = [value for frame in frames for value in frame["payload"] if value]
-        packet = _call(values, group, limits)
-        if packet is not None:
-            yield pd.DataFrame({"payload": [packet.to_bytes()]})
+        rows = list(_call(values, group, plan))
+        if rows:
+            yield pd.DataFrame(rows, columns=["table", "group", "time_us", "payload"])
 
     return run
 
 
-def _call(values: list[bytes], group: GroupState, limits: Limits) -> Packet | None:
+def _call(values: list[bytes], group: GroupState, plan: Plan) -> Iterator[Row]:
     watermark = group.getCurrentWatermarkMs()
     state, waiting = State(), []
     if group.exists:
         kept = group.get
-        state = State.from_bytes(bytes(kept[4]))
+        state = state_of(bytes(kept[4]))
         if kept[5]:
-            waiting.append(decode(bytes(kept[5])))
-    arrived = together(waiting + [decode(bytes(value)) for value in values])
-    ready, later = _split(arrived, watermark) if limits.disorder else (arrived, None)
+            waiting.append(call_of(bytes(kept[5])))
+    ready = together(waiting + [call_of(bytes(value)) for value in values])
+    later = None
+    if plan.disorder:
+        ready, later = _split(ready, watermark)
     horizon = watermark
-    if not limits.disorder and len(ready.rows):
-        horizon = max(watermark, int(ready.rows.t.max()) // 1000)
-    found = step(state, ready.keys, ready.rows, horizon, limits.retain_bytes)
+    if not plan.disorder and len(ready):
+        horizon = max(watermark, int(ready.events["t"].max()) // 1000)
+    if plan.sees is Sees.SHARE:
+        found = decided_here(step(state, undecidable(ready), horizon, plan.limits))
+        for name, time_us, share in shares(ready, by_broker):
+            yield RELAY, name, time_us, share
+    elif plan.sees is Sees.REST:
+        found = decided_apart(step(state, whole(ready), horizon, plan.limits))
+    else:
+        found = step(state, ready, horizon, plan.limits)
     _leave(group, state, later, watermark)
-    return packet_of(found, state.keys)
+    yield from _rows(found, plan)
 
 
-def _split(arrived: Exploded, watermark: int) -> tuple[Exploded, Exploded | None]:
-    """What no earlier event can follow any more, and what must wait."""
-    if not len(arrived.rows):
-        return arrived, None
-    now = arrived.rows.t <= watermark * 1000
+def _split(arrived: Call, watermark: int) -> tuple[Call, Call | None]:
+    """What no earlier event can follow any more, and what must wait. Strictly before the watermark, as timers are: so
+    all groups of a batch have let go of the same past."""
+    now = arrived.events["t"] // 1000 < watermark
     if now.all():
         return arrived, None
-    return Exploded(arrived.keys, arrived.rows.take(now)), Exploded(arrived.keys, arrived.rows.take(~now))
+    return arrived.only(now), arrived.only(~now)
 
 
-def _leave(group: GroupState, state: State, later: Exploded | None, watermark: int) -> None:
-    open_, wake = state.open, state.next_deadline()
-    oldest = int(open_.t.min()) // 1000 if len(open_) else None
+def _leave(group: GroupState, state: State, later: Call | None, watermark: int) -> None:
+    open_, wake = state.operations, state.next_deadline_ms
+    oldest = int(open_["t"].min()) // 1000 if len(open_) else None
     deadline = wake if len(open_) else None
     held = None
     if later is not None:
-        held = encode(later)
-        wake = min(wake, int(later.rows.t.min()) // 1000)
-    group.update((len(open_), oldest, deadline, len(state.keys), state.to_bytes(), held))
+        held = call_bytes(later)
+        wake = min(wake, int(later.events["t"].min()) // 1000)
+    group.update((len(state.parts), oldest, deadline, len(state.names), state_bytes(state), held))
     if wake < FOREVER:
         # A timer must lie after the epoch, too.
         group.setTimeoutTimestamp(max(wake, watermark, 1))
 
 
-def settling() -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The function for the second query, by bucket of operations: watches in, whole operations out."""
-
-    def run(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        pending = Pending.from_bytes(bytes(group.get[1])) if group.exists else Pending()
-        values = [bytes(value) for frame in frames for value in frame["payload"]]
-        settled, keys = pending.add([Packet.from_bytes(value) for value in values])
-        waiting = pending.packet.done
-        if len(waiting):
-            group.update((len(np.unique(waiting.op)), pending.to_bytes()))
-        elif group.exists:
-            group.remove()
-        if len(settled.operations):
-            yield pd.DataFrame({"payload": [settled_bytes(settled.operations, settled.watches, keys)]})
-
-    return run
+def _rows(found: Found, plan: Plan) -> Iterator[Row]:
+    """What a call found, as rows of the tables."""
+    if len(found.operations):
+        names = Names(found.names)
+        completions, expirations = outcome_tables(found, plan.run_id, plan.trace_end_us, names)
+        yield from _values("completions", completions)
+        yield from _values("expirations", expirations)
+        yield from _values("watches", watch_table(found, plan.run_id, names))
+    if len(found.readings):
+        yield from _values("purgatory_gauges", gauge_table(found, plan.run_id))
 
 
-def settled_bytes(operations: Frame, watches: Frame, keys: list[str]) -> bytes:
-    names = Frame({"name": np.array(keys, dtype=object)})
-    return pack({"keys": names, "operations": operations, "watches": watches})
+def _values(name: str, table: pa.Table) -> Iterator[Row]:
+    for begin in range(0, len(table), _ROWS_A_VALUE):
+        part = table.slice(begin, _ROWS_A_VALUE)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_table(part)
+        yield name, "", 0, sink.getvalue().to_pybytes()

@@ -13,9 +13,10 @@ from purgatory_udf.config import Config
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import COLUMNS
 from purgatory_udf.groups.tables import SCHEMAS, Tables
+from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.stream import group_adapter
 from purgatory_udf.stream.group_adapter import GroupLimits
-from purgatory_udf.stream.packing import CLOCK, PACKED, group_of
+from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.tables import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -52,8 +53,10 @@ def packer(config: Config) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
 
 
 def _pack(events: pa.Table, config: Config) -> pa.RecordBatch:
+    # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
+    group = group_of("partition" if config.grouping == "partition" else "shard", config.grouping_shards)
     names, times, payloads = [CLOCK], [int(events["time_us"].to_numpy().max())], [b""]
-    for name, requests in Requests.of(events).apart(lambda key: group_of(key, config)):
+    for name, requests in Requests.of(events).apart(lambda key: group(key)):
         names.append(name)
         times.append(int(requests.rows.t.max()))
         payloads.append(requests.to_bytes())

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from purgatory_udf.columnar.partition import State
-from purgatory_udf.loop.words import parts_of
 from purgatory_udf.errors import UserError
+from purgatory_udf.loop.words import parts_of
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.layout import Layout
 

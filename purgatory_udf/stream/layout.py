@@ -17,14 +17,9 @@ class Layout:
         return self.table("_replay")
 
     @property
-    def settling(self) -> str:
-        """Ended watches on their way to the operations query, packed."""
-        return f"{self.machinery}/settling"
-
-    @property
-    def ended(self) -> str:
-        """Settled operations, packed: what the gauges are worked out from."""
-        return f"{self.machinery}/ended"
+    def relay(self) -> str:
+        """Events on their way from groups that see a share of some operations to their brokers' groups, packed."""
+        return f"{self.machinery}/relay"
 
     @property
     def group_packets(self) -> str:

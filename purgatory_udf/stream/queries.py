@@ -1,21 +1,20 @@
-"""The two partition queries: events to watches, watches to operations."""
+"""The partition queries: events to what became of them, by groups of keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from purgatory_udf.columnar.codec import unpack
-from purgatory_udf.columnar.records import outcome_tables, watch_table
-from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import Config
-from purgatory_udf.stream import adapter
-from purgatory_udf.stream.adapter import Limits
-from purgatory_udf.stream.buckets import BUCKETED, splitter
+from purgatory_udf.loop.grouping import GroupOf
+from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import PACKED, packer
 from purgatory_udf.tables import TABLES
@@ -31,103 +30,88 @@ COLUMNS = (
     "leader_epoch", "isr", "min_isr",
 )  # fmt: skip
 
-# Bytes of files of ended watches that a batch of the second query takes: about two hundred thousand operations.
-SETTLED_AT_ONCE = 16 << 20
-
 OUTCOMES = ("completions", "expirations", "watches")
+WRITTEN = (*OUTCOMES, "purgatory_gauges")
 
 
-def packed(events: DataFrame, config: Config) -> DataFrame:
+def packed(events: DataFrame, config: Config, group: GroupOf) -> DataFrame:
     """Events as one value per group and Arrow batch."""
-    return events.select(*COLUMNS).mapInArrow(packer(config), from_arrow_schema(PACKED))
+    return events.select(*COLUMNS).mapInArrow(packer(config, group), from_arrow_schema(PACKED))
 
 
-def watches_query(events: DataFrame, control: DataFrame, config: Config, limits: Limits) -> DataFrame:
-    """Query 1: watcher lists by group of keys; watches as they end, packed."""
-    rows = packed(events, config).unionByName(control.select(*PACKED.names))
+def by_group(packed: DataFrame, control: DataFrame, config: Config, plan: Plan) -> DataFrame:
+    """Watcher lists by group of keys; what became of the operations, packed."""
+    rows = packed.select(*PACKED.names).unionByName(control.select(*PACKED.names))
     return (
         rows.withWatermark("event_time", f"{config.max_disorder_ms + 1} milliseconds")
         .groupBy("group")
-        .applyInPandasWithState(
-            adapter.keyed(limits),
-            adapter.OUTPUT_SCHEMA,
-            adapter.STATE_SCHEMA,
-            "append",
-            GroupStateTimeout.EventTimeTimeout,
-        )
+        .applyInPandasWithState(keyed(plan), OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.EventTimeTimeout)
     )
 
 
-def operations_query(settling: DataFrame, buckets: int) -> DataFrame:
-    """Query 2: ended watches by bucket of operations; whole operations, packed. Counting settles them, not waiting."""
-    return (
-        settling.mapInArrow(splitter(buckets), from_arrow_schema(BUCKETED))
-        .groupBy("bucket")
-        .applyInPandasWithState(
-            adapter.settling(),
-            adapter.SETTLED_SCHEMA,
-            adapter.PENDING_SCHEMA,
-            "append",
-            GroupStateTimeout.NoTimeout,
-        )
-    )
+def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for `mapInArrow`: a table's rows out of their Arrow streams."""
+    for batch in batches:
+        for value in batch.column("payload"):
+            with pa.ipc.open_stream(value.as_buffer()) as stream:
+                yield from stream
 
 
-def rows_of(
-    table: str, run_id: str, trace_end_us: int | None
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` that turns packed operations into one table's rows."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for value in batch.column("payload"):
-                frames = unpack(value.as_py())
-                settled, keys = Settled(frames["operations"], frames["watches"]), list(frames["keys"].name)
-                if table == "watches":
-                    found = watch_table(settled, keys, run_id)
-                else:
-                    found = outcome_tables(settled, keys, run_id, trace_end_us)[table == "expirations"]
-                yield from found.to_batches()
-
-    return run
-
-
-def write_outcomes(
-    layout: Layout, run_id: str, stream_id: str, trace_end_us: int | None, drain: bool
-) -> Callable[[DataFrame, int], None]:
-    """The function for `foreachBatch`: each table once, however often a batch is repeated after a crash.
+@dataclass(frozen=True)
+class Sink:
+    """Where a query's batches go: each table once, however often a batch is repeated after a crash.
 
     What would expire only after the trace's end is written if the run drains, and left open if it does not.
     """
 
-    def run(batch: DataFrame, number: int) -> None:
+    layout: Layout
+    stream_id: str
+    trace_end_us: int | None
+    drain: bool
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """The function for `foreachBatch`."""
         # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
         batch = batch.persist()
         try:
-            if not batch.count():
-                return
-            (
-                batch.write.format("delta")
-                .mode("append")
-                .option("txnAppId", f"{stream_id}/ended")
-                .option("txnVersion", number)
-                .save(layout.ended)
-            )
-            for table in OUTCOMES:
-                rows = batch.mapInArrow(rows_of(table, run_id, trace_end_us), from_arrow_schema(TABLES[table]))
-                if table == "expirations" and not drain:
-                    rows = rows.where("NOT after_end")
-                (
-                    rows.write.format("delta")
-                    .mode("append")
-                    .option("txnAppId", f"{stream_id}/{table}")
-                    .option("txnVersion", number)
-                    .save(layout.table(table))
-                )
+            present = {row.table for row in batch.select("table").collect()}
+            tables = [table for table in (*WRITTEN, RELAY) if table in present]
+            if tables:
+                # Most of a small write is planning and committing, of which one table need not wait for another.
+                with ThreadPoolExecutor(len(tables)) as pool:
+                    list(pool.map(lambda table: self._append(batch, table, number), tables))
         finally:
             batch.unpersist()
 
-    return run
+    def _append(self, batch: DataFrame, table: str, number: int) -> None:
+        mine = batch.where(sf.col("table") == table)
+        if table == RELAY:
+            # One file a batch: whoever reads on never takes half of one.
+            rows = mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
+            path = self.layout.relay
+        else:
+            rows, path = self._rows(mine, table), self.layout.table(table)
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", f"{self.stream_id}/{table}")
+            .option("txnVersion", number)
+            .save(path)
+        )
+
+    def _rows(self, batch: DataFrame, table: str) -> DataFrame:
+        rows = batch.select("payload").mapInArrow(unpacked, from_arrow_schema(TABLES[table]))
+        if self.drain or self.trace_end_us is None:
+            return rows
+        if table == "expirations":
+            return rows.where("NOT after_end")
+        if table == "purgatory_gauges":
+            return rows.where(sf.col("at") <= sf.timestamp_micros(sf.lit(self.trace_end_us)))
+        return rows
+
+
+def to_tables(frame: DataFrame, sink: Sink, checkpoint: str, name: str) -> DataStreamWriter:
+    return frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint).queryName(name)
 
 
 def delta_stream(
@@ -144,11 +128,6 @@ def delta_stream(
     if most_bytes is not None:
         reader = reader.option("maxBytesPerTrigger", f"{most_bytes}b")
     return reader.load(path)
-
-
-def settling_stream(spark: SparkSession, path: str) -> DataFrame:
-    """Ended watches, a bounded share at a time: settling holds a batch of them in memory, however long the trace."""
-    return delta_stream(spark, path, most_bytes=SETTLED_AT_ONCE)
 
 
 def to_delta(frame: DataFrame, path: str, checkpoint: str, name: str) -> DataStreamWriter:

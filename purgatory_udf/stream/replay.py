@@ -9,29 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.errors import UserError
+from purgatory_udf.loop.engine import purge_intervals
+from purgatory_udf.loop.grouping import group_of
+from purgatory_udf.loop.state import Limits
 from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.adapter import Limits
-from purgatory_udf.stream.gauges import write_gauges
+from purgatory_udf.stream.adapter import Plan, Sees
+from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import (
-    OUTCOMES,
-    delta_stream,
-    operations_query,
-    settling_stream,
-    to_delta,
-    watches_query,
-    write_outcomes,
-)
+from purgatory_udf.stream.queries import WRITTEN, Sink, by_group, delta_stream, packed, to_tables
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import staged
 from purgatory_udf.stream.survey import Survey, survey
@@ -39,15 +36,18 @@ from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signa
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logging.getLogger(__name__)
 
 # Settings that change how a replay is carried out, never what it answers.
 _READING = ("max_rejected", "max_line_bytes", "max_unpacked")
-_MACHINERY = ("batch_events", "grouping", "grouping_shards", "settle_buckets", *_READING)
+_MACHINERY = ("batch_events", "grouping", "grouping_shards", *_READING)
 # Of these a checkpoint depends: a run can only go on with what it began with.
-_FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards", "settle_buckets")
+_FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards")
+
+_LOOK_EVERY_SECONDS = 1
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
     # After the run is known: a run that is stopped before its tables are there goes on, too.
-    for name in OUTCOMES:
+    for name in WRITTEN:
         delta.create(spark, layout.table(name), TABLES[name])
     if options.follow:
         return _follow(spark, options, layout, run)
@@ -79,16 +79,15 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if not found.events:
         raise UserError(f"{options.events}: the table holds no event")
     events, files = staged(spark, options.events, layout, found.events, options.config.batch_events)
-    stream = _Stream(spark, options.config, layout, run, found)
+    assert found.first_us is not None and found.last_us is not None
     if found.operations:
-        stream.watches(events, files)
-        stream.run_out_the_clock()
-        stream.watches(events, files)
-        stream.operations()
+        retain = min(found.most_bytes, options.config.fetch.max_bytes)
+        stream = _Stream(spark, options.config, layout, run, found.first_us // 1000, found.last_us, retain)
+        for query in stream.queries(lambda: delta_stream(spark, events, files, delta.began(spark, events))):
+            query.to_end(found)
     groups = replay_groups(spark, options.config, layout, run, found, events, files)
     log.info("working out the gauges")
-    assert found.first_us is not None and found.last_us is not None
-    write_gauges(spark, layout, options.config, run.run_id, found.first_us, found.last_us)
+    close_gauges(spark, layout, options.config, run.run_id, found.first_us, found.last_us)
     counts = _counts(spark, layout, found, groups)
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
@@ -113,11 +112,11 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
         _same_run(known, run_id, asked, options)
         return known
     if options.overwrite:
-        for name in (*OUTCOMES, "purgatory_gauges", "group_transitions", "group_disagreements", "_replay"):
+        for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
             delta.remove(spark, layout.table(name))
         if known:
             runs.forget(spark, layout.table("runs"), known)
-    elif any(delta.exists(spark, layout.table(name)) for name in OUTCOMES):
+    elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     settings = {**options.config.model_dump(), "asked": asked, "stream": uuid.uuid4().hex}
     run = Run(run_id, "replay", trace, settings)
@@ -145,6 +144,8 @@ def _same_run(known: Run, run_id: str, asked: str, options: ReplayOptions) -> No
         )
     now = options.config.model_dump()
     for key in _FIXED_BY_CHECKPOINT:
+        if now[key] == "auto":
+            continue
         if known.status != runs.FINISHED and known.configuration.get(key) != now[key]:
             raise UserError(
                 f"{options.out}: the interrupted run was begun with {key}={known.configuration.get(key)}, "
@@ -152,85 +153,112 @@ def _same_run(known: Run, run_id: str, asked: str, options: ReplayOptions) -> No
             )
 
 
-class _Stream:
-    """The queries of one run."""
+@dataclass(frozen=True)
+class _Query:
+    """One query of a run, and the row that lets its clock run past the end of a finished trace."""
 
-    def __init__(self, spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey) -> None:
-        self.spark, self.config, self.layout, self.run, self.found = spark, config, layout, run, found
-        retain = min(found.most_bytes, config.fetch.max_bytes)
-        self.limits = Limits(retain, config.max_disorder_ms > 0)
-        delta.create(spark, layout.control, PACKED)
-        if not delta.is_table(spark, layout.settling):
-            spark.createDataFrame([], "payload BINARY").write.format("delta").save(layout.settling)
-        if not delta.is_table(spark, layout.ended):
-            spark.createDataFrame([], "payload BINARY").write.format("delta").save(layout.ended)
+    spark: SparkSession
+    name: str
+    control: str
+    writer: Callable[[], DataStreamWriter]
 
-    def watches(self, events: str, files: int) -> None:
-        """Query 1, over all events there are now."""
-        frame = watches_query(
-            delta_stream(self.spark, events, files, delta.began(self.spark, events)),
-            delta_stream(self.spark, self.layout.control),
-            self.config,
-            self.limits,
-        )
-        writer = to_delta(frame, self.layout.settling, self.layout.checkpoint("partitions"), "watches")
-        query = writer.trigger(availableNow=True).start()
-        follow_to_end(query, "replay", self.found)
+    def to_end(self, found: Survey) -> None:
+        """Over all events there are, then once more with the clock run out."""
+        if not self.spark.read.format("delta").load(self.control).head(1):
+            follow_to_end(self.writer().trigger(availableNow=True).start(), self.name, found)
+            assert found.last_us is not None
+            self._run_out_the_clock(found.last_us)
+        follow_to_end(self.writer().trigger(availableNow=True).start(), self.name, found)
 
-    def run_out_the_clock(self) -> None:
+    def _run_out_the_clock(self, last_us: int) -> None:
         """One row of no key, past the last deadline that there can be, so that every timer fires."""
-        if self.spark.read.format("delta").load(self.layout.control).head(1):
-            return
-        assert self.found.last_us is not None
-        end_us = self.found.last_us + (INT32_MAX + 2000) * 1000
         row = self.spark.range(1).select(
             sf.lit(CLOCK).alias("group"),
-            sf.timestamp_micros(sf.lit(end_us)).alias("event_time"),
+            sf.timestamp_micros(sf.lit(last_us + (INT32_MAX + 2000) * 1000)).alias("event_time"),
             sf.lit(b"").alias("payload"),
         )
-        row.write.format("delta").mode("append").save(self.layout.control)
+        row.write.format("delta").mode("append").save(self.control)
 
-    def operations(self) -> None:
-        """Query 2, over all watches there are now."""
-        last = self.found.last_us
-        stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}"
-        settling = settling_stream(self.spark, self.layout.settling)
-        writer = operations_query(settling, self.config.settle_buckets).writeStream.foreachBatch(
-            write_outcomes(self.layout, self.run.run_id, stream_id, last, self.config.drain)
-        )
-        query = (
-            writer.queryName("operations")
-            .option("checkpointLocation", self.layout.checkpoint("operations"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        follow_to_end(query, "settle", None)
+
+class _Stream:
+    """The partition queries of one run: one where groups are brokers; else one for the groups, and one behind them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: Config,
+        layout: Layout,
+        run: Run,
+        began_ms: int,
+        last_us: int | None,
+        retain_bytes: int,
+    ) -> None:
+        self.spark, self.config, self.layout, self.run = spark, config, layout, run
+        self.grouping = str(run.configuration["grouping"])
+        self.last_us = last_us
+        limits = Limits(purge_intervals(config), began_ms, retain_bytes)
+        self.plan = Plan(run.run_id, limits, config.max_disorder_ms > 0, last_us)
+
+    def queries(self, events: Callable[[], DataFrame]) -> list[_Query]:
+        group = group_of(self.grouping, self.config.grouping_shards)
+        sees = Sees.ALL if self.grouping == "broker" else Sees.SHARE
+
+        def arriving() -> DataFrame:
+            return packed(events(), self.config, group)
+
+        first = self._query("replay", "partitions", self.layout.control, arriving, sees)
+        if sees is Sees.ALL:
+            return [first]
+        delta.create(self.spark, self.layout.relay, PACKED)
+
+        def relayed() -> DataFrame:
+            return delta_stream(self.spark, self.layout.relay, since=0)
+
+        control = f"{self.layout.control}_behind"
+        return [first, self._query("brokers", "brokers", control, relayed, Sees.REST)]
+
+    def _query(self, title: str, name: str, control: str, arriving: Callable[[], DataFrame], sees: Sees) -> _Query:
+        delta.create(self.spark, control, PACKED)
+        stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
+        sink = Sink(self.layout, stream_id, self.last_us, self.config.drain)
+
+        def writer() -> DataStreamWriter:
+            plan = replace(self.plan, sees=sees)
+            frame = by_group(arriving(), delta_stream(self.spark, control), self.config, plan)
+            return to_tables(frame, sink, self.layout.checkpoint(name), name)
+
+        return _Query(self.spark, title, control, writer)
 
 
 def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run) -> Run:
-    """Both queries side by side over a table that still grows, until interrupted; nothing is drained."""
+    """All queries side by side over a table that still grows, until interrupted; nothing is drained."""
     nothing = Survey(0, 0, None, None, options.config.fetch.max_bytes)
-    stream = _Stream(spark, options.config, layout, run, nothing)
-    events = delta_stream(spark, options.events, since=delta.began(spark, options.events))
-    frame = watches_query(events, delta_stream(spark, layout.control), stream.config, stream.limits)
-    first = to_delta(frame, layout.settling, layout.checkpoint("partitions"), "watches").start()
-    stream_id = f"{run.run_id}/{run.configuration['stream']}"
-    second = (
-        operations_query(settling_stream(spark, layout.settling), stream.config.settle_buckets)
-        .writeStream.foreachBatch(write_outcomes(layout, run.run_id, stream_id, None, True))
-        .queryName("operations")
-        .option("checkpointLocation", layout.checkpoint("operations"))
-        .start()
-    )
-    others = follow_groups(spark, stream.config, layout, run, events)
     with stopped_by_signal():
+        began_ms = _first_event_ms(spark, options.events)
+        stream = _Stream(spark, options.config, layout, run, began_ms, None, options.config.fetch.max_bytes)
+
+        def events() -> DataFrame:
+            return delta_stream(spark, options.events, since=delta.began(spark, options.events))
+
+        running = [query.writer().start() for query in stream.queries(events)]
+        others = follow_groups(spark, stream.config, layout, run, events())
         try:
-            follow_to_end(first, "replay", nothing, beside=(second, *others))
+            follow_to_end(running[0], "replay", nothing, beside=(*running[1:], *others))
         finally:
             # What others read from stops first.
             coordinators, group_tables = others
-            stop_all((first, coordinators, second, group_tables))
+            stop_all((running[0], coordinators, *running[1:], group_tables))
     return run
+
+
+def _first_event_ms(spark: SparkSession, events: str) -> int:
+    """When the trace begins: gauges are read from there on. Waits for a first event."""
+    while True:
+        first = spark.read.format("delta").load(events).agg(sf.min("time_us")).first()
+        if first is not None and first[0] is not None:
+            return int(first[0]) // 1000
+        log.info("waiting for a first event")
+        time.sleep(_LOOK_EVERY_SECONDS)
 
 
 def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str, Any]) -> dict[str, Any]:

@@ -33,3 +33,16 @@ def survey(events: DataFrame) -> Survey:
     ).first()
     assert row is not None
     return Survey(row.events, row.operations, row["first"], row["last"], row.most or 0)
+
+
+# Up to so many TopicPartitions each is a group by itself, which is the simplest to inspect; a group costs Spark a
+# millisecond or two a batch, so many are better taken by broker.
+_FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
+
+
+def grouping_for(events: DataFrame) -> str:
+    """What `grouping: auto` chooses for a trace."""
+    if len(events.select("seq").head(_FEW_EVENTS + 1)) > _FEW_EVENTS:
+        return "broker"
+    named = events.select(sf.explode("partitions").alias("one")).select("one.topic", "one.partition")
+    return "partition" if len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS else "broker"

@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from purgatory_udf.stream.buckets import split
 
 from purgatory_udf.columnar.codec import unpack
-from purgatory_udf.columnar.engine import event_table
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.columnar.pending import Packet
 from purgatory_udf.columnar.records import outcome_tables
 from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.loop.engine import event_table
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.stream.adapter import Limits, keyed, settling
-from purgatory_udf.stream.buckets import split
 from purgatory_udf.stream.packing import CLOCK, packer
 from tests import trace_strategies
 from tests.columnar.test_core_against_reference import Event, reference

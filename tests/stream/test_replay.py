@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.columnar.engine import event_table
 from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import load
+from purgatory_udf.loop.engine import event_table
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream import delta, queries
+from purgatory_udf.stream import delta, runs
 from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.runs import Run
@@ -74,6 +74,7 @@ def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
     out = tmp_path_factory.mktemp("killed")
     command = [sys.executable, "-m", "jobs.replay", "--events", events, "--out", str(out), "--batch-events", "200"]
+    command += ["--set", "grouping=partition"]
     root = Path(__file__).resolve().parents[2]
     # A group of its own, so that the JVM dies with it; what it says comes line by line.
     with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -91,11 +92,10 @@ def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables]:
     """What that replay answers when it is run again; it settles a few files at a time."""
-    assert not delta.is_table(spark, str(killed / "purgatory_gauges")), "it had not come to the end"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queries, "SETTLED_AT_ONCE", 20_000)
-        run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=200"])))
-    assert Path(Layout(str(killed)).checkpoint("operations"), "commits", "1").exists(), "settled in several batches"
+    stopped = runs.load(spark, str(killed / "runs"), "replay")
+    assert stopped is not None and stopped.status != runs.FINISHED, "it had not come to the end"
+    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=200", "grouping=partition"])))
+    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
     return run, _rows(spark, killed)
 
 

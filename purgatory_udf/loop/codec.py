@@ -1,0 +1,178 @@
+"""A state, or a call, as one value: what Spark keeps in its state store and sends between its stages.
+
+Records are written as they lie in memory. What is kept is packed byte by byte across records (all first bytes, then all
+second bytes, …) and compressed, for neighbouring records differ in few of their bytes; what only travels is not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.state import State
+from purgatory_udf.loop.world import (
+    ASKED,
+    BATCH,
+    EVENT,
+    KEY,
+    MEMBER,
+    NODE,
+    OPERATION,
+    PART,
+    PURGATORY,
+    QUEUED,
+    ROLL,
+    Records,
+)
+
+# Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
+VERSION = 3
+
+_MAGIC = b"PRst"
+_HEAD = struct.Struct("<4sHBxQ")
+_SECTION = struct.Struct("<QQ")
+_PLAIN, _PACKED = 0, 1
+_WORTH_PACKING = 1 << 12
+_ZSTD = pa.Codec("zstd", compression_level=1)
+
+_STATE = {
+    "keys": KEY,
+    "batches": BATCH,
+    "rolls": ROLL,
+    "nodes": NODE,
+    "in_sync": MEMBER,
+    "operations": OPERATION,
+    "parts": PART,
+    "purgatories": PURGATORY,
+    "queued": QUEUED,
+}
+_CALL = {"events": EVENT, "asked": ASKED, "in_sync": MEMBER}
+
+Value = TypeVar("Value", State, Call)
+
+
+def state_bytes(state: State) -> bytes:
+    sections = [_records(getattr(state, name), True) for name in _STATE]
+    sections += [np.int64(state.now_ms).tobytes(), *_texts(pa.array(state.names, pa.string()))]
+    for column in (state.request_ids, state.client_ids, state.errors):
+        sections += _texts(column)
+    return _sealed(sections, keep=True)
+
+
+def state_of(value: bytes) -> State:
+    sections = _opened(value)
+    records = {name: _records_of(next(sections), kind, True) for name, kind in _STATE.items()}
+    now_ms = int(np.frombuffer(next(sections), np.int64)[0])
+    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
+    return State(
+        names=names.to_pylist(),
+        now_ms=now_ms,
+        request_ids=request_ids,
+        client_ids=client_ids,
+        errors=errors,
+        **records,
+    )
+
+
+def call_bytes(call: Call) -> bytes:
+    sections = [_records(getattr(call, name), False) for name in _CALL]
+    for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
+        sections += _texts(column)
+    return _sealed(sections, keep=False)
+
+
+def call_of(value: bytes) -> Call:
+    sections = _opened(value)
+    records = {name: _records_of(next(sections), kind, False) for name, kind in _CALL.items()}
+    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
+    return Call(names=names.to_pylist(), request_ids=request_ids, client_ids=client_ids, errors=errors, **records)
+
+
+def _sealed(sections: list[bytes], keep: bool) -> bytes:
+    body = b"".join(part for section in sections for part in (_SECTION.pack(len(section), 0), section))
+    if not keep or len(body) < _WORTH_PACKING:
+        return _HEAD.pack(_MAGIC, VERSION, _PLAIN, len(body)) + body
+    return _HEAD.pack(_MAGIC, VERSION, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)
+
+
+class _opened:  # noqa: N801
+    """The sections of a value, one after the other; a value of another version is refused."""
+
+    def __init__(self, value: bytes) -> None:
+        if len(value) < _HEAD.size:
+            raise UserError("state: too short to be a watcher list of this product")
+        magic, version, packed, size = _HEAD.unpack_from(value)
+        if magic != _MAGIC:
+            raise UserError("state: not a watcher list of this product")
+        if version != VERSION:
+            raise UserError(
+                f"state: written in format {version}, this version reads format {VERSION}: "
+                "finish the run with the version that began it, or start it anew with --overwrite"
+            )
+        body = memoryview(value)[_HEAD.size :]
+        self._body = memoryview(_ZSTD.decompress(body, decompressed_size=size, asbytes=True)) if packed else body
+        self._at = 0
+
+    def __iter__(self) -> _opened:
+        return self
+
+    def __next__(self) -> memoryview:
+        length, _ = _SECTION.unpack_from(self._body, self._at)
+        begin = self._at + _SECTION.size
+        self._at = begin + length
+        return self._body[begin : self._at]
+
+
+def _records(rows: Records, across: bool) -> bytes:
+    raw = np.ascontiguousarray(rows)
+    if not across or not len(raw):
+        return raw.tobytes()
+    return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
+
+
+def _records_of(section: memoryview, kind: np.dtype[np.void], across: bool) -> Records:
+    """A copy that may be written to."""
+    if not across or not len(section):
+        return np.frombuffer(section, kind).copy()
+    packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
+    return packed.T.copy().view(kind).reshape(-1)
+
+
+def _texts(column: pa.Array) -> list[bytes]:
+    """Which are told, how long each is, and all of them in one."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    told = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else np.zeros(0, np.uint8)
+    large = column.fill_null("").cast(pa.large_string())
+    _, offsets, data = large.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(large) + 1, large.offset * 8)
+    text = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None and len(large) else b""
+    return [told.tobytes(), np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
+
+
+def _next_texts(sections: _opened) -> pa.Array:
+    return _texts_of(next(sections), next(sections), next(sections))
+
+
+def _texts_of(told: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
+    sizes = np.frombuffer(lengths, np.uint32)
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    column = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)))
+    column = column.cast(pa.string())
+    if not len(told):
+        return column
+    valid = np.unpackbits(np.frombuffer(told, np.uint8), count=len(sizes)).astype(bool)
+    return pc.if_else(pa.array(valid), column, pa.scalar(None, pa.string()))
+
+
+def fields(kinds: Mapping[str, np.dtype[np.void]] | None = None) -> str:
+    """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
+    return "; ".join(f"{name}: {kind.descr}" for name, kind in (kinds or {**_STATE, **_CALL}).items())

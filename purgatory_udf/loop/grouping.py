@@ -1,0 +1,137 @@
+"""Which group of keys a key belongs to, and a call taken apart into those of its groups.
+
+An operation whose keys lie in several groups is *apart*: none of these groups sees enough of it to decide it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, parts_of
+from purgatory_udf.loop.world import Records
+
+GroupOf = Callable[[str], str]
+
+
+def by_partition(key: str) -> str:
+    return key
+
+
+def by_broker(key: str) -> str:
+    """All keys of a broker; topics, of which all brokers know the same, are a group of their own."""
+    broker = parts_of(key)[0]
+    return "topics" if broker == ANY_BROKER else f"broker-{broker}"
+
+
+def by_shard(shards: int) -> GroupOf:
+    def group(key: str) -> str:
+        return f"shard-{zlib.crc32(key.encode('utf-8')) % shards}"
+
+    return group
+
+
+def group_of(grouping: str, shards: int) -> GroupOf:
+    return {"partition": by_partition, "broker": by_broker}.get(grouping) or by_shard(shards)
+
+
+def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
+    """The call of each group, with the events that touch a key of it."""
+    numbers: dict[str, int] = {}
+    of_key = np.array([numbers.setdefault(group(name), len(numbers)) for name in call.names], dtype=np.int64)
+    events = call.events
+    homeless = np.flatnonzero(events["count"] == 0)
+    home = np.zeros(len(events), dtype=np.int64)
+    for event in homeless:
+        name = group(f"{events['broker'][event]}/{NO_PARTITION}/")
+        home[event] = numbers.setdefault(name, len(numbers))
+    if len(numbers) == 1:
+        yield next(iter(numbers)), call
+        return
+    rows, parents = _rows(events)
+    asked = call.asked[rows]
+    belongs = of_key[asked["key"]]
+    # All pairs of a group and an event, in order; and the rows of each.
+    order = np.lexsort((parents, belongs))
+    pair = belongs[order] * len(events) + parents[order]
+    begins = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else np.zeros(0, np.int64)
+    groups = np.append(pair[begins] // len(events), home[homeless]) if len(events) else home
+    whose = np.append(pair[begins] % len(events), homeless) if len(events) else homeless
+    counts = np.append(np.diff(np.append(begins, len(pair))), np.zeros(len(homeless), np.int64))
+    first = np.append(begins, np.zeros(len(homeless), np.int64))
+    by_group = np.lexsort((whose, groups))
+    groups, whose, counts, first = groups[by_group], whose[by_group], counts[by_group], first[by_group]
+    several = np.bincount(whose, minlength=len(events)) > 1
+    asked = asked[order]
+    names = list(numbers)
+    borders = np.searchsorted(groups, np.arange(len(names) + 1))
+    rows_begin = np.searchsorted(belongs[order], np.arange(len(names) + 1))
+    for number, name in enumerate(names):
+        low, high = borders[number], borders[number + 1]
+        if low == high:
+            continue
+        mine = events[whose[low:high]]
+        mine["apart"] |= several[whose[low:high]] & (mine["total"] > 0)
+        mine["count"] = counts[low:high]
+        mine["first"] = np.where(mine["count"] > 0, first[low:high] - rows_begin[number], 0)
+        yield name, _with_own_names(call, mine, asked[rows_begin[number] : rows_begin[number + 1]].copy())
+
+
+def _rows(events: Records) -> tuple[Records, Records]:
+    """Places of what the events ask, event after event, and whose each is."""
+    count = events["count"].astype(np.int64)
+    parents = np.repeat(np.arange(len(events)), count)
+    inside = np.arange(len(parents)) - np.repeat(np.cumsum(count) - count, count)
+    return events["first"].astype(np.int64)[parents] + inside, parents
+
+
+def _with_own_names(call: Call, events: Records, asked: Records) -> Call:
+    """Only the keys and texts that these events know of."""
+    used, asked["key"] = np.unique(asked["key"], return_inverse=True)
+    requests = np.flatnonzero(events["code"] <= Code.CREATE_TOPICS)
+    texts = events["text"][requests]
+    events["text"] = 0
+    events["text"][requests] = np.arange(len(requests))
+    named = np.flatnonzero(asked["text"] >= 0)
+    errors = call.errors.take(pa.array(asked["text"][named])) if len(named) else call.errors[:0]
+    asked["text"][named] = np.arange(len(named))
+    tells = np.flatnonzero(asked["more"] >= 0)
+    in_sync = call.in_sync[:0]
+    if len(tells):
+        counts = asked["more"][tells].astype(np.int64)
+        inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        in_sync = call.in_sync[np.repeat(asked["who"][tells].astype(np.int64), counts) + inside]
+        asked["who"][tells] = np.cumsum(counts) - counts
+    return Call(
+        [call.names[key] for key in used],
+        events,
+        asked,
+        in_sync,
+        call.request_ids.take(pa.array(texts)),
+        call.client_ids.take(pa.array(texts)),
+        errors,
+    )
+
+
+def whole(call: Call) -> Call:
+    """Requests that came in pieces, one for each group that had a share of their keys, are one again."""
+    events = call.events
+    pieces = (events["apart"] > 0) & (events["total"] > 0)
+    if not pieces.any():
+        return call
+    same = np.zeros(len(events), dtype=bool)
+    same[1:] = pieces[1:] & pieces[:-1]
+    for name in ("t", "seq"):
+        same[1:] &= events[name][1:] == events[name][:-1]
+    rows, parents = _rows(events)
+    number = np.cumsum(~same) - 1
+    asked = call.asked[rows]
+    order = np.lexsort((asked["place"], number[parents]))
+    merged = events[~same]
+    merged["count"] = np.bincount(number[parents], minlength=len(merged))
+    merged["first"] = np.cumsum(merged["count"]) - merged["count"]
+    return Call(call.names, merged, asked[order], call.in_sync, call.request_ids, call.client_ids, call.errors)

@@ -1,0 +1,50 @@
+"""Groups of keys by whichever grouping, in one process: what the stream's queries do, batch by batch.
+
+By broker, one group sees all there is of an operation. By TopicPartition or shard, a group decides the operations whose
+keys are all its own; its events go on to the broker's group, which decides the others, and reads the gauges of all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.state import Found
+from purgatory_udf.loop.words import FOREVER, Code
+
+
+def undecidable(call: Call) -> Call:
+    """For a group that sees only a share of some operations: such a fetch never has enough bytes there."""
+    apart = (call.events["apart"] > 0) & (call.events["code"] == Code.FETCH)
+    if not apart.any():
+        return call
+    events = call.events.copy()
+    events["least"][apart] = FOREVER
+    return Call(call.names, events, call.asked, call.in_sync, call.request_ids, call.client_ids, call.errors)
+
+
+def decided_here(found: Found) -> Found:
+    """Of a group by TopicPartition or shard: the operations that it has seen whole."""
+    return _some(found, found.operations["apart"] == 0, readings=False)
+
+
+def decided_apart(found: Found) -> Found:
+    """Of the broker's group behind such groups: those that none of them has, and all gauges."""
+    return _some(found, found.operations["apart"] > 0, readings=True)
+
+
+def _some(found: Found, which: np.ndarray, readings: bool) -> Found:
+    operations = found.operations[which]
+    parts = found.parts[np.repeat(which, found.operations["count"])]
+    operations["first"] = np.cumsum(operations["count"]) - operations["count"]
+    parts["operation"] = np.repeat(np.arange(len(operations)), operations["count"])
+    return Found(
+        operations,
+        parts,
+        found.request_ids,
+        found.client_ids,
+        found.errors,
+        found.names,
+        found.readings if readings else found.readings[:0],
+        found.purgatories,
+    )
