@@ -1,4 +1,4 @@
-"""The columnar core in one process, without Spark, against the event-by-event reference; and how both grow.
+"""The loop in one process, without Spark, against the event-by-event reference; and how both grow.
 
     python -m benchmarks.core
 
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from benchmarks.partition_trace import Shape, partition_trace
-from purgatory_udf.columnar.engine import Engine
-from purgatory_udf.columnar.engine import replay as columnar
 from purgatory_udf.config import Config
+from purgatory_udf.loop.engine import Engine
+from purgatory_udf.loop.engine import replay as by_loop
 from purgatory_udf.reference.replay import replay as by_event
 
 BATCH = 50_000
@@ -63,7 +63,7 @@ def _growth(name: str, small: Shape, large: Shape, runs: int) -> None:
 
 def _core(trace: pa.Table) -> None:
     batches = [trace.slice(at, BATCH) for at in range(0, len(trace), BATCH)]
-    columnar(batches, Engine(Config()))
+    by_loop(batches, Engine(Config()))
 
 
 def side_by_side(

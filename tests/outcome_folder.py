@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from purgatory_udf.columnar.engine import Engine, event_table
-from purgatory_udf.columnar.records import outcome_tables, watch_table
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
+from purgatory_udf.loop.engine import Engine, Tables, event_table
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
@@ -73,14 +72,13 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
     table = event_table([_typed(event) for event in events])
     last_us = max(event["time_us"] for event in events)
     engine = Engine(config)
-    settled = engine.feed(table) + (engine.drain() if config.drain else [])
-    ends = [outcome_tables(*each, RUN_ID, last_us) for each in settled]
+    found = Tables.of(engine.feed(table) + (engine.drain() if config.drain else []), RUN_ID, last_us)
     groups = [outcome for outcome in replayed.outcomes if outcome.kind in GROUP_KINDS]
     tables = {
         "events": table,
-        "completions": pa.concat_tables([*(each[0] for each in ends), _ends(groups, False, last_us)]),
-        "expirations": pa.concat_tables([*(each[1] for each in ends), _ends(groups, True, last_us)]),
-        "watches": pa.concat_tables([watch_table(*each, RUN_ID) for each in settled]),
+        "completions": pa.concat_tables([found.completions, _ends(groups, False, last_us)]),
+        "expirations": pa.concat_tables([found.expirations, _ends(groups, True, last_us)]),
+        "watches": found.watches,
     }
     gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
     tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 # One machine's compiled loop must run on the others of a cluster.
 os.environ.setdefault("NUMBA_CPU_NAME", "generic")
@@ -19,16 +19,14 @@ import numpy as np
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # A constant of the loop. numba compiles a helper anew for each Python integer that it is called with, and this is none.
-number = np.int64
+number = cast("Callable[[int], int]", np.int64)
 
 
 def rule(function: Function) -> Function:
     """A helper of the loop."""
-    compiled: Function = numba.njit(function)
-    return compiled
+    return cast("Function", numba.njit(function))
 
 
 def entry(function: Function) -> Function:
     """What Python calls."""
-    compiled: Function = numba.njit(cache=True, nogil=True)(function)
-    return compiled
+    return cast("Function", numba.njit(cache=True, nogil=True)(function))

@@ -8,8 +8,9 @@ bring about (`state`), and uncompiled every access is checked.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -34,9 +35,14 @@ def world_of(tables: dict[str, Records], **scalars: int) -> Records:
     return world
 
 
+def _place(field: str) -> int:
+    assert WORLD.fields is not None
+    return WORLD.fields[field][1]
+
+
 def _compiled(name: str) -> Access:
     dtype = TABLES[name]
-    record, where = numba.from_dtype(dtype), WORLD.fields[f"{name}_address"][1]
+    record, where = numba.from_dtype(dtype), _place(f"{name}_address")
     long, byte = ir.IntType(64), ir.IntType(8)
 
     def at(typing: Any, w: Any, index: Any) -> Any:
@@ -55,8 +61,7 @@ def _compiled(name: str) -> Access:
             return None
         return record(w, index), code
 
-    access: Access = intrinsic(at)
-    return access
+    return cast("Access", intrinsic(at))
 
 
 def _plain(name: str) -> Access:
@@ -65,13 +70,13 @@ def _plain(name: str) -> Access:
     def at(w: World, index: int) -> Any:
         assert 0 <= index < w[f"{name}_room"], f"{name}: {index} of {w[f'{name}_room']}"
         address = int(w[f"{name}_address"]) + int(index) * dtype.itemsize
-        raw = (ctypes.c_char * dtype.itemsize).from_address(address)
+        raw: Any = (ctypes.c_char * dtype.itemsize).from_address(address)
         return np.frombuffer(raw, dtype).view(np.recarray)[0]
 
     return at
 
 
-_access = _plain if numba.config.DISABLE_JIT else _compiled
+_access = _plain if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" else _compiled
 
 event_at = _access("events")
 asked_at = _access("asked")

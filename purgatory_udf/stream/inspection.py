@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from purgatory_udf.columnar.partition import State
 from purgatory_udf.errors import UserError
+from purgatory_udf.loop.codec import state_of
+from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import parts_of
 from purgatory_udf.stream import delta
 from purgatory_udf.stream.layout import Layout
@@ -71,19 +72,21 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for value, waiting in zip(frame["state"], frame["waiting"], strict=True):
             size = len(value) + (len(waiting) if waiting is not None else 0)
-            yield _listed(State.from_bytes(bytes(value)), size)
+            yield _listed(state_of(bytes(value)), size)
 
 
 def _listed(state: State, size: int) -> pd.DataFrame:
     """A group's bytes are shared out over its keys, evenly but for the open watches that each holds."""
-    count = np.bincount(state.open.key, minlength=len(state.keys))
+    waiting = state.parts[(state.parts["settled"] == 0) & (state.parts["again"] == 0)]
+    operations = state.operations[waiting["operation"]]
+    count = np.bincount(waiting["key"], minlength=len(state.names))
     weight = (count + 1) / (count + 1).sum()
     rows = []
-    for number, name in enumerate(state.keys):
-        mine = state.open.take(state.open.key == number)
+    for number, name in enumerate(state.names):
+        mine = operations[waiting["key"] == number]
         broker, partition, topic = parts_of(name)
-        oldest = int(mine.t.min()) // 1000 if len(mine) else None
-        due = int(mine.deadline.min()) if len(mine) else None
+        oldest = int(mine["t"].min()) // 1000 if len(mine) else None
+        due = int(mine["deadline"].min()) if len(mine) else None
         rows.append((f"broker {broker}: {topic}-{partition}", len(mine), oldest, due, round(size * weight[number])))
     table = pd.DataFrame(rows, columns=["key", "open", "oldest_ms", "next_deadline_ms", "bytes"])
     return table.astype({"oldest_ms": "Int64", "next_deadline_ms": "Int64"})

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.columnar.engine import Engine, event_table, replay
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
+from purgatory_udf.loop.engine import Engine, event_table, replay
 from tests.docs import pages
 
 PAGE = pages.text("docs/architecture.md")
@@ -31,7 +31,7 @@ def _shown(value: Any) -> str:
 def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_bytes().splitlines()
     events = [{**(read_line(line) or {}), "seq": seq} for seq, line in enumerate(lines)]
-    _, expirations = replay([event_table(events)], Engine(Config()), events[-1]["time_us"])
+    expirations = replay([event_table(events)], Engine(Config()), events[-1]["time_us"]).expirations
     (row,) = expirations.drop_columns(["run_id"]).to_pylist()
     (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("column", "value"))
     assert [(each["column"].strip("`"), each["value"]) for each in shown.rows] == [
@@ -78,7 +78,7 @@ def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
 
 
 def test_rules_import_no_spark() -> None:
-    rules = [PACKAGE / name for name in ("contract", "reference", "columnar", "groups")]
+    rules = [PACKAGE / name for name in ("contract", "reference", "loop", "columnar", "groups")]
     files = [file for folder in rules for file in folder.rglob("*.py")]
     assert len(files) > 50
     assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.groups.tables import SCHEMAS, Tables
 from purgatory_udf.outcomes import Outcome, Transition
@@ -22,6 +21,7 @@ from purgatory_udf.tables import EVENTS
 from tests.group_strategies import GroupTraffic, group_traffic
 from tests.group_timeline import GroupTimeline, operation_line
 from tests.groups.batches import Event, reference_of
+from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
 
 _SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from purgatory_udf.loop.words import PURGATORIES
 from purgatory_udf.config import Config
 from purgatory_udf.groups.gauges import by_purgatory, group_gauges
+from purgatory_udf.loop.words import PURGATORIES
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import replay

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.tables import Tables
@@ -27,6 +26,7 @@ from purgatory_udf.stream.staging import write_in_time_order
 from purgatory_udf.stream.survey import Survey, survey
 from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 from tests.groups.cells import Event, every_cell
+from tests.outcome_rows import outcomes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.groups_trace import groups_trace
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import INT32_MAX, Config, load
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK
+from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
 
 Rows = list[tuple[Any, int, bytes]]

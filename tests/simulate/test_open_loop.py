@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.columnar.engine import Engine
-from purgatory_udf.columnar.engine import replay as columnar_replay
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
 from purgatory_udf.errors import UserError
+from purgatory_udf.loop.engine import Engine
+from purgatory_udf.loop.engine import replay as loop_replay
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.open_loop.arrivals import arrivals, totals
 from purgatory_udf.simulate.open_loop.rows import slice_rows
 from purgatory_udf.simulate.open_loop.workload import Workload
+from tests.outcome_rows import outcomes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,8 @@ def test_no_share_no_such_requests() -> None:
 def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
     tables = _slices(SMALL)
     truth = [one for one in replay(_events(tables), Config()).outcomes if one.kind not in OPERATIONS_OF_GROUPS]
-    core = outcomes_of(*columnar_replay(tables, Engine(Config())))
+    found = loop_replay(tables, Engine(Config()))
+    core = outcomes_of(found.completions, found.expirations)
     kept = (one if one.expired else replace(one, fetcher=None) for one in truth)
     assert core == sorted(kept, key=lambda one: one.operation_id)
     ends = Counter((one.kind, one.completed_by) for one in truth)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from purgatory_udf.columnar.engine import Engine, event_table
-from purgatory_udf.columnar.engine import replay as columnar_replay
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
+from purgatory_udf.loop.engine import Engine, event_table
+from purgatory_udf.loop.engine import replay as loop_replay
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.load import home, load, names
+from tests.outcome_rows import outcomes_of
 from tests.simulate.played import SMALL, ended, played, second
 
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
@@ -31,13 +31,14 @@ def test_the_nine_scenarios_are_there_and_each_has_its_sentence() -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_replay_of_the_events_is_the_truth(name: str) -> None:
-    """Groups by the reference, all else by the columnar core; the whole stream is for `--check`."""
+    """Groups by the reference, all else by the loop; the whole stream is for `--check`."""
     simulated = played(name)
     replayed = replay(simulated.events, Config())
     assert replayed.outcomes == simulated.truth.outcomes
     assert replayed.transitions == simulated.truth.transitions
     assert (replayed.open, simulated.truth.open) == ([], [])
-    core = outcomes_of(*columnar_replay([event_table(simulated.events)], Engine(Config())))
+    found = loop_replay([event_table(simulated.events)], Engine(Config()))
+    core = outcomes_of(found.completions, found.expirations)
     assert core == _as_in_tables(simulated.truth.outcomes)
 
 

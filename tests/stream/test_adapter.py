@@ -2,65 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from purgatory_udf.stream.buckets import split
 
-from purgatory_udf.columnar.codec import unpack
-from purgatory_udf.columnar.outcome_rows import outcomes_of
-from purgatory_udf.columnar.pending import Packet
-from purgatory_udf.columnar.records import outcome_tables
-from purgatory_udf.columnar.settle import Settled
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.loop.engine import event_table
+from purgatory_udf.loop.engine import event_table, purge_intervals
+from purgatory_udf.loop.grouping import group_of
+from purgatory_udf.loop.state import Limits
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream.adapter import Limits, keyed, settling
+from purgatory_udf.stream.adapter import RELAY, Plan, Sees, keyed
 from purgatory_udf.stream.packing import CLOCK, packer
+from purgatory_udf.stream.queries import unpacked
+from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
 from tests import trace_strategies
-from tests.columnar.test_core_against_reference import Event, reference
+from tests.loop.test_against_reference import Event, reference
+from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
+
+Row = tuple[Any, ...]
+
+BY_BROKER = Config(grouping="broker")
 
 _SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
-    """Both queries over these batches, then the row that lets the clock run out."""
-    limits = Limits(retain_bytes=INT32_MAX, disorder=config.max_disorder_ms > 0)
-    watches = Groups(keyed(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
-    operations = Groups(settling(), delay_ms=None, chunk=chunk)
-    end_us = max(event["time_us"] for batch in batches for event in batch) + (INT32_MAX + 2000) * 1000
-    tables: list[tuple[pa.Table, pa.Table]] = []
+    """The query or both queries over these batches, then the row that lets the clock run out."""
+    events = [event for batch in batches for event in batch]
+    end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
+    limits = Limits(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
+    plan = Plan("run", limits, config.max_disorder_ms > 0, None)
+    alone = config.grouping == "broker"
+    delay_ms = config.max_disorder_ms + 1
+    first = Groups(keyed(replace(plan, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
+    behind = Groups(keyed(replace(plan, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
+    found: list[Row] = []
+    relayed: list[list[Row]] = []
     for batch in [*batches, None, []]:
-        rows = [(CLOCK, end_us, b"")] if batch is None else _packed(batch, config)
-        handed_on = watches.batch(rows)
-        parts = split([Packet.from_bytes(payload) for (payload,) in handed_on], buckets=3).to_pylist()
-        settled = operations.batch([(part["bucket"], 0, part["payload"]) for part in parts])
-        tables += [_tables(payload) for (payload,) in settled]
-        watches.advance()
-    assert watches.dropped == 0
-    assert not operations.values, "every operation is whole once the clock has run out"
-    assert all(value[0] == 0 for value in watches.values.values()), "no watch is open once the clock has run out"
-    assert not watches.timers, "nothing is left to fire"
-    completions, expirations = zip(*tables, strict=True) if tables else ((), ())
-    return (outcomes_of(pa.concat_tables(completions), pa.concat_tables(expirations)) if tables else []), watches
+        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, config))
+        found += rows
+        relayed.append([(group, us, payload) for table, group, us, payload in rows if table == RELAY])
+        first.advance()
+    for shares in [] if alone else [*relayed, None, []]:
+        found += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
+        behind.advance()
+    for groups in (first, behind):
+        assert groups.dropped == 0
+        assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
+        assert not groups.timers, "nothing is left to fire"
+    return outcomes_of(_table("completions", COMPLETIONS, found), _table("expirations", EXPIRATIONS, found)), first
 
 
-def _packed(batch: list[Event], config: Config) -> list[tuple[Any, int, bytes]]:
+def _packed(batch: list[Event], config: Config) -> list[Row]:
     if not batch:
         return []
-    packed = pa.Table.from_batches(list(packer(config)(iter(event_table(batch).to_batches()))))
+    group = group_of(config.grouping, config.grouping_shards)
+    packed = pa.Table.from_batches(list(packer(config, group)(iter(event_table(batch).to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 
 
-def _tables(payload: bytes) -> tuple[pa.Table, pa.Table]:
-    frames = unpack(payload)
-    settled = Settled(frames["operations"], frames["watches"])
-    return outcome_tables(settled, list(frames["keys"].name), "run", None)
+def _table(name: str, schema: pa.Schema, rows: list[Row]) -> pa.Table:
+    payloads = pa.array([payload for table, _, _, payload in rows if table == name], pa.binary())
+    batches = unpacked(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
+    return pa.Table.from_batches(list(batches), schema=schema)
 
 
 def _sorted(events: list[Event]) -> list[Event]:
@@ -81,7 +91,7 @@ def _cut(events: list[Event], chooser: Random, whole_ms: bool) -> list[list[Even
 @_SOME
 @given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
 def test_batches_and_grouping_change_no_outcome(events: list[Event], config: Config, chooser: Random) -> None:
-    grouping = {"grouping": chooser.choice(["partition", "shard"]), "grouping_shards": 2}
+    grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
     chosen = Config.model_validate({**config.model_dump(), **grouping})
     batches = _cut(_sorted(events), chooser, whole_ms=True)
     outcomes, _ = streamed(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
@@ -94,7 +104,9 @@ def test_disorder_within_what_is_allowed_changes_no_outcome(
     events: list[Event], config: Config, chooser: Random
 ) -> None:
     allowed_ms = chooser.choice([1, 5, 50, 1000])
-    chosen = Config.model_validate({**config.model_dump(), "max_disorder_ms": allowed_ms})
+    grouping = chooser.choice(["partition", "shard", "broker"])
+    changed = {"max_disorder_ms": allowed_ms, "grouping": grouping, "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **changed})
     shaken = sorted(events, key=lambda event: event["time_us"] + chooser.random() * allowed_ms * 1000)
     outcomes, _ = streamed(_cut(shaken, chooser, whole_ms=False), chosen)
     assert outcomes == reference(events, config)
@@ -117,12 +129,12 @@ def _change(seq: int, us: int, change: str, offset: int) -> Event:
 def test_an_overdue_key_that_gets_data_ends_what_is_due_before_the_data() -> None:
     appended = _change(3, 9_000_000, "log_end", 6) | {"bytes": 10}
     batches = [[_fetch(1, 1_000_000, 100)], [_fetch(2, 8_000_000, 5_000)]]
-    outcomes, _ = streamed([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], Config())
+    outcomes, _ = streamed([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], BY_BROKER)
     ends = [(outcome.request_id, outcome.expired, outcome.ended_us) for outcome in outcomes]
     assert ends == [("f1", True, 1_100_000), ("f2", False, 9_000_000)]
 
 
 def test_a_key_whose_watches_have_all_ended_is_taken_up_again() -> None:
-    outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], Config())
+    outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], BY_BROKER)
     assert [outcome.ended_us for outcome in outcomes] == [1_010_000, 2_010_000]
     assert watches.calls < 20

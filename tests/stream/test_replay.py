@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.columnar.outcome_rows import outcomes_of
 from purgatory_udf.config import load
 from purgatory_udf.loop.engine import event_table
 from purgatory_udf.outcomes import Outcome
@@ -22,6 +21,7 @@ from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import write_in_time_order
 from tests import oracle_traces
+from tests.outcome_rows import outcomes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

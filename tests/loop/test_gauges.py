@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.gauges import GAUGES, at_every_step, gauges
 from purgatory_udf.config import Config
+from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import replay
 from tests import oracle_traces, trace_strategies
-from tests.columnar.core_gauges import core_gauges
-from tests.columnar.purgatory_run import PurgatoryRun
+from tests.loop.loop_gauges import loop_gauges
+from tests.loop.purgatory_run import PurgatoryRun
 from tests.reference.timeline import Timeline
 
 Reading = tuple[int, int, int, int]
@@ -36,7 +37,7 @@ def readings(timeline: Timeline, purgatory: str = "Produce", last_ms: int = 10_0
     """(at, watched, delayed, purged) where that changed."""
     return [
         (gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
-        for gauge in core_gauges(timeline.events, Config.model_validate(config), last_ms)
+        for gauge in loop_gauges(timeline.events, Config.model_validate(config), last_ms)
         if gauge.purgatory == purgatory
     ]
 
@@ -50,7 +51,7 @@ def test_a_recorded_trace_has_the_gauges_that_kafka_had(name: str) -> None:
     interval = {"purge_interval": trace.purge_interval}
     config = Config.model_validate({"produce": interval, "fetch": interval | {"max_bytes": 2**31 - 1}})
     kafka = [Gauge(0, purgatory, at, watched, delayed, 0) for at, purgatory, watched, delayed in trace.gauges]
-    core = core_gauges(trace.events, config, trace.gauges[-1][0])
+    core = loop_gauges(trace.events, config, trace.gauges[-1][0])
     assert trace.readings(_without_purged(core)) == trace.readings(changed(kafka))
 
 
@@ -80,13 +81,13 @@ def _changed(found: list[Reading]) -> list[Reading]:
     events=trace_strategies.traces(),
     config=trace_strategies.configs(),
     cuts=st.lists(st.integers(0, 60), max_size=3),
-    groups=st.integers(1, 3),
+    grouping=st.sampled_from([by_broker, by_partition, by_shard(2)]),
 )
 def test_any_trace_has_the_gauges_of_the_reference(
-    events: list[dict[str, Any]], config: Config, cuts: list[int], groups: int
+    events: list[dict[str, Any]], config: Config, cuts: list[int], grouping: GroupOf
 ) -> None:
     expected = replay(events, config)
-    assert core_gauges(events, config, expected.end_ms, cuts, groups) == changed(expected.gauges)
+    assert loop_gauges(events, config, expected.end_ms, cuts, grouping) == changed(expected.gauges)
 
 
 # Who leaves which list when.
@@ -173,7 +174,7 @@ def test_each_purgatory_has_its_own_interval_and_each_broker_its_own_purgatories
     timeline.broker = 2
     timeline.produce(20, "q", 20, a=5)
     intervals = {"produce": {"purge_interval": 0}, "delete_records": {"purge_interval": 0}}
-    assert core_gauges(timeline.events, Config.model_validate(intervals), 1_000) == [
+    assert loop_gauges(timeline.events, Config.model_validate(intervals), 1_000) == [
         Gauge(1, "DeleteRecords", 200, 0, 0, 1),
         Gauge(1, "Fetch", 200, 1, 0, 0),
         Gauge(1, "Produce", 200, 0, 0, 1),
@@ -212,4 +213,4 @@ def test_a_purge_is_written_at_one_step_only() -> None:
 
 
 def test_a_run_without_waiting_operations_has_no_gauges() -> None:
-    assert core_gauges(Timeline().high_watermark(1, "a", 5).events, Config(), 1_000) == []
+    assert loop_gauges(Timeline().high_watermark(1, "a", 5).events, Config(), 1_000) == []
