@@ -2,12 +2,22 @@
 
 Helpers are handed records, which are pointers: nothing is counted, copied or allocated on the way (see `tables`).
 `NUMBA_DISABLE_JIT=1` runs the same code uncompiled.
+
+numba looks whether the file of an entry has changed, but not the helpers that it calls. So what is compiled is kept in
+a folder named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with
+the temporary files. Without any of these (a package in an archive, a home that cannot be written) a process compiles for
+itself.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
+import tempfile
 from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 # One machine's compiled loop must run on the others of a cluster.
@@ -29,4 +39,39 @@ def rule(function: Function) -> Function:
 
 def entry(function: Function) -> Function:
     """What Python calls."""
-    return cast("Function", numba.njit(cache=True, nogil=True)(function))
+    try:
+        return cast("Function", numba.njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        # There is no place to keep it.
+        return cast("Function", numba.njit(nogil=True)(function))
+
+
+def _fingerprint() -> str:
+    """Of everything that the compiled code depends on."""
+    found = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
+    folder = resources.files("purgatory_udf.loop")
+    for source in sorted((one for one in folder.iterdir() if one.name.endswith(".py")), key=lambda one: one.name):
+        found.update(source.name.encode() + b"\0" + source.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _places() -> list[Path]:
+    here = Path(__file__).parent
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    shared = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
+    return [*([here / "__pycache__"] if here.is_dir() else []), Path(home) / "purgatory-replay", shared]
+
+
+def _keep_in(places: list[Path], name: str) -> None:
+    for place in places:
+        try:
+            (place / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(place / name, os.W_OK):
+            numba.config.CACHE_DIR = str(place / name)
+            return
+
+
+if "NUMBA_CACHE_DIR" not in os.environ:
+    _keep_in(_places(), f"loop-{_fingerprint()}")

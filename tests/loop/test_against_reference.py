@@ -24,7 +24,8 @@ from tests.outcome_rows import outcomes_of
 
 Event = dict[str, Any]
 
-_MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+_MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+_SOME = settings(_MANY, max_examples=25)
 
 
 def drained(events: list[Event], config: Config) -> Replay:
@@ -62,7 +63,7 @@ def test_one_call_over_all_keys_gives_the_references_outcomes(events: list[Event
     assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
 
 
-@_MANY
+@_SOME
 @given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
 def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
     events: list[Event], config: Config, chooser: Random

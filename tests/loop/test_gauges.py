@@ -76,7 +76,7 @@ def _changed(found: list[Reading]) -> list[Reading]:
     return [reading for last, reading in zip(before, found, strict=False) if reading[3] or reading[1:3] != last]
 
 
-@patiently
+@settings(patiently, max_examples=40)
 @given(
     events=trace_strategies.traces(),
     config=trace_strategies.configs(),

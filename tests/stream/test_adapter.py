@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 BY_BROKER = Config(grouping="broker")
 
-_SOME = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+_SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
