@@ -104,7 +104,7 @@ OPEN, ENDED = number(0), number(1)
 # Heaps of a key (`roots`), and the list of those that are tried in full.
 SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, ODD, HEAPS = map(number, (0, 1, 2, 5, 6))
 
-# A timer's wheels (see `timer`), and how many buckets it has in all.
-WHEELS = 8
+# A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
+WHEELS = 12
 BUCKETS = number(20)
 TIMER = WHEELS * BUCKETS
