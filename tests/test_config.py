@@ -53,7 +53,7 @@ def test_the_local_file_says_the_defaults() -> None:
 def test_the_cluster_file_changes_only_how_the_work_is_cut() -> None:
     default = Config().model_dump()
     changed = {key for key, value in load(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
-    assert changed == {"grouping", "grouping_shards", "batch_events"}
+    assert changed == {"grouping_shards", "batch_events"}
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("what-if-*.yaml")), ids=lambda file: file.stem)
@@ -98,10 +98,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
         ("fetch.max_bytes: 0\n", "fetch.max_bytes: Input should be greater than or equal to 1 (got 0)"),
         ("fetch.min_bytes: half\n", "fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'half')"),
         ("produce.timeout_ms: -1\n", "produce.timeout_ms: expected 0 to 2147483647 (got -1)"),
-        ("grouping: topic\n", "grouping: Input should be 'partition' or 'shard' (got 'topic')"),
+        ("grouping: topic\n", "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got 'topic')"),
         ("max_rejected: 101\n", "max_rejected: Input should be less than or equal to 100 (got 101)"),
         ("drain: perhaps\n", "drain: Input should be a valid boolean, unable to interpret input (got 'perhaps')"),
-        ("grouping:\n  shards: 4\n", "grouping: Input should be 'partition' or 'shard' (got {'shards': 4})"),
+        ("grouping:\n  shards: 4\n", "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})"),
         ("drain: true\ndrain.now: true\n", "drain.now: drain is not a section"),
         ("- a\n- b\n", "expected a mapping of keys, got list"),
         ("5: 6\n", "key 5 is not a name"),
