@@ -101,7 +101,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
         ("grouping: topic\n", "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got 'topic')"),
         ("max_rejected: 101\n", "max_rejected: Input should be less than or equal to 100 (got 101)"),
         ("drain: perhaps\n", "drain: Input should be a valid boolean, unable to interpret input (got 'perhaps')"),
-        ("grouping:\n  shards: 4\n", "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})"),
+        (
+            "grouping:\n  shards: 4\n",
+            "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})",
+        ),
         ("drain: true\ndrain.now: true\n", "drain.now: drain is not a section"),
         ("- a\n- b\n", "expected a mapping of keys, got list"),
         ("5: 6\n", "key 5 is not a name"),

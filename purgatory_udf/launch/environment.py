@@ -44,18 +44,45 @@ class Environment:
 
     def set_up(self, *groups: str) -> None:
         """Make or repair the environment so that it is ready for these groups; says what it does on stderr."""
-        if self.ready(*groups):
+        if self.ready(*groups) and self._compiled():
             return
         with self._alone():
-            if self.ready(*groups):  # Another start did it while we waited.
-                return
-            if self._unfinished.exists() or not self._works():
-                self._create()
-            self._unfinished.touch()
-            for group in groups:
-                if self._stamp(group) != self._wanted(group):
-                    self._install(group)
-            self._unfinished.unlink()
+            self._install_all(groups)
+            self._compile()
+
+    def _install_all(self, groups: tuple[str, ...]) -> None:
+        if self.ready(*groups):  # Another start may have done it while we waited.
+            return
+        if self._unfinished.exists() or not self._works():
+            self._create()
+        self._unfinished.touch()
+        for group in groups:
+            if self._stamp(group) != self._wanted(group):
+                self._install(group)
+        self._unfinished.unlink()
+
+    def _compiled(self) -> bool:
+        """Whether this version's engine has been compiled by this environment; a tree without one needs no compiling."""
+        return not self._engine() or self._stamp("engine") == self._engine_wanted()
+
+    def _compile(self) -> None:
+        """So that no worker has to. It is no mistake if this fails: whoever needs the engine compiles it."""
+        if self._compiled():
+            return
+        say("Compiling the engine (once for each version; half a minute)")
+        command = [str(self.python), "-m", "purgatory_udf.loop.warm"]
+        done = subprocess.run(command, cwd=self._root, capture_output=True, check=False)
+        if done.returncode == 0:
+            (self.folder / "engine.stamp").write_text(self._engine_wanted(), encoding="utf-8")
+
+    def _engine(self) -> list[Path]:
+        return sorted((self._root / "purgatory_udf" / "loop").glob("*.py"))
+
+    def _engine_wanted(self) -> str:
+        found = hashlib.sha256(self._wanted("run").encode())
+        for source in self._engine():
+            found.update(source.read_bytes())
+        return found.hexdigest()
 
     def _works(self) -> bool:
         try:

@@ -5,8 +5,8 @@ Helpers are handed records, which are pointers: nothing is counted, copied or al
 
 numba looks whether the file of an entry has changed, but not the helpers that it calls. So what is compiled is kept in
 a folder named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with
-the temporary files. Without any of these (a package in an archive, a home that cannot be written) a process compiles for
-itself.
+the temporary files. Where numba finds no place at all (a package in an archive, a home that cannot be written) a
+process compiles for itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _keep_in(places: list[Path], name: str) -> None:
         except OSError:
             continue
         if os.access(place / name, os.W_OK):
-            numba.config.CACHE_DIR = str(place / name)
+            numba.config.CACHE_DIR = str(place / name)  # type: ignore[attr-defined]
             return
 
 
