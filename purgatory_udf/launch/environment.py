@@ -62,7 +62,7 @@ class Environment:
         self._unfinished.unlink()
 
     def _compiled(self) -> bool:
-        """Whether this version's engine has been compiled by this environment; a tree without one needs no compiling."""
+        """Whether this version's engine has been compiled by this environment; a tree without one needs none."""
         return not self._engine() or self._stamp("engine") == self._engine_wanted()
 
     def _compile(self) -> None:
