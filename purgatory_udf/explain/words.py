@@ -7,6 +7,7 @@ _SHARED = {
     "unknown_partition": "the partition had been deleted",
     "offline": "the partition's log directory was offline",
     "empty": "it asked for nothing",
+    "unloaded": "the broker had given the group away: another coordinates it now",
 }
 
 _RULES = {
@@ -38,6 +39,8 @@ _RULES = {
         "assignment": "the member got its assignment, and a new session with it",
         "awaiting_join": "the member waits in a join, which has no session",
         "awaiting_sync": "the member waits for its assignment, which has no session",
+        "group_loaded": "the broker loaded the group, and a new session began with it",
+        "group_unloaded": "the broker gave the group away: another coordinates it now",
         "replaced": "another member took over its instance id",
         "removed": "the member was removed from the group",
     },
