@@ -1,0 +1,179 @@
+"""A whole replay against its floor: the same events as a stream, in the same batches, through a Python function that
+does nothing, and the same outcome tables written once.
+
+    python -m benchmarks.replay                                     # 100,000 operations, 1,000 partitions, by broker
+    python -m benchmarks.replay --partitions 10000 --grouping broker shard partition
+    python -m benchmarks.replay --events out/events                 # somebody else's trace
+    python -m benchmarks.replay --json now.json --compare before.json
+
+Floor and replays take turns in one Spark session, after one of each that is not counted; medians and their ratio are
+what counts, and no number of one machine says anything of another. Stages are what Spark says of its batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from benchmarks.partition_trace import Shape, partition_trace
+from purgatory_udf.config import load
+from purgatory_udf.stream import delta
+from purgatory_udf.stream.layout import Layout
+from purgatory_udf.stream.queries import COLUMNS, OUTCOMES, delta_stream
+from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.staging import staged, write_in_time_order
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOTHING = pa.schema([("rows", pa.int64())])
+
+Figures = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--operations", type=int, default=100_000, help="of the made trace")
+    options.add_argument("--partitions", type=int, default=1_000, help="of the made trace")
+    options.add_argument("--events", help="a table of events instead of the made trace")
+    options.add_argument("--grouping", nargs="+", default=["broker"], help="broker, shard, partition: each is measured")
+    options.add_argument("--batch-events", type=int, default=250_000)
+    options.add_argument("--runs", type=int, default=3, help="of each; medians are compared")
+    options.add_argument("--json", help="write the figures to this file")
+    options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")
+    asked = options.parse_args(arguments)
+    from purgatory_udf.session import build_session
+
+    spark = build_session("benchmark-replay")
+    stages = Stages()
+    spark.streams.addListener(stages)
+    with tempfile.TemporaryDirectory() as folder:
+        events = asked.events or _made(spark, Path(folder), Shape(asked.operations, keys=asked.partitions))
+        figures = measured(spark, stages, Path(folder), events, asked.grouping, asked.batch_events, asked.runs)
+    for line in report(figures, json.loads(Path(asked.compare).read_text()) if asked.compare else {}):
+        print(line, flush=True)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+class Stages(StreamingQueryListener):
+    """Milliseconds of every stage of every batch, by query, since they were last taken."""
+
+    def __init__(self) -> None:
+        self.spent: Counter[str] = Counter()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self.spent["queries"] += 1
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        progress = event.progress
+        self.spent["batches"] += 1
+        self.spent.update({f"{progress.name}: {stage}": ms for stage, ms in progress.durationMs.items()})
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def take(self) -> dict[str, int]:
+        taken, self.spent = dict(self.spent), Counter()
+        return taken
+
+
+def measured(
+    spark: SparkSession, stages: Stages, folder: Path, events: str, groupings: Sequence[str], batch: int, runs: int
+) -> Figures:
+    count = spark.read.format("delta").load(events).count()
+    for grouping in groupings:
+        _replay(spark, folder / f"warm-{grouping}", events, grouping, batch)
+    written = {
+        name: spark.read.format("delta").load(str(folder / f"warm-{groupings[0]}" / name)).toArrow()
+        for name in OUTCOMES
+    }
+    _floor(spark, folder / "floor-warm", events, count, batch, written)
+    stages.take()
+    floors: list[float] = []
+    replays: dict[str, list[float]] = {grouping: [] for grouping in groupings}
+    spent: dict[str, dict[str, int]] = {}
+    for run in range(runs):
+        floors.append(_floor(spark, folder / f"floor-{run}", events, count, batch, written))
+        stages.take()
+        for grouping in groupings:
+            replays[grouping].append(_replay(spark, folder / f"{grouping}-{run}", events, grouping, batch))
+            spent[grouping] = stages.take()
+    floor = statistics.median(floors)
+    return {
+        "events": count,
+        "rows": {name: len(table) for name, table in written.items()},
+        "floor_seconds": floors,
+        "replays": {
+            grouping: {"seconds": taken, "ratio": statistics.median(taken) / floor, "stages_ms": spent[grouping]}
+            for grouping, taken in replays.items()
+        },
+    }
+
+
+def report(figures: Figures, before: Figures) -> Iterator[str]:
+    floor = statistics.median(figures["floor_seconds"])
+    rows = ", ".join(f"{count:,} {name}" for name, count in figures["rows"].items())
+    yield f"{figures['events']:,} events; {rows}"
+    yield f"floor: {floor:.1f} s (median of {len(figures['floor_seconds'])})"
+    for grouping, found in figures["replays"].items():
+        earlier = before.get("replays", {}).get(grouping)
+        told = f"; {earlier['ratio']:.2f} in the run compared with" if earlier else ""
+        yield f"by {grouping}: {statistics.median(found['seconds']):.1f} s, {found['ratio']:.2f} times the floor{told}"
+        for stage, ms in sorted(found["stages_ms"].items()):
+            yield f"    {stage}: {ms:,}"
+
+
+def _made(spark: SparkSession, folder: Path, shape: Shape) -> str:
+    trace = partition_trace(shape)
+    pq.write_table(trace, folder / "trace.parquet")
+    write_in_time_order(spark.read.parquet(str(folder / "trace.parquet")), str(folder / "events"), len(trace), 50_000)
+    return str(folder / "events")
+
+
+def _replay(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
+    began = time.monotonic()
+    run_replay(spark, ReplayOptions(events, str(out), load(None, [f"grouping={grouping}", f"batch_events={batch}"])))
+    return time.monotonic() - began
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function for `mapInArrow` that only takes rows in."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([batch.num_rows])], schema=NOTHING)
+
+
+def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, pa.Table]) -> float:
+    began = time.monotonic()
+    source, files = staged(spark, events, Layout(str(out)), count, batch)
+    stream = delta_stream(spark, source, files, delta.began(spark, source)).select(*COLUMNS)
+    query = (
+        stream.mapInArrow(_nothing, from_arrow_schema(NOTHING))
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(out / "nothing"))
+    )
+    query.awaitTermination()
+    for name, table in written.items():
+        spark.createDataFrame(table).write.format("delta").save(str(out / name))
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()
