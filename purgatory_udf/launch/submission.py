@@ -41,8 +41,9 @@ def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str
         settings["spark.master"] = environ.get("MASTER", "local[*]")
     _require_possible(settings)
     packed = _packed(root, settings)
-    # What the workers have unpacked is found as files, with what is compiled beside them; a zip would stand before it.
-    shipped = [] if packed else [bundle.build(root, root / ".venv" / "bundles")]
+    # The tree, or what workers have unpacked, is found as files, with what is compiled beside them; a zip would stand
+    # before it, and each worker compile for itself.
+    shipped = [] if packed or is_local(settings) else [bundle.build(root, root / ".venv" / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
     command = [
         str(home / "bin" / "spark-submit"),
@@ -144,8 +145,8 @@ def _environment(
 ) -> dict[str, str]:
     # Without the safe path, jobs/inspect.py beside the job's file would stand in for Python's own `inspect`.
     given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root), "PYTHONSAFEPATH": "1"}
-    if packed is not None and runs_here(settings):
-        # The driver has the tree itself.
+    if (packed is not None or is_local(settings)) and runs_here(settings):
+        # The driver has the tree itself, and so have workers on this machine.
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
     # A cluster's workers and its drivers have a Python of their own, which the user names; here it is ours.
     if runs_here(settings):

@@ -47,16 +47,16 @@ def _prepare(root: Path, home: Path, *words: str, **environ: str) -> submission.
 
 def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(root: Path, home: Path) -> None:
     call = _prepare(root, home, "replay", "--out", "a b")
-    (shipped,) = (root / ".venv" / "bundles").iterdir()
     assert call.command == (
         *(f"{home}/bin/spark-submit", "--master", "local[*]"),
         *("--conf", "spark.driver.memory=2g", "--conf", "spark.sql.shuffle.partitions=4"),
-        *("--py-files", str(shipped), f"{root}/jobs/replay.py", "--out", "a b"),
+        *(f"{root}/jobs/replay.py", "--out", "a b"),
     )
     assert call.environ == {
         "SPARK_HOME": str(home),
         "PURGATORY_HOME": str(root),
         "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": str(root),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_SUBMIT_OPTS": f"-Dlog4j2.configurationFile=file:{root}/conf/log4j2.properties".replace(" ", "%20"),
@@ -66,10 +66,9 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
 def test_the_users_own_words_win(root: Path, home: Path) -> None:
     words = ["--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7", "--py-files", "mine.zip", "replay"]
     call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y")
-    (shipped,) = (root / ".venv" / "bundles").iterdir()
     assert call.command[3:-1] == (
         *("--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7"),
-        *("--py-files", f"mine.zip,{shipped}"),
+        *("--py-files", "mine.zip"),
     )
     assert call.environ["PYSPARK_PYTHON"] == "theirs"
     assert call.environ["SPARK_SUBMIT_OPTS"].startswith("-Dx=y -Dlog4j2")
@@ -85,8 +84,10 @@ def test_a_brief_job_gets_settings_of_its_own(root: Path, home: Path) -> None:
 
 
 def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path, home: Path) -> None:
-    client = _prepare(root, home, "--master", "yarn", "replay")
+    client = _prepare(root, home, "--master", "yarn", "--py-files", "mine.zip", "replay")
     assert client.command[1:3] == ("--master", "yarn")
+    (shipped,) = (root / ".venv" / "bundles").iterdir()
+    assert client.command[3:5] == ("--py-files", f"mine.zip,{shipped}")
     assert "--conf" not in client.command
     assert client.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert "PYSPARK_PYTHON" not in client.environ
