@@ -36,7 +36,7 @@ def by_shard(shards: int) -> GroupOf:
 
 
 def group_of(grouping: str, shards: int) -> GroupOf:
-    return {"partition": by_partition, "broker": by_broker}.get(grouping) or by_shard(shards)
+    return {"partition": by_partition, "broker": by_broker, "shard": by_shard(shards)}[grouping]
 
 
 def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:

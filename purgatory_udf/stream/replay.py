@@ -31,7 +31,7 @@ from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import WRITTEN, Sink, by_group, delta_stream, packed, to_tables
 from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.staging import staged
-from purgatory_udf.stream.survey import Survey, survey
+from purgatory_udf.stream.survey import Survey, grouping_for, survey
 from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
@@ -118,10 +118,18 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
             runs.forget(spark, layout.table("runs"), known)
     elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
-    settings = {**options.config.model_dump(), "asked": asked, "stream": uuid.uuid4().hex}
+    settings = {**options.config.model_dump(mode="json"), "asked": asked, "stream": uuid.uuid4().hex}
+    settings["grouping"] = _grouping(spark, options)
     run = Run(run_id, "replay", trace, settings)
     runs.save(spark, layout.table("runs"), run)
     return run
+
+
+def _grouping(spark: SparkSession, options: ReplayOptions) -> str:
+    """The run's for good; what a table that still grows will hold, nobody knows."""
+    if options.config.grouping != "auto":
+        return options.config.grouping
+    return "broker" if options.follow else grouping_for(spark.read.format("delta").load(options.events))
 
 
 def _identity(spark: SparkSession, options: ReplayOptions) -> dict[str, Any]:
