@@ -9,7 +9,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.groups.step import WORTH_COLUMNS
 from tests.group_strategies import GroupTraffic, group_traffic
 from tests.group_timeline import GroupTimeline
-from tests.groups.batches import in_batches, reference_of
+from tests.groups.batches import Told, in_batches, reference_of
 
 
 @settings(max_examples=40, deadline=None)
@@ -17,7 +17,8 @@ from tests.groups.batches import in_batches, reference_of
 def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)
     expected = reference_of(traffic.events, traffic.config)
-    assert {key: told.in_order() for key, told in batches.told.items()} == {
+    # Nothing is told of a group that is unloaded where it never was.
+    assert {key: told.in_order() for key, told in batches.told.items() if told != Told()} == {
         key: told.in_order() for key, told in expected.items()
     }
 
