@@ -114,19 +114,15 @@ def to_tables(frame: DataFrame, sink: Sink, checkpoint: str, name: str) -> DataS
     return frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint).queryName(name)
 
 
-def delta_stream(
-    spark: SparkSession, path: str, files: int | None = None, since: int | None = None, most_bytes: int | None = None
-) -> DataFrame:
+def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
     """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
     the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
-    A batch takes so many files, or so many bytes of them, and at least one."""
+    A batch takes so many files."""
     reader = spark.readStream.format("delta")
     if since is not None:
         reader = reader.option("startingVersion", since)
     if files is not None:
         reader = reader.option("maxFilesPerTrigger", files)
-    if most_bytes is not None:
-        reader = reader.option("maxBytesPerTrigger", f"{most_bytes}b")
     return reader.load(path)
 
 
