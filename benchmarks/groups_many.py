@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _write_trace(spark: SparkSession, work: Path, groups: int, seconds: int) -> int:
-    from purgatory_udf.stream.staging import write_in_time_order
+    from purgatory_udf.storage.staging import write_in_time_order
 
     began = time.monotonic()
     trace = groups_trace(groups, seconds)

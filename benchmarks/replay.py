@@ -29,11 +29,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.partition_trace import Shape, partition_trace
 from purgatory_udf.config import load
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.staging import staged, write_in_time_order
 from purgatory_udf.stream.queries import COLUMNS, OUTCOMES, delta_stream
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
-from purgatory_udf.stream.staging import staged, write_in_time_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.explain.question import Question
-from purgatory_udf.outputs import require_folder
+from purgatory_udf.storage.outputs import require_folder
 
 
 def _checks(out: str, operation: int | None, request_id: str | None, group: str | None, **_: object) -> None:

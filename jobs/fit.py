@@ -9,7 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
-from purgatory_udf.outputs import local_folder, require_folder
+from purgatory_udf.storage.outputs import local_folder, require_folder
 
 
 def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None, **_: Any) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purgatory_udf import cli
-from purgatory_udf.alone import alone
 from purgatory_udf.config import Config, load
 from purgatory_udf.ingest.form import Form, require_fit
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
@@ -17,6 +16,7 @@ from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.log_files import find_logs
 from purgatory_udf.requestlog.options import HOLD_MS, ImportReport, RequestLogOptions
+from purgatory_udf.storage.alone import alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

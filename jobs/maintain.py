@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from purgatory_udf import cli
-from purgatory_udf.outputs import require_folder
+from purgatory_udf.storage.outputs import require_folder
 
 
 def _checks(out: str, **_: object) -> None:

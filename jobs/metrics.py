@@ -8,7 +8,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.metrics.options import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.outputs import require_folder
+from purgatory_udf.storage.outputs import require_folder
 
 
 def _options(window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int) -> MetricsOptions:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from purgatory_udf import cli
-from purgatory_udf.alone import alone
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import JSON_LINES, find_files
+from purgatory_udf.storage.alone import alone
 
 
 def _configuration(

@@ -10,7 +10,7 @@ import typer
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
 from purgatory_udf.metrics.options import MetricsOptions
-from purgatory_udf.outputs import local_folder, require_folder
+from purgatory_udf.storage.outputs import local_folder, require_folder
 
 
 def _file(out: str, html: Path | None) -> Path:

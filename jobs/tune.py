@@ -9,7 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
-from purgatory_udf.outputs import local_folder
+from purgatory_udf.storage.outputs import local_folder
 
 
 def _checks(like: str, goal: str, within: str, over: list[str], html: Path | None, **_: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
-from purgatory_udf.outputs import local_folder
+from purgatory_udf.storage.outputs import local_folder
 from purgatory_udf.whatif.variants import Variant, variants
 
 # What only a simulation is told by, and what only a prediction is.

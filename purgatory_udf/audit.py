@@ -19,8 +19,8 @@ from pyspark.sql import functions as sf
 
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.printing import Table
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

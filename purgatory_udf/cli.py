@@ -26,7 +26,7 @@ from typing import Annotated, Any, overload
 
 import typer
 
-from purgatory_udf import faults, streams
+from purgatory_udf import faults, stdio
 from purgatory_udf.errors import LawBrokenError, UserError
 
 Run = Callable[..., None]
@@ -55,7 +55,7 @@ class Job:
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones) and exit with the status."""
-        streams.take()
+        stdio.take()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
     def status(self, arguments: Sequence[str]) -> int:

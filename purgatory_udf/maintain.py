@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 
-from purgatory_udf.alone import is_held
 from purgatory_udf.errors import UserError
 from purgatory_udf.printing import Table
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.alone import is_held
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

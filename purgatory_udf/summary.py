@@ -11,7 +11,7 @@ from purgatory_udf.printing import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from purgatory_udf.stream.runs import Run
+    from purgatory_udf.storage.runs import Run
 
 SLOWEST = 5
 _COMMON = ("operation_id", "kind", "request_id", "key", "wait_ms", "watched", "completed_by", "trigger")

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 Place = tuple[str, int]
 

@@ -12,7 +12,7 @@ from purgatory_udf.metrics.rebalances import in_order, rebalances
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 
 def changes_of(tables: RunTables, group: str) -> DataFrame:

@@ -11,7 +11,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.explain.evidence import Evidence, collect
 from purgatory_udf.explain.group import changes_of, group_story
 from purgatory_udf.explain.story import story
-from purgatory_udf.run_tables import RunTables
+from purgatory_udf.storage.run_tables import RunTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from purgatory_udf.fidelity.coordinators import Expired, Span, compare, facts_of
 from purgatory_udf.fidelity.server_log import Fact
 from purgatory_udf.outcomes import Transition
 from purgatory_udf.printing import Table
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

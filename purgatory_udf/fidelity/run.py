@@ -20,8 +20,8 @@ from purgatory_udf.fidelity.page import page
 from purgatory_udf.fidelity.picture import as_svg, points, recorded_against_replayed
 from purgatory_udf.fidelity.server_log import Fact, facts_in_logs
 from purgatory_udf.printing import Table
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import FIDELITY
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.plans import fitted_of
-from purgatory_udf.outputs import require_folder
 from purgatory_udf.simulate.load import read
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.storage.outputs import require_folder
 
 
 def require_source(like: str) -> None:

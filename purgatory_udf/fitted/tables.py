@@ -8,8 +8,8 @@ from pyspark.sql import functions as sf
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.recording import EVENT_COLUMNS, RECORDED_COLUMNS, Recording, recording
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from purgatory_udf.ingest.placing import numbered, place, seq_may_repeat, starts
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.source import Source
 from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
-from purgatory_udf.stream.staging import in_files
+from purgatory_udf.storage.staging import in_files
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

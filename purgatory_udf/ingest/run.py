@@ -13,10 +13,10 @@ from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.placing import ends_of
 from purgatory_udf.ingest.report import IngestOptions, IngestReport, counted
 from purgatory_udf.ingest.source import source_of
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_files
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_files
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

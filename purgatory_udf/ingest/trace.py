@@ -12,8 +12,8 @@ from purgatory_udf.ingest.inputs import JSON_LINES, find_files
 from purgatory_udf.ingest.pieces import Limits
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.run import STAGING, ingest
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,11 +21,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.ingest.columns import FIELDS, take
 from purgatory_udf.ingest.report import IngestOptions
-from purgatory_udf.kafka.once import once
 from purgatory_udf.kafka.options import KafkaTopic
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.once import once
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from purgatory_udf.kafka.log_steps import LogSteps
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect, growing
 from purgatory_udf.requestlog.options import RequestLogOptions
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 

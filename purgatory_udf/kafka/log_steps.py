@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from purgatory_udf.kafka.once import once
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.requestlog import reading
 from purgatory_udf.requestlog.following.carried import Carried
@@ -32,9 +31,10 @@ from purgatory_udf.requestlog.spark_tables import (
     rejections,
 )
 from purgatory_udf.requestlog.stamp import zone_of
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.once import once
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile, find_files
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.kafka.source import whole
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

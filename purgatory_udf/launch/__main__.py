@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
-from purgatory_udf import streams
+from purgatory_udf import stdio
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import catalog, command_line, java, spark_home, submission
 from purgatory_udf.launch.command_line import CommandLine
@@ -91,7 +91,7 @@ def _become(call: Submission) -> NoReturn:
     """Signals and the exit status are then Spark's own: nobody stands between."""
     sys.stdout.flush()
     sys.stderr.flush()
-    streams.offer(call.environ)
+    stdio.offer(call.environ)
     os.execve(call.command[0], call.command, call.environ)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from purgatory_udf.run_tables import window_start
+from purgatory_udf.storage.run_tables import window_start
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,8 +12,8 @@ from purgatory_udf.metrics.options import MetricsOptions
 from purgatory_udf.metrics.purgatories import purgatories
 from purgatory_udf.metrics.rebalances import rebalances
 from purgatory_udf.metrics.waits import waits
-from purgatory_udf.run_tables import RunTables, as_table
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.run_tables import RunTables, as_table
 from purgatory_udf.tables import METRICS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from purgatory_udf.explain.evidence import collect
 from purgatory_udf.explain.story import story
 
 if TYPE_CHECKING:
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ from purgatory_udf.requestlog.request import Request
 from purgatory_udf.requestlog.spark_tables import NAMES, Finished, require_room, source_of, write
 from purgatory_udf.requestlog.stamp import zone_of
 from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as sf
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import RECORDED, TABLES
 
 if TYPE_CHECKING:

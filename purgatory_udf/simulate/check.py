@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.config import Config
 from purgatory_udf.errors import LawBrokenError
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 
 if TYPE_CHECKING:

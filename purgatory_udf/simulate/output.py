@@ -10,10 +10,10 @@ import pyarrow as pa
 from purgatory_udf.errors import UserError
 from purgatory_udf.simulate.closed_loop import Simulated
 from purgatory_udf.simulate.truth import completion_rows, event_rows, expiration_rows, request_rows
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import TRUTH
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from purgatory_udf.simulate.open_loop.write import events_of, write_events
 from purgatory_udf.simulate.output import Output, make_room, write
 from purgatory_udf.simulate.report import Teller, summary
 from purgatory_udf.simulate.scenario import Scenario
-from purgatory_udf.stream import runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.replay import semantic_settings
-from purgatory_udf.stream.runs import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,9 +21,9 @@ from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.columnar.gauges import STEP_MS
 from purgatory_udf.config import Config
 from purgatory_udf.loop.words import PURGATORIES, Code
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.group_gauges import GROUP_CODES, group_parts, read_parts
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.tables import PURGATORY_GAUGES
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.printing import Table
-from purgatory_udf.stream import delta, runs
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.group_queries import table_of
-from purgatory_udf.stream.layout import Layout
-from purgatory_udf.stream.runs import Run
 from purgatory_udf.tables import GROUP_DISAGREEMENTS
 
 if TYPE_CHECKING:

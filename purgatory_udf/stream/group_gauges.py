@@ -11,8 +11,8 @@ from purgatory_udf.columnar.codec import pack
 from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.groups.gauges import LIVES, TURNS, WALKED, by_purgatory, group_gauges
 from purgatory_udf.loop.words import Code
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

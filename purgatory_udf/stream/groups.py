@@ -14,14 +14,14 @@ from pyspark.sql import functions as sf
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.groups.words import API_OF, KINDS
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.group_adapter import GroupLimits
 from purgatory_udf.stream.group_disagreements import counted, write_disagreements
 from purgatory_udf.stream.group_queries import groups_query, table_of
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import delta_stream, to_delta
-from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.stream.watch import follow_to_end
 from purgatory_udf.tables import GROUP_TRANSITIONS

@@ -14,8 +14,8 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.loop.codec import state_of
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import parts_of
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import Config
 from purgatory_udf.loop.grouping import GroupOf
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import PACKED, packer
 from purgatory_udf.tables import TABLES
 

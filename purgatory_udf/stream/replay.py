@@ -22,15 +22,15 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.loop.engine import purge_intervals
 from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.loop.state import Limits
-from purgatory_udf.stream import delta, runs
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import staged
 from purgatory_udf.stream.adapter import Plan, Sees
 from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import WRITTEN, Sink, by_group, delta_stream, packed, to_tables
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import staged
 from purgatory_udf.stream.survey import Survey, grouping_for, survey
 from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from purgatory_udf.printing import Table
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.simulate.output import Output
 from purgatory_udf.simulate.run import Played, Say, play_and_write
 from purgatory_udf.simulate.scenario import Scenario
-from purgatory_udf.stream import runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.replay import semantic_settings
 from purgatory_udf.whatif.replays import replay_once
 from purgatory_udf.whatif.variants import Variant

@@ -13,7 +13,7 @@ from purgatory_udf.whatif.pairs import APPEARS, CHANGES, ONLY_ONE, OTHERWISE, VA
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 
 def counted(paired: DataFrame) -> list[Row]:

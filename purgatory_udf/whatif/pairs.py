@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 SAME, APPEARS, VANISHES, OTHERWISE, LONGER, SHORTER, ONLY_ONE = (
     "same",

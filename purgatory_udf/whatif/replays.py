@@ -6,16 +6,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.config import Config
-from purgatory_udf.outputs import same_place
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.outputs import same_place
 from purgatory_udf.stream.replay import ReplayOptions, run_replay, semantic_settings
 from purgatory_udf.whatif.variants import Variant
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.stream.runs import Run
+    from purgatory_udf.storage.runs import Run
 
 log = logging.getLogger(__name__)
 

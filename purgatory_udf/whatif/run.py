@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from purgatory_udf.printing import Table
 from purgatory_udf.report import page
 from purgatory_udf.report.page import Section
-from purgatory_udf.run_tables import RunTables, as_table
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.run_tables import RunTables, as_table
 from purgatory_udf.tables import WHAT_IF
 from purgatory_udf.whatif import BASELINE, HELD_FIXED, REACTING
 from purgatory_udf.whatif.clients import clients_table

@@ -17,7 +17,7 @@ from purgatory_udf.whatif.pairs import SAME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-    from purgatory_udf.run_tables import RunTables
+    from purgatory_udf.storage.run_tables import RunTables
 
 # Why an operation's end is no surer.
 SURE, CLIENT, FOLLOWER = "sure", "after its client was answered otherwise", "after a follower was answered otherwise"

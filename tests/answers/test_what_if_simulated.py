@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.config import load
-from purgatory_udf.run_tables import RunTables
 from purgatory_udf.simulate.closed_loop import ClosedLoop
 from purgatory_udf.simulate.output import Output
 from purgatory_udf.simulate.run import Played
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.storage.run_tables import RunTables
 from purgatory_udf.stream.replay import ReplayOptions
 from purgatory_udf.whatif import REACTING, closed_loop, replays
 from purgatory_udf.whatif.closed_loop import Stage

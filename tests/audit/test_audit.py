@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.audit import Finding, audit, report, require_all
 from purgatory_udf.errors import LawBrokenError, UserError
-from purgatory_udf.stream import runs
+from purgatory_udf.storage import runs
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

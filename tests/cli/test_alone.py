@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.alone import alone
 from purgatory_udf.errors import UserError
+from purgatory_udf.storage.alone import alone
 
 HOLDER = """
 import sys
-from purgatory_udf.alone import alone
+from purgatory_udf.storage.alone import alone
 with alone(sys.argv[1], "replay"):
     print("held", flush=True)
     sys.stdin.read()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.groups import follow_groups
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.queries import delta_stream
-from purgatory_udf.stream.runs import Run
 from purgatory_udf.stream.watch import stop_all
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
 from tests.groups.cells import every_cell

@@ -15,14 +15,15 @@ from purgatory_udf.groups.tables import Tables
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.reference.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
-from purgatory_udf.stream import delta, groups
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
+from purgatory_udf.stream import groups
 from purgatory_udf.stream.group_disagreements import explained
 from purgatory_udf.stream.group_queries import table_of
 from purgatory_udf.stream.groups import replay_groups
-from purgatory_udf.stream.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
 from purgatory_udf.stream.survey import Survey, survey
 from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 from tests.groups.cells import Event, every_cell

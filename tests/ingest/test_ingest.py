@@ -18,7 +18,7 @@ from pyarrow import parquet as pq
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.ingest.run import ingest
-from purgatory_udf.stream.staging import write_in_time_order
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import EVENTS
 from tests.contract.examples import WHOLE
 from tests.ingest.tables import Row, events, events_by_file, reasons, rejected

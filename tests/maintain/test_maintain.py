@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main
-from purgatory_udf.alone import alone
+from purgatory_udf.storage.alone import alone
 from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:

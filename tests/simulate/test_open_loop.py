@@ -173,7 +173,7 @@ def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_fi
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from purgatory_udf.simulate.open_loop.write import events_of, write_events
-    from purgatory_udf.stream.staging import in_time_order
+    from purgatory_udf.storage.staging import in_time_order
 
     expected = pa.concat_tables(_slices(SMALL))
     assert {*OF_GROUPS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}

@@ -15,11 +15,11 @@ import pytest
 from purgatory_udf.config import load
 from purgatory_udf.loop.engine import event_table
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
-from purgatory_udf.stream.runs import Run
-from purgatory_udf.stream.staging import write_in_time_order
 from tests import oracle_traces
 from tests.outcome_rows import outcomes_of
 

@@ -16,7 +16,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import KEPT
 from purgatory_udf.requestlog.rows import REQUESTS
-from purgatory_udf.stream import delta
+from purgatory_udf.storage import delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.simulate.open_loop.rows import slice_rows
 from purgatory_udf.simulate.open_loop.workload import Workload
-from purgatory_udf.stream.staging import IN_TIME_ORDER
+from purgatory_udf.storage.staging import IN_TIME_ORDER
 from purgatory_udf.tables import EVENTS
 
 if TYPE_CHECKING:

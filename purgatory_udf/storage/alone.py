@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.outputs import local_folder
+from purgatory_udf.storage.outputs import local_folder
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf import __version__
-from purgatory_udf.stream.delta import is_table
+from purgatory_udf.storage.delta import is_table
 from purgatory_udf.tables import RUNS
 
 if TYPE_CHECKING:

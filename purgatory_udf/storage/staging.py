@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 
-from purgatory_udf.stream import delta
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

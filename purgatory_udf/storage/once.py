@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.stream.runs import Run
+from purgatory_udf.storage.runs import Run
 
 
 def once(run: Run, table: str, step: int) -> dict[str, str | int]:

@@ -9,8 +9,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.stream import delta, runs
-from purgatory_udf.stream.layout import Layout
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

@@ -7,21 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from purgatory_udf import streams
+from purgatory_udf import stdio
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # As spark-submit does: a Python below with both streams in one pipe, which is copied to stdout.
 JVM = """
 import os, subprocess, sys
-from purgatory_udf import streams
+from purgatory_udf import stdio
 if sys.argv[1] == "offers":
-    streams.offer(os.environ)
+    stdio.offer(os.environ)
 print("the JVM begins", file=sys.stderr, flush=True)
 job = '''
 import sys
-from purgatory_udf import streams
-streams.take()
+from purgatory_udf import stdio
+stdio.take()
 print("a result")
 print("an error", file=sys.stderr)
 '''
@@ -52,5 +52,5 @@ def test_without_an_offer_all_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_an_offer_of_somebody_else_is_not_taken() -> None:
     before = os.fstat(1)
-    streams.take({streams.OFFERED: str(os.getpid())})
+    stdio.take({stdio.OFFERED: str(os.getpid())})
     assert os.path.samestat(os.fstat(1), before)
