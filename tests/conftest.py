@@ -67,7 +67,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # Tests' tables are too small for compiled plans to pay, and most of the JVM's code runs too seldom for its
             # second compiler, which would take a third of the time.
             "spark.sql.codegen.wholeStage": "false",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # One compiler alone is given 48 MiB for its code, which Spark and Delta fill: the rest is thrown out and
+            # compiled again, all the time.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },
