@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.reference.group_journal import Answer
+from purgatory_udf.coordinator.journal import Answer
 from purgatory_udf.reference.replay import Replayer
 
 Event = dict[str, Any]

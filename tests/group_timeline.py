@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.config import Config
+from purgatory_udf.coordinator.journal import Answer, Removal, StateChange
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
 from purgatory_udf.reference.replay import Replay, replay
 
 Event = dict[str, Any]

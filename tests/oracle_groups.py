@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from purgatory_udf.config import Config
-from purgatory_udf.reference.group_journal import Answer, GroupJournal, Removal, StateChange
+from purgatory_udf.coordinator.journal import Answer, GroupJournal, Removal, StateChange
 from tests import recorded
 
 Event = dict[str, Any]

@@ -19,7 +19,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
 from purgatory_udf.loop.engine import Engine, Tables, event_table
 from purgatory_udf.outcomes import Outcome, Transition
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.simulate.closed_loop import Simulated
 from purgatory_udf.simulate.truth import event_rows, request_rows

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import altair as alt
 import pandas as pd
 
-from purgatory_udf.reference.delayed_operation import DelayedOperation
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
-from purgatory_udf.reference.timer import SystemTimer
-from purgatory_udf.reference.timer_task import TimerTask
+from purgatory_udf.purgatory.delayed_operation import DelayedOperation
+from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
+from purgatory_udf.purgatory.timer import SystemTimer
+from purgatory_udf.purgatory.timer_task import TimerTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

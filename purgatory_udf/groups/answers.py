@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from purgatory_udf.columnar.frame import Frame, Layout
+from purgatory_udf.coordinator.group import Group
+from purgatory_udf.coordinator.journal import Answer, GroupJournal
+from purgatory_udf.coordinator.request import GroupRequest, JoinGroup
 from purgatory_udf.groups.words import API_OF, ERROR_OF, LAST_SIGN, NONE
-from purgatory_udf.reference.group import Group
-from purgatory_udf.reference.group_journal import Answer, GroupJournal
-from purgatory_udf.reference.group_request import GroupRequest, JoinGroup
 
 # Asked at `t`, answered at `at`. `asked` is the generation that the request names, `generation` the one that a join is
 # granted (-1: none). `given` is the member id in the answer, `leader` the leader; `assigned` and `named_leader` are

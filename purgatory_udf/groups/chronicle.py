@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from purgatory_udf.columnar.frame import Layout
+from purgatory_udf.coordinator.journal import GroupJournal
+from purgatory_udf.coordinator.operation import GroupOperation, JoinKey, MemberKey, SyncKey
 from purgatory_udf.groups.clock import KeptPurgatory, Moment
-from purgatory_udf.reference.group_journal import GroupJournal
-from purgatory_udf.reference.group_operation import GroupOperation, JoinKey, MemberKey, SyncKey
 
 # Walks of lists that completed nothing.
 WALKS = Layout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))

@@ -1,8 +1,8 @@
 """The time of one group: two purgatories, whose timers are heaps that can be filled anew from a kept state.
 
-The reference's timing wheels keep more than the deadlines (how far each wheel lags behind), which decides when a purge
-happens and what a gauge reads, never how an operation ends. A group's own clock needs the deadlines only, and says of
-everything when in the order of the whole trace it happened (`Moment`): the gauges follow from that, afterwards.
+Timing wheels (`purgatory.timing_wheel`) keep more than the deadlines (how far each lags behind), which decides when a
+purge happens and what a gauge reads, not how an operation ends. A group's own clock needs the deadlines only, and
+says of everything when in the order of the whole trace it happened (`Moment`): the gauges follow from that, afterwards.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.columnar.moments import BY_CLOCK
 from purgatory_udf.groups.words import FOREVER
-from purgatory_udf.reference.clock import Clock
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory, Watchers
-from purgatory_udf.reference.timer_task import TimerTask
+from purgatory_udf.purgatory.clock import Clock
+from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory, Watchers
+from purgatory_udf.purgatory.timer_task import TimerTask
 
 
 class Moment(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from purgatory_udf.columnar.frame import Frame, Layout
+from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat
+from purgatory_udf.coordinator.operation import GroupOperation
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import Moment
 from purgatory_udf.groups.words import KIND_OF, KINDS, RULE_OF, RULES
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.reference.group_operation import GroupOperation
-from purgatory_udf.reference.heartbeat import DelayedHeartbeat
 
 # `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
 # `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).

@@ -1,4 +1,4 @@
-"""The reference's coordinator for one group, taken up from what was kept of it and put down again."""
+"""The coordinator for one group, taken up from what was kept of it and put down again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.coordinator.coordinator import GroupCoordinator
+from purgatory_udf.coordinator.group import Group
+from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
+from purgatory_udf.coordinator.initial_join import InitialDelayedJoin, Window
+from purgatory_udf.coordinator.join import DelayedJoin
+from purgatory_udf.coordinator.member import Member
+from purgatory_udf.coordinator.operation import Beginning, GroupOperation
+from purgatory_udf.coordinator.request import group_request
+from purgatory_udf.coordinator.state import GroupState
+from purgatory_udf.coordinator.sync import DelayedSync
 from purgatory_udf.groups.answers import AnswerJournal
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import GroupClock, Moment
 from purgatory_udf.groups.kept import PENDING, SESSIONS, Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
-from purgatory_udf.reference.coordinator import GroupCoordinator
-from purgatory_udf.reference.group import Group
-from purgatory_udf.reference.group_operation import Beginning, GroupOperation
-from purgatory_udf.reference.group_request import group_request
-from purgatory_udf.reference.group_state import GroupState
-from purgatory_udf.reference.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
-from purgatory_udf.reference.initial_join import InitialDelayedJoin, Window
-from purgatory_udf.reference.join import DelayedJoin
-from purgatory_udf.reference.member import Member
-from purgatory_udf.reference.sync import DelayedSync
 
 
 class Machine:

@@ -8,12 +8,12 @@ from operator import attrgetter
 from typing import Any
 
 from purgatory_udf.columnar.frame import Frame
+from purgatory_udf.coordinator.group import Group
+from purgatory_udf.coordinator.member import Member
+from purgatory_udf.coordinator.request import GroupRequest, JoinGroup, SyncGroup
+from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.groups.kept import Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
-from purgatory_udf.reference.group import Group
-from purgatory_udf.reference.group_request import GroupRequest, JoinGroup, SyncGroup
-from purgatory_udf.reference.group_state import GroupState
-from purgatory_udf.reference.member import Member
 
 _MEMBER = tuple(one.name for one in fields(Member))
 _of_member = attrgetter(*_MEMBER)

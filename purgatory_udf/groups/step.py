@@ -4,7 +4,7 @@
                      (joins, syncs, leaves,         (columns)
                      rounds, and timers)
 
-The state machine is the reference's. It is taken up only when it is needed: signs of life in a stable group, the bulk
+The state machine is the coordinator's. It is taken up only when it is needed: signs of life in a stable group, the bulk
 of any trace, are decided on columns, and a call that brings nothing else never builds it.
 """
 
@@ -17,6 +17,8 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.coordinator.journal import Answer, Removal, StateChange
+from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.groups.answers import ANSWERS, answer_frame
 from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED, ended_frame
@@ -26,8 +28,6 @@ from purgatory_udf.groups.rows import Events, parts_of
 from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.words import ERRORS, LAST_SIGN, Api
 from purgatory_udf.outcomes import Transition
-from purgatory_udf.reference.group_journal import Answer, Removal, StateChange
-from purgatory_udf.reference.group_state import GroupState
 
 # From how many signs in a row on it pays to put the machine down, for which its sessions become columns.
 WORTH_COLUMNS = 32

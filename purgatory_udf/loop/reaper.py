@@ -1,6 +1,6 @@
 """Moving the clock: every purgatory's reaper wakes, expires, purges, and its gauges are read each 200 ms.
 
-A reaper wakes when its timer's next bucket begins, else 200 ms after it last woke (see `reference.reaper`). Purgatories
+A reaper wakes when its timer's next bucket begins, else 200 ms after it last woke (see `purgatory.reaper`). Purgatories
 of partitions bring nothing about in each other, so each is taken through the time by itself.
 """
 

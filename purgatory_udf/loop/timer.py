@@ -1,4 +1,4 @@
-"""A purgatory's timer: Kafka's hierarchical wheels (see `reference.timing_wheel`).
+"""A purgatory's timer: Kafka's hierarchical wheels (see `purgatory.timing_wheel`).
 
 Wheel n has 20 buckets of 20^n ms. A bucket begins with its slot, and puts its operations into finer wheels. The
 clock of all wheels of a timer is the beginning of the bucket that began last, so it may lag behind the time. A bucket

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from purgatory_udf.config import Config
-from purgatory_udf.reference.clock import Clock
+from purgatory_udf.purgatory.clock import Clock
+from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
 from purgatory_udf.reference.create_topics import DelayedCreateTopics
 from purgatory_udf.reference.delete_records import DelayedDeleteRecords
 from purgatory_udf.reference.fetch import DelayedFetch
 from purgatory_udf.reference.partition import LeaderHwChange, Partition
 from purgatory_udf.reference.produce import ALL_IN_SYNC, INVALID_REQUIRED_ACKS, VALID_ACKS, DelayedProduce
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
 from purgatory_udf.reference.settling import NONE
 from purgatory_udf.reference.topic_partition import TopicPartition
 

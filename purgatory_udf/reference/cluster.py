@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from purgatory_udf.config import Config
+from purgatory_udf.purgatory.clock import Clock
 from purgatory_udf.reference.broker import Broker
-from purgatory_udf.reference.clock import Clock
 from purgatory_udf.reference.topic_partition import TopicPartition
 
 

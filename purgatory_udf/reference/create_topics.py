@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from purgatory_udf.reference.request import Request
+from purgatory_udf.purgatory.request import Request
 from purgatory_udf.reference.settling import NONE, Part, SettlingRequest, Verdict
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from purgatory_udf.outcomes import PartitionOutcome
+from purgatory_udf.purgatory.request import DelayedRequest, Request
 from purgatory_udf.reference.partition import Isolation, Partition, Standing
 from purgatory_udf.reference.partition_log import OffsetMetadata
-from purgatory_udf.reference.request import DelayedRequest, Request
 
 FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
 UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from purgatory_udf.config import Config
+from purgatory_udf.coordinator.coordinators import Coordinators
+from purgatory_udf.coordinator.journal import GroupJournal
+from purgatory_udf.coordinator.request import GROUP_EVENTS
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
+from purgatory_udf.purgatory.gauges import STEP_MS, Series
+from purgatory_udf.purgatory.request import DelayedRequest
 from purgatory_udf.reference.cluster import Cluster
-from purgatory_udf.reference.coordinators import Coordinators
-from purgatory_udf.reference.gauges import STEP_MS, Series
-from purgatory_udf.reference.group_journal import GroupJournal
-from purgatory_udf.reference.group_request import GROUP_EVENTS
-from purgatory_udf.reference.request import DelayedRequest
 from purgatory_udf.reference.requests import REQUESTS
 from purgatory_udf.reference.triggers import apply_change
 

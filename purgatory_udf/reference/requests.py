@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purgatory_udf.config import INT32_MAX, fetch_keys
+from purgatory_udf.purgatory.request import DelayedRequest, Request
 from purgatory_udf.reference.broker import Broker
 from purgatory_udf.reference.cluster import Cluster
 from purgatory_udf.reference.create_topics import DelayedCreateTopics, TopicPart
@@ -13,7 +14,6 @@ from purgatory_udf.reference.delete_records import HIGH_WATERMARK, DelayedDelete
 from purgatory_udf.reference.fetch import DelayedFetch, FetchPart, start_of_fetch
 from purgatory_udf.reference.partition import Isolation, Partition
 from purgatory_udf.reference.produce import DelayedProduce, ProducePart
-from purgatory_udf.reference.request import DelayedRequest, Request
 from purgatory_udf.reference.settling import NONE
 from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.scope.override import override

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from purgatory_udf.outcomes import PartitionOutcome
-from purgatory_udf.reference.request import DelayedRequest, Request
+from purgatory_udf.purgatory.request import DelayedRequest, Request
 
 NONE = "NONE"
 REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"

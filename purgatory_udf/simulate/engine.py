@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from purgatory_udf.config import Config
+from purgatory_udf.coordinator.coordinator import GroupCoordinator
+from purgatory_udf.coordinator.request import GROUP_EVENTS, group_request
+from purgatory_udf.purgatory.request import DelayedRequest
 from purgatory_udf.reference.cluster import Cluster
-from purgatory_udf.reference.coordinator import GroupCoordinator
-from purgatory_udf.reference.group_request import GROUP_EVENTS, group_request
 from purgatory_udf.reference.replay import Event, Replayer
-from purgatory_udf.reference.request import DelayedRequest
 from purgatory_udf.reference.requests import create_topics, delete_records, fetch, produce
 from purgatory_udf.reference.triggers import apply_change
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory_udf.reference.group_journal import Answer
-from purgatory_udf.reference.group_state import GroupState
+from purgatory_udf.coordinator.journal import Answer
+from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.simulate.messages import NONE, Coordinator, FetchCommitted, GroupAnswer, GroupMessage, Offsets
 from purgatory_udf.simulate.network import Reply

@@ -6,8 +6,8 @@ import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.columnar.reaper_times import wake_ups
-from purgatory_udf.reference.timer import SystemTimer
-from purgatory_udf.reference.timer_task import TimerTask
+from purgatory_udf.purgatory.timer import SystemTimer
+from purgatory_udf.purgatory.timer_task import TimerTask
 
 Moment = tuple[int, int]
 

@@ -12,8 +12,8 @@ import pytest
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line, schema
 from purgatory_udf.outcomes import Outcome
+from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
 from purgatory_udf.reference.cluster import Cluster
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.reference.triggers import CHANGES, apply_change
 from tests.contract.examples import WHOLE

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.reference.delayed_operation import DelayedOperation
-from purgatory_udf.reference.group_operation import GroupOperation
-from purgatory_udf.reference.request import TIMEOUT
+from purgatory_udf.coordinator.operation import GroupOperation
+from purgatory_udf.purgatory.delayed_operation import DelayedOperation
+from purgatory_udf.purgatory.request import TIMEOUT
 from purgatory_udf.reference.requests import REQUESTS
 from tests.docs import pages
 
 PAGE = pages.text("docs/kafka-rules.md")
 NAMED = pages.words_in_code(PAGE)
-SOURCES = sorted((pages.ROOT / "purgatory_udf" / "reference").glob("*.py"))
+PACKAGES = [pages.ROOT / "purgatory_udf" / name for name in ("purgatory", "reference", "coordinator")]
+SOURCES = sorted(source for package in PACKAGES for source in package.glob("*.py"))
 
 # Whose text arguments are rules; whatever a function of such a name returns is one, too.
 _ENDED_BY = {"complete_by", "Verdict", "restart", "gone", "_answer_syncs"}
@@ -36,8 +37,8 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
 @cache
 def _operations() -> set[type]:
     for source in SOURCES:
-        importlib.import_module(f"purgatory_udf.reference.{source.stem}")
-    return {each for each in _subclasses(DelayedOperation) if each.__module__.startswith("purgatory_udf.reference.")}
+        importlib.import_module(f"purgatory_udf.{source.parent.name}.{source.stem}")
+    return {each for each in _subclasses(DelayedOperation) if each.__module__.startswith("purgatory_udf.")}
 
 
 def _texts(node: ast.AST) -> set[str]:
@@ -65,7 +66,7 @@ def _rules() -> frozenset[str]:
                 found |= _texts(node.value)
     # The apis by whose requests sessions are renewed.
     found |= {
-        each.api for each in _subclasses(importlib.import_module("purgatory_udf.reference.group_request").GroupRequest)
+        each.api for each in _subclasses(importlib.import_module("purgatory_udf.coordinator.request").GroupRequest)
     }
     return frozenset(rule for rule in found if re.fullmatch(r"[a-z]+(_[a-z]+)*", rule))
 
@@ -103,4 +104,4 @@ def test_no_rule_is_named_that_the_code_does_not_have() -> None:
 def test_where_a_rule_stands_is_there(source: str) -> None:
     named = re.findall(r"`([\w/]+\.py)`", source)
     assert named
-    assert [name for name in named if not (pages.ROOT / "purgatory_udf" / "reference" / name).is_file()] == []
+    assert [name for name in named if not any((package / name).is_file() for package in PACKAGES)] == []

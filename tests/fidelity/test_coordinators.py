@@ -12,11 +12,11 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
+from purgatory_udf.coordinator.journal import Answer, StateChange
 from purgatory_udf.errors import UserError
 from purgatory_udf.fidelity.coordinators import Compared, Expired, Span, compare, facts_of, table
 from purgatory_udf.fidelity.server_log import KINDS, SESSION, Fact, facts_in, facts_in_logs
 from purgatory_udf.outcomes import Transition
-from purgatory_udf.reference.group_journal import Answer, StateChange
 from purgatory_udf.requestlog.groups import GROUP_APIS
 from purgatory_udf.requestlog.line import read_line
 from purgatory_udf.requestlog.operation import Recorded

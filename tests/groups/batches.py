@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.config import Config
+from purgatory_udf.coordinator.journal import Answer, GroupJournal, Removal, StateChange
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.packet import packet
@@ -19,7 +20,6 @@ from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.step import WORTH_COLUMNS, Found, step
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.reference.group_journal import Answer, GroupJournal, Removal, StateChange
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.tables import EVENTS
 

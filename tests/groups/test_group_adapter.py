@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.coordinator.journal import StateChange
 from purgatory_udf.groups.tables import SCHEMAS, Tables
 from purgatory_udf.outcomes import Outcome, Transition
-from purgatory_udf.reference.group_journal import StateChange
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
 from purgatory_udf.stream.packing import CLOCK

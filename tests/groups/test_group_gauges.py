@@ -10,7 +10,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.groups.gauges import by_purgatory, group_gauges
 from purgatory_udf.loop.words import PURGATORIES
 from purgatory_udf.outcomes import Gauge
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from tests import oracle_groups
 from tests.group_strategies import Event, GroupTraffic, group_traffic

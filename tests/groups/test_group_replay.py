@@ -13,7 +13,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.tables import Tables
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout

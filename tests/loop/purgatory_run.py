@@ -13,10 +13,10 @@ from random import Random
 import numpy as np
 
 from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.reference.delayed_operation import DelayedOperation
-from purgatory_udf.reference.purgatory import DelayedOperationPurgatory
-from purgatory_udf.reference.reaper import Reaper
-from purgatory_udf.reference.timer import SystemTimer
+from purgatory_udf.purgatory.delayed_operation import DelayedOperation
+from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
+from purgatory_udf.purgatory.reaper import Reaper
+from purgatory_udf.purgatory.timer import SystemTimer
 
 STEP_MS = 200
 

@@ -15,7 +15,7 @@ from purgatory_udf.loop.engine import Engine, Tables, event_table
 from purgatory_udf.loop.engine import replay as loop_replay
 from purgatory_udf.loop.grouping import by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay
 from purgatory_udf.reference.replay import replay as reference_replay
 from tests import trace_strategies

@@ -15,7 +15,7 @@ from purgatory_udf.columnar.gauges import GAUGES, at_every_step, gauges
 from purgatory_udf.config import Config
 from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Gauge
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from tests import oracle_traces, trace_strategies
 from tests.loop.loop_gauges import loop_gauges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.outcomes import Gauge
-from purgatory_udf.reference.gauges import changed
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay
 from tests.reference.timeline import Timeline
 
