@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.columnar.frame import Array
+from purgatory_udf.frames.frame import Array
 from purgatory_udf.tables import EVENT_PARTITION, EVENTS, TIMESTAMP
 
 BEGIN_US = 1_700_000_000_000_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TOGETHER = dict.fromkeys((f"tests/answers/test_{name}.py" for name in ("metrics", "report", "notebooks")), "metrics")
 # What takes longest is begun first, so that no process is left alone with it at the end.
 _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
-_THEN = ("reference", "requestlog", "columnar")
+_THEN = ("reference", "requestlog", "timeline")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -36,7 +36,6 @@ int64 = integer(-INT64 - 1, INT64)
 count32 = integer(0, INT32)
 count64 = integer(0, INT64)
 count_or_none32 = integer(-1, INT32)
-count_or_none64 = integer(-1, INT64)
 # One more than an offset is an offset too: the end of the log after it.
 offset = integer(0, INT64 - 1)
 offset_or_none = integer(-1, INT64 - 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.journal import Answer, GroupJournal
 from purgatory_udf.coordinator.request import GroupRequest, JoinGroup
+from purgatory_udf.frames.frame import Frame, Layout
 from purgatory_udf.groups.words import API_OF, ERROR_OF, LAST_SIGN, NONE
 
 # Asked at `t`, answered at `at`. `asked` is the generation that the request names, `generation` the one that a join is

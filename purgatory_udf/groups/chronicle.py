@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from purgatory_udf.columnar.frame import Layout
 from purgatory_udf.coordinator.journal import GroupJournal
 from purgatory_udf.coordinator.operation import GroupOperation, JoinKey, MemberKey, SyncKey
+from purgatory_udf.frames.frame import Layout
 from purgatory_udf.groups.clock import KeptPurgatory, Moment
 
 # Walks of lists that completed nothing.

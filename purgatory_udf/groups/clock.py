@@ -11,11 +11,11 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from purgatory_udf.columnar.moments import BY_CLOCK
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.purgatory.clock import Clock
 from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory, Watchers
 from purgatory_udf.purgatory.timer_task import TimerTask
+from purgatory_udf.timeline.moments import BY_CLOCK
 
 
 class Moment(NamedTuple):

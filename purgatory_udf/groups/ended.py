@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat
 from purgatory_udf.coordinator.operation import GroupOperation
+from purgatory_udf.frames.frame import Frame, Layout
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import Moment
 from purgatory_udf.groups.words import KIND_OF, KINDS, RULE_OF, RULES

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Frame, Layout
-from purgatory_udf.columnar.gauges import GAUGES, Lives, readings
+from purgatory_udf.frames.frame import Frame, Layout
 from purgatory_udf.groups.chronicle import Watching
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import KINDS
 from purgatory_udf.loop.words import Code
+from purgatory_udf.timeline.gauges import GAUGES, Lives, readings
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -57,7 +57,7 @@ def _numbered(frame: Frame, numbers: dict[tuple[str, int, str], int]) -> Frame:
 
 
 def group_gauges(lives: Frame, walked: Frame, code: Code, purge_interval: int, first_ms: int, last_ms: int) -> Frame:
-    """As `columnar.gauges.gauges`, of one broker's purgatory; keys of all parts count in one list of names."""
+    """As `timeline.gauges.gauges`, of one broker's purgatory; keys of all parts count in one list of names."""
     if not len(lives):
         return GAUGES.empty()
     lives = lives.take(np.lexsort((lives.sub, lives.seq, lives.t)))

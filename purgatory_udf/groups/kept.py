@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from purgatory_udf.columnar.frame import Frame, Layout
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.member import Member
 from purgatory_udf.coordinator.state import GroupState
+from purgatory_udf.frames.frame import Frame, Layout
 from purgatory_udf.groups.words import FOREVER
 
 # Open sessions in the order in which they were armed: `t`, `seq` and `sub` say when. `owner` is a place among

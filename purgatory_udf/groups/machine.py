@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
 from purgatory_udf.coordinator.coordinator import GroupCoordinator
 from purgatory_udf.coordinator.group import Group
@@ -20,6 +19,7 @@ from purgatory_udf.coordinator.operation import Beginning, GroupOperation
 from purgatory_udf.coordinator.request import group_request
 from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.coordinator.sync import DelayedSync
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.answers import AnswerJournal
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import GroupClock, Moment

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from purgatory_udf.columnar.codec import pack, unpack
-from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.frames.codec import pack, unpack
+from purgatory_udf.frames.frame import Array, Frame, Layout
 from purgatory_udf.groups.answers import ANSWERS
 from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED

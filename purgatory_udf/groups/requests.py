@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.columnar.codec import pack, unpack
-from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.frames.codec import pack, unpack
+from purgatory_udf.frames.frame import Array, Frame, Layout
 from purgatory_udf.groups.rows import COLUMNS, ROWS, rows_of
 from purgatory_udf.groups.words import API_OF
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.columnar.frame import Array, Frame, Layout
+from purgatory_udf.frames.frame import Array, Frame, Layout
 from purgatory_udf.groups.words import API_OF, Api
 
 ROWS = Layout(

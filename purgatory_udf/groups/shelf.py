@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from purgatory_udf.columnar.codec import pack, unpack
-from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.errors import UserError
+from purgatory_udf.frames.codec import pack, unpack
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.kept import SESSIONS, Kept
 from purgatory_udf.groups.snapshot import from_text, to_text
 from purgatory_udf.groups.words import FOREVER

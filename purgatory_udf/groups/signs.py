@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame
 from purgatory_udf.coordinator.group import Group
+from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.kept import SESSIONS, Kept
 from purgatory_udf.groups.words import ERROR_OF, FOREVER, KIND_OF, NONE

@@ -7,11 +7,11 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
 
-from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.member import Member
 from purgatory_udf.coordinator.request import GroupRequest, JoinGroup, SyncGroup
 from purgatory_udf.coordinator.state import GroupState
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.kept import Kept, KeptRound
 from purgatory_udf.groups.rows import parts_of
 

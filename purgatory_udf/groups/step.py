@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Group as GroupConfig
 from purgatory_udf.coordinator.journal import Answer, Removal, StateChange
 from purgatory_udf.coordinator.state import GroupState
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.answers import ANSWERS, answer_frame
 from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED, ended_frame

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.errors import UserError
 from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.world import (
@@ -31,16 +29,14 @@ from purgatory_udf.loop.world import (
     ROLL,
     Records,
 )
+from purgatory_udf.sealed import seal, unseal
 
 # Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
 VERSION = 3
 
-_MAGIC = b"PRst"
-_HEAD = struct.Struct("<4sHBxQ")
+_KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")
-_PLAIN, _PACKED = 0, 1
 _WORTH_PACKING = 1 << 12
-_ZSTD = pa.Codec("zstd", compression_level=1)
 
 _STATE = {
     "keys": KEY,
@@ -54,8 +50,6 @@ _STATE = {
     "queued": QUEUED,
 }
 _CALL = {"events": EVENT, "asked": ASKED, "in_sync": MEMBER}
-
-Value = TypeVar("Value", State, Call)
 
 
 def state_bytes(state: State) -> bytes:
@@ -97,27 +91,14 @@ def call_of(value: bytes) -> Call:
 
 def _sealed(sections: list[bytes], keep: bool) -> bytes:
     body = b"".join(part for section in sections for part in (_SECTION.pack(len(section), 0), section))
-    if not keep or len(body) < _WORTH_PACKING:
-        return _HEAD.pack(_MAGIC, VERSION, _PLAIN, len(body)) + body
-    return _HEAD.pack(_MAGIC, VERSION, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)
+    return seal(_KIND, VERSION, body, pack=keep and len(body) >= _WORTH_PACKING)
 
 
 class _opened:  # noqa: N801
     """The sections of a value, one after the other; a value of another version is refused."""
 
     def __init__(self, value: bytes) -> None:
-        if len(value) < _HEAD.size:
-            raise UserError("state: too short to be a watcher list of this product")
-        magic, version, packed, size = _HEAD.unpack_from(value)
-        if magic != _MAGIC:
-            raise UserError("state: not a watcher list of this product")
-        if version != VERSION:
-            raise UserError(
-                f"state: written in format {version}, this version reads format {VERSION}: "
-                "finish the run with the version that began it, or start it anew with --overwrite"
-            )
-        body = memoryview(value)[_HEAD.size :]
-        self._body = memoryview(_ZSTD.decompress(body, decompressed_size=size, asbytes=True)) if packed else body
+        self._body = unseal(_KIND, VERSION, value)
         self._at = 0
 
     def __iter__(self) -> _opened:

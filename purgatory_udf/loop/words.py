@@ -81,9 +81,6 @@ class Reader(IntEnum):
     COMMITTED = 2
 
 
-THROTTLED = 4  # added to the reader
-
-
 class Error(IntEnum):
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 1
@@ -122,13 +119,6 @@ class Rule(IntEnum):
     LEADERS = 18
     NO_WAIT = 19
 
-
-# A replica's standing is the error that it answers with: NONE is online.
-STANDING_RULE = {
-    Error.NOT_LEADER_OR_FOLLOWER: Rule.NOT_LEADER,
-    Error.KAFKA_STORAGE_ERROR: Rule.OFFLINE,
-    Error.UNKNOWN_TOPIC_OR_PARTITION: Rule.UNKNOWN_PARTITION,
-}
 
 UNKNOWN = -1
 FOREVER = 2**62

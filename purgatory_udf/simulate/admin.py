@@ -11,7 +11,6 @@ from purgatory_udf.simulate.world import Steps
 
 class Administrator:
     def __init__(self, client: Client, controller: Controller, settings: TopicCreations) -> None:
-        self.created = 0
         self.timed_out = 0
         self._client = client
         self._world = client.world
@@ -42,7 +41,5 @@ class Administrator:
             topics={name: settings.partitions},
         )
         answer = yield from self._client.ask(self._client.brokers[0], request)
-        if answer.errors[name] == "NONE":
-            self.created += 1
-        else:
+        if answer.errors[name] != "NONE":
             self.timed_out += 1

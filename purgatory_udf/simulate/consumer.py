@@ -36,7 +36,6 @@ class Consumer:
 
     def __init__(self, client: Client, settings: Consumers, instance_id: str | None) -> None:
         self.records = 0
-        self.polls = 0
         self.closing = False
         self.failed: str | None = None
         self.subscription = Subscription(settings)
@@ -71,7 +70,6 @@ class Consumer:
             self._client.disconnect()
 
     def poll(self, timeout_ms: int) -> Steps[Records]:
-        self.polls += 1
         until_us = self._world.now_us + timeout_ms * 1000
         remaining_us = timeout_ms * 1000
         while remaining_us > 0:

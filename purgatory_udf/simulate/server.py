@@ -246,6 +246,3 @@ class Server:
             return 0
         quota = self._quotas.setdefault((kind, client_id), ClientQuota(allowed))
         return quota.throttle_ms(size, self._world.now_ms)
-
-
-Servers = dict[int, Server]

@@ -16,15 +16,15 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.columnar.codec import unpack
-from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.gauges import STEP_MS
 from purgatory_udf.config import Config
+from purgatory_udf.frames.codec import unpack
+from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.loop.words import PURGATORIES, Code
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.group_gauges import GROUP_CODES, group_parts, read_parts
 from purgatory_udf.tables import PURGATORY_GAUGES
+from purgatory_udf.timeline.gauges import STEP_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from purgatory_udf.columnar.codec import pack
-from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.frames.codec import pack
+from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.groups.gauges import LIVES, TURNS, WALKED, by_purgatory, group_gauges
 from purgatory_udf.loop.words import Code
 from purgatory_udf.storage import delta

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.columnar.frame import Frame
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import Kept
 from purgatory_udf.groups.requests import Requests

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Frame
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.purgatory.delayed_operation import DelayedOperation
 from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
 from purgatory_udf.purgatory.reaper import Reaper

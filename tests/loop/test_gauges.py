@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.columnar.gauges import GAUGES, at_every_step, gauges
 from purgatory_udf.config import Config
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
+from purgatory_udf.timeline.gauges import GAUGES, at_every_step, gauges
 from tests import oracle_traces, trace_strategies
 from tests.loop.loop_gauges import loop_gauges
 from tests.loop.purgatory_run import PurgatoryRun

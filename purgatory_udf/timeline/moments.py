@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.lookup import Index
+from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.loop.words import FOREVER, UNKNOWN
+from purgatory_udf.timeline.lookup import Index
 
 BY_CLOCK = UNKNOWN
 

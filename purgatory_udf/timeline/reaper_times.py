@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.moments import BY_CLOCK, HANDLED, Timeline, distinct
+from purgatory_udf.frames.frame import Array, Frame
+from purgatory_udf.timeline.moments import BY_CLOCK, HANDLED, Timeline, distinct
 
 BUCKETS = 20
 _LONG_AGO = -(2**62)

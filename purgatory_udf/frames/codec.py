@@ -2,9 +2,7 @@
 
 A number column is kept as its least value and the unsigned differences from it, in the fewest whole bytes that hold
 the greatest; columns of one width lie together, so that a frame is packed in a few numpy calls whatever its columns.
-A text column is lengths and one run of UTF-8. What is long enough to gain is compressed. The first bytes say which
-version wrote it: an older or newer one is refused in one sentence, since a watcher list that is read wrongly would
-end operations wrongly.
+A text column is lengths and one run of UTF-8. What is long enough to gain is compressed.
 """
 
 from __future__ import annotations
@@ -16,15 +14,13 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.errors import UserError
+from purgatory_udf.frames.frame import Array, Frame
+from purgatory_udf.sealed import seal, unseal
 
-VERSION = 1
-_MAGIC = b"PR"
-_HEAD = struct.Struct("<2sBBI")
+VERSION = 2
+_KIND = b"PRfr"
 _FRAME = struct.Struct("<HHI")
 _WORTH_COMPRESSING = 256
-_CODEC = pa.Codec("zstd", compression_level=1)
 _WIDTHS = ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64))
 _WIDTH_OF_CLASS = np.array([0, 1, 2, 4, 8])
 
@@ -106,25 +102,12 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
         for values in texts.values():
             parts += _pack_texts(values)
     body = b"".join(parts)
-    if len(body) < _WORTH_COMPRESSING:
-        return _HEAD.pack(_MAGIC, VERSION, 0, len(body)) + body
-    return _HEAD.pack(_MAGIC, VERSION, 1, len(body)) + _CODEC.compress(body, asbytes=True)
+    return seal(_KIND, VERSION, body, pack=len(body) >= _WORTH_COMPRESSING)
 
 
 def unpack(value: bytes) -> dict[str, Frame]:
     """The frames that `pack` made; a value of another version is refused."""
-    if len(value) < _HEAD.size:
-        raise UserError("state: too short to be a watcher list of this product")
-    magic, version, compressed, size = _HEAD.unpack_from(value)
-    if magic != _MAGIC:
-        raise UserError("state: not a watcher list of this product")
-    if version != VERSION:
-        raise UserError(
-            f"state: written in format {version}, this version reads format {VERSION}: "
-            "finish the run with the version that began it, or start it anew with --overwrite"
-        )
-    body = value[_HEAD.size :]
-    data = memoryview(_CODEC.decompress(body, decompressed_size=size, asbytes=True) if compressed else body)
+    data = unseal(_KIND, VERSION, value)
     (count,) = struct.unpack_from("<H", data)
     at, frames = 2, {}
     for _ in range(count):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame
-from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, seen_from
+from purgatory_udf.frames.frame import Array, Frame
+from purgatory_udf.timeline.moments import BY_CLOCK, Timeline, seen_from
 
 IDLE_MS = 200
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.columnar.frame import Array, Frame
+from purgatory_udf.frames.frame import Array, Frame
 
 Rows = list[tuple[int, str]]
 

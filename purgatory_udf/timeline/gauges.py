@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Array, Frame, Layout
-from purgatory_udf.columnar.moments import BY_CLOCK, Timeline, distinct, in_order, seen_from
-from purgatory_udf.columnar.purges import purges
-from purgatory_udf.columnar.reaper_times import wake_ups
+from purgatory_udf.frames.frame import Array, Frame, Layout
 from purgatory_udf.loop.words import FOREVER
+from purgatory_udf.timeline.moments import BY_CLOCK, Timeline, distinct, in_order, seen_from
+from purgatory_udf.timeline.purges import purges
+from purgatory_udf.timeline.reaper_times import wake_ups
 
 STEP_MS = 200
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from purgatory_udf.columnar.frame import Frame
-from purgatory_udf.columnar.reaper_times import wake_ups
+from purgatory_udf.frames.frame import Frame
 from purgatory_udf.purgatory.timer import SystemTimer
 from purgatory_udf.purgatory.timer_task import TimerTask
+from purgatory_udf.timeline.reaper_times import wake_ups
 
 Moment = tuple[int, int]
 
