@@ -30,8 +30,8 @@ from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.judge import judged, unpack
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import PIECE_BYTES, Limits, Piece, byte_pieces
-from purgatory_udf.requestlog import reading, rows, tasks
-from purgatory_udf.requestlog.context import TELLING, Given, build_context
+from purgatory_udf.requestlog.cluster.context import TELLING, Given, build_context
+from purgatory_udf.requestlog.importing import reading, rows, tasks
 
 Json = Any
 PASSED_OVER = ("other_lines", "controller", "no_purgatory", "topic_admin", "modern_group")

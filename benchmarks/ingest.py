@@ -29,9 +29,9 @@ from purgatory_udf.ingest.inputs import InputFile, find_files
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import PIECE_BYTES, Piece, byte_pieces, in_tasks
 from purgatory_udf.ingest.report import IngestOptions
-from purgatory_udf.requestlog.line import MARK
-from purgatory_udf.requestlog.log_files import find_logs
-from purgatory_udf.requestlog.options import RequestLogOptions
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.requestlog.lines.line import MARK
+from purgatory_udf.requestlog.lines.log_files import find_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +87,7 @@ def _json_lines(spark: SparkSession, paths: list[str], folder: Path, runs: int) 
 
 
 def _request_logs(spark: SparkSession, paths: list[str], isr: str | None, folder: Path, runs: int) -> Figures:
-    from purgatory_udf.requestlog.spark_import import ingest_request_log
+    from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
 
     def take_in(out: str) -> int:
         return ingest_request_log(spark, RequestLogOptions(paths, out, isr=isr)).report.counts["lines"]

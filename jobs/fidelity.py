@@ -14,8 +14,8 @@ from purgatory_udf.errors import UserError
 def _checks(
     jmx_before: str | None, jmx_after: str | None, server_log: list[str] | None, zone: str, **_: object
 ) -> None:
-    from purgatory_udf.requestlog.log_files import find_logs
-    from purgatory_udf.requestlog.stamp import zone_of
+    from purgatory_udf.requestlog.lines.log_files import find_logs
+    from purgatory_udf.requestlog.lines.stamp import zone_of
 
     if server_log:
         find_logs(server_log)
@@ -45,7 +45,7 @@ def main(
 ) -> None:
     """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
     from purgatory_udf.fidelity.run import FidelityOptions, run_fidelity
-    from purgatory_udf.requestlog.stamp import zone_of
+    from purgatory_udf.requestlog.lines.stamp import zone_of
     from purgatory_udf.session import build_session
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))

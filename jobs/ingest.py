@@ -14,8 +14,8 @@ from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_fil
 from purgatory_udf.ingest.pieces import Limits
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
-from purgatory_udf.requestlog.log_files import find_logs
-from purgatory_udf.requestlog.options import HOLD_MS, ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.importing.options import HOLD_MS, ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.lines.log_files import find_logs
 from purgatory_udf.storage.alone import alone
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _from_files(
     spark: SparkSession, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
 ) -> IngestReport | ImportReport:
     from purgatory_udf.ingest.run import ingest
-    from purgatory_udf.requestlog.spark_import import ingest_request_log
+    from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
 
     if asked.is_log:
         return ingest_request_log(spark, asked.request_log(), phases, files)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.requestlog.files import open_text
+from purgatory_udf.requestlog.lines.files import open_text
 
 _IN_THE_TREE = Path(__file__).resolve().parent / "data"
 _PACKINGS = ("", ".xz", ".gz", ".zst", ".bz2")

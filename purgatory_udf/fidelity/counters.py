@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.requestlog.files import read_text
+from purgatory_udf.requestlog.lines.files import read_text
 
 CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"

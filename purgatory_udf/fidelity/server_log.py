@@ -14,9 +14,9 @@ from datetime import UTC, tzinfo
 from typing import NamedTuple
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.requestlog.files import open_text
-from purgatory_udf.requestlog.log_files import find_logs
-from purgatory_udf.requestlog.stamp import stamp_us
+from purgatory_udf.requestlog.lines.files import open_text
+from purgatory_udf.requestlog.lines.log_files import find_logs
+from purgatory_udf.requestlog.lines.stamp import stamp_us
 
 # A group prepares to rebalance; it has another generation; a member's session, the joins, the syncs have expired.
 REBALANCE, GENERATION, SESSION, JOIN, SYNC = "rebalance", "generation", "session", "join", "sync"

@@ -15,7 +15,7 @@ from purgatory_udf.kafka.event_steps import EventSteps
 from purgatory_udf.kafka.log_steps import LogSteps
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect, growing
-from purgatory_udf.requestlog.options import RequestLogOptions
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run

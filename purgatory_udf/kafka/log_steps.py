@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from purgatory_udf.kafka.options import KafkaTopic
-from purgatory_udf.requestlog import reading
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.remains import Remains
 from purgatory_udf.requestlog.following.step import Step
-from purgatory_udf.requestlog.frames import mapped
-from purgatory_udf.requestlog.options import RequestLogOptions
-from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.spark_import import given_by
-from purgatory_udf.requestlog.spark_tables import (
+from purgatory_udf.requestlog.importing import reading
+from purgatory_udf.requestlog.importing.frames import mapped
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.requestlog.importing.spark_import import given_by
+from purgatory_udf.requestlog.importing.spark_tables import (
     EVENTS_TABLE,
     RECORDED_TABLE,
     REJECTED_TABLE,
@@ -30,7 +29,8 @@ from purgatory_udf.requestlog.spark_tables import (
     recorded,
     rejections,
 )
-from purgatory_udf.requestlog.stamp import zone_of
+from purgatory_udf.requestlog.lines.stamp import zone_of
+from purgatory_udf.requestlog.report import Report
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run

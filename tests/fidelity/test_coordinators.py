@@ -17,13 +17,13 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.fidelity.coordinators import Compared, Expired, Span, compare, facts_of, table
 from purgatory_udf.fidelity.server_log import KINDS, SESSION, Fact, facts_in, facts_in_logs
 from purgatory_udf.outcomes import Transition
-from purgatory_udf.requestlog.groups import GROUP_APIS
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.operation import Recorded
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.translate import translate
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
+from purgatory_udf.requestlog.requests.groups import GROUP_APIS
+from purgatory_udf.requestlog.requests.operation import Recorded
 from tests import recorded
 from tests.groups.batches import Batches
+from tests.requestlog.translate import translate
 
 # Kafka 3.9's coordinator has the purgatories that are replayed; that of 4.3 has the same rules, with timers of its own.
 # How far the waits of joins lie apart at the median: the newer coordinator's answers pass through a queue.

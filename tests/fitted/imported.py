@@ -9,16 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from purgatory_udf.fitted.recording import Recording, recording
-from purgatory_udf.requestlog.batches import batches_in_file
-from purgatory_udf.requestlog.cluster import cluster_in_file
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.reading import matters
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import translate
+from purgatory_udf.requestlog.cluster.batches import batches_in_file
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.metadata import cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.importing.reading import matters
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.tables import EVENTS, RECORDED
 from tests.recorded import file, lines
+from tests.requestlog.translate import translate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -20,17 +20,17 @@ from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.kafka.follow import follow
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.options import RequestLogOptions
-from purgatory_udf.requestlog.reading import matters
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import translate
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.requestlog.importing.reading import matters
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from tests import recorded
 from tests.kafka.conftest import Send
 from tests.requestlog.searched import everything_in
+from tests.requestlog.translate import translate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from purgatory_udf.requestlog.line import BadLine, read_line
-from purgatory_udf.requestlog.request import Place, Request
+from purgatory_udf.requestlog.lines.line import BadLine, read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 
 # 2026-11-21 02:54:20 UTC
 START = datetime(2026, 11, 21, 2, 54, 20, tzinfo=UTC)

@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from purgatory_udf.requestlog import rows as kinds
-from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
-from purgatory_udf.requestlog.context import TELLING, Given
+from purgatory_udf.requestlog.cluster.context import TELLING, Given
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import SESSION, SWEEP
 from purgatory_udf.requestlog.following.tasks import requests_apart, sessions_apart, timelines
-from purgatory_udf.requestlog.reading import Tally, matters
-from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.rows import request_row
-from purgatory_udf.requestlog.sessions import session_key
+from purgatory_udf.requestlog.importing import rows as kinds
+from purgatory_udf.requestlog.importing.reading import Tally, matters
+from purgatory_udf.requestlog.importing.rows import request_row
+from purgatory_udf.requestlog.lines.bodies import fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.requests.sessions import session_key
 
 Row = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.requestlog.anonymise import anonymised, pseudonyms
+from purgatory_udf.requestlog.importing.anonymise import anonymised, pseudonyms
 
 
 def test_a_name_has_one_pseudonym_in_whatever_field_it_stands() -> None:

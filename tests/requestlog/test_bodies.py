@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.requestlog.bodies import (
+from purgatory_udf.requestlog.lines.bodies import (
     Fetch,
     FetchAnswer,
     FetchedPartition,

@@ -12,16 +12,16 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.batches import Batch, batches_in_file
-from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster, cluster_in_file
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import Translation, translate
+from purgatory_udf.requestlog.cluster.batches import Batch, batches_in_file
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Cluster, cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from tests import recorded
 from tests.requestlog.lines import START_US, T, fetched, requests, us
 from tests.requestlog.stepwise import Stepwise
+from tests.requestlog.translate import Translation, translate
 
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = Batch(10, 12, 60, us(1), False, False, -1), Batch(13, 13, 40, us(1), False, False, -1)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import context_of, translate
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from tests import recorded
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.requestlog.stepwise import Row, Stepwise
+from tests.requestlog.translate import context_of, translate
 
 RECORDING, LINES = "W3-groups-k39", 1_400
 NAMED = Given({T: "t"})

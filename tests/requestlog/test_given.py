@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.requestlog.batches import Batch, BatchIndex, batches_in_file
-from purgatory_udf.requestlog.cluster import GIVEN, Change, Unfenced, cluster_in_file
-from purgatory_udf.requestlog.topics import names_in_file
+from purgatory_udf.requestlog.cluster.batches import Batch, BatchIndex, batches_in_file
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Unfenced, cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 

@@ -8,16 +8,16 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.batches import batches_in_file
-from purgatory_udf.requestlog.cluster import cluster_in_file
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.group_history import GroupHistory
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import Translation, translate
+from purgatory_udf.requestlog.cluster.batches import batches_in_file
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.group_history import GroupHistory
+from purgatory_udf.requestlog.cluster.metadata import cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from tests import recorded
 from tests.requestlog.lines import START_US, body, requests, us, written
+from tests.requestlog.translate import Translation, translate
 
 RECORDING = "W7-rolling-k39"
 

@@ -10,17 +10,17 @@ from deltalake import DeltaTable
 
 from jobs.ingest import main
 from purgatory_udf.contract import read_row
-from purgatory_udf.requestlog.anonymise import OWN_PROTOCOLS
-from purgatory_udf.requestlog.batches import batches_in_file
-from purgatory_udf.requestlog.cluster import cluster_in_file
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.files import open_text
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.topics import names_in_file
-from purgatory_udf.requestlog.translate import Translation, translate
+from purgatory_udf.requestlog.cluster.batches import batches_in_file
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.metadata import cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.importing.anonymise import OWN_PROTOCOLS
+from purgatory_udf.requestlog.lines.files import open_text
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.request import Place, Request
 from tests.requestlog.conftest import LINES, Piece, Replayed
 from tests.requestlog.searched import everything_in, names_in
+from tests.requestlog.translate import Translation, translate
 
 if TYPE_CHECKING:
     from pathlib import Path

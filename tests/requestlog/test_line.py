@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from purgatory_udf.requestlog.line import read_line
-from purgatory_udf.requestlog.log_files import broker_of
-from purgatory_udf.requestlog.request import Place, Request
-from purgatory_udf.requestlog.stamp import zone_of
+from purgatory_udf.requestlog.lines.line import read_line
+from purgatory_udf.requestlog.lines.log_files import broker_of
+from purgatory_udf.requestlog.lines.request import Place, Request
+from purgatory_udf.requestlog.lines.stamp import zone_of
 from tests.requestlog.lines import bad, body, fetched, produced, requests, us
 
 HEARTBEAT = body("HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}, version=4, queue=0.25, local=0.5, remote=0.125)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from purgatory_udf.requestlog.following.carried import Carried
-from purgatory_udf.requestlog.reading import Tally
-from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.translate import translate
+from purgatory_udf.requestlog.importing.reading import Tally
+from purgatory_udf.requestlog.lines.request import Request
 from tests.requestlog.lines import body, requests, written
+from tests.requestlog.translate import translate
 
 
 def _beat(at: float, api: str, group: str) -> str:

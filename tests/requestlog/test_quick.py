@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks import hostile
-from purgatory_udf.requestlog import reading
-from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
-from purgatory_udf.requestlog.quick import quick, quick_fetch
-from purgatory_udf.requestlog.request import Place
-from purgatory_udf.requestlog.stamp import zone_of
+from purgatory_udf.requestlog.importing import reading
+from purgatory_udf.requestlog.lines.bodies import fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.lines.quick import quick, quick_fetch
+from purgatory_udf.requestlog.lines.request import Place
+from purgatory_udf.requestlog.lines.stamp import zone_of
 from tests import recorded
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from purgatory_udf.requestlog.bodies import fetch_answer_of, fetch_of
-from purgatory_udf.requestlog.sessions import Session, session_key
+from purgatory_udf.requestlog.lines.bodies import fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.requests.sessions import Session, session_key
 from tests.requestlog.lines import fetched, requests
 
 

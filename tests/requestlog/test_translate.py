@@ -8,11 +8,11 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.batches import Batch
-from purgatory_udf.requestlog.cluster import GIVEN, Change, Cluster
-from purgatory_udf.requestlog.context import Given
-from purgatory_udf.requestlog.translate import Translation, translate
+from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Cluster
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
+from tests.requestlog.translate import Translation, translate
 
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = Batch(10, 12, 100, us(20), False, False, -1), Batch(13, 13, 60, us(40), False, False, -1)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from purgatory_udf.requestlog.context import Context, Given, context_from, nameless
+from purgatory_udf.requestlog.cluster.context import Context, Given, context_from, nameless
+from purgatory_udf.requestlog.cluster.telling import Telling
 from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.partitions.stretch import NEVER, Stretch
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.stretch import NEVER, Stretch
-from purgatory_udf.requestlog.telling import Telling
 
 # Of each broker: how many heartbeats it answered in the thread that handled them, and how many in all.
 Votes = Mapping[int, tuple[int, int]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from purgatory_udf.requestlog.facts import Append, Fact, Position, Sight, Trouble, Try
-from purgatory_udf.requestlog.stretch import Stretch
+from purgatory_udf.requestlog.partitions.stretch import Stretch
+from purgatory_udf.requestlog.requests.facts import Append, Fact, Position, Sight, Trouble, Try
 
 # How far back the rules look from what they date.
 LOOK_BACK_US = 15_000_000

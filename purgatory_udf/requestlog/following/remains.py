@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import KEPT
-from purgatory_udf.requestlog.rows import REQUESTS
+from purgatory_udf.requestlog.importing.rows import REQUESTS
 from purgatory_udf.storage import delta
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from purgatory_udf.requestlog.rows import CHANGES, PARTS
+from purgatory_udf.requestlog.importing.rows import CHANGES, PARTS
 
 # What is kept besides facts and operations: a session's state and a partition's, as JSON in `event`; `kind` names the
 # session.

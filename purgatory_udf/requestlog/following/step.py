@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from purgatory_udf.requestlog import reading, rows
-from purgatory_udf.requestlog.context import TELLING, Context, Given
+from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given
 from purgatory_udf.requestlog.following import tasks
 from purgatory_udf.requestlog.following.carried import Votes
 from purgatory_udf.requestlog.following.remains import Left
 from purgatory_udf.requestlog.following.rows import KEPT, SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.frames import (
+from purgatory_udf.requestlog.importing import reading, rows
+from purgatory_udf.requestlog.importing.frames import (
     PARTITION,
     counted,
     held,
@@ -24,11 +24,11 @@ from purgatory_udf.requestlog.frames import (
     rejected,
     with_offsets,
 )
+from purgatory_udf.requestlog.importing.rows import REQUESTS, request_of
+from purgatory_udf.requestlog.importing.spark_tables import Finished
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.partitions.stretch import Stretch
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.rows import REQUESTS, request_of
-from purgatory_udf.requestlog.spark_tables import Finished
-from purgatory_udf.requestlog.stretch import Stretch
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

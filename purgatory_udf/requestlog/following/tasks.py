@@ -1,4 +1,4 @@
-"""What the tasks of a step do: as `requestlog.tasks`, but each goes on where the step before has stopped."""
+"""What the tasks of a step do: as `importing.tasks`, but each goes on where the step before has stopped."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ from copy import copy
 from itertools import groupby
 from typing import Any
 
-from purgatory_udf.requestlog.apart import Parts, copies_of, parts_of
-from purgatory_udf.requestlog.context import Context
-from purgatory_udf.requestlog.facts import Append, Fact, PartitionFacts
-from purgatory_udf.requestlog.fetches import SessionReader
+from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept, moment_of
 from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.line import MALFORMED, malformed
+from purgatory_udf.requestlog.importing.rows import count_rows, fact_row, request_of
+from purgatory_udf.requestlog.importing.tasks import (
+    Batches,
+    Row,
+    Work,
+    batches_of,
+    rows_in,
+    rows_of_parts,
+    rows_of_timeline,
+)
+from purgatory_udf.requestlog.lines.line import MALFORMED, malformed
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.partitions.stretch import Stretch
+from purgatory_udf.requestlog.partitions.timeline import build_timeline
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.request import Request
-from purgatory_udf.requestlog.rows import count_rows, fact_row, request_of
-from purgatory_udf.requestlog.stretch import Stretch
-from purgatory_udf.requestlog.tasks import Batches, Row, Work, batches_of, rows_in, rows_of_parts, rows_of_timeline
-from purgatory_udf.requestlog.timeline import build_timeline
+from purgatory_udf.requestlog.requests.apart import Parts, copies_of, parts_of
+from purgatory_udf.requestlog.requests.facts import Append, Fact, PartitionFacts
+from purgatory_udf.requestlog.requests.fetches import SessionReader
 
 # How long a session is remembered without a fetch. Brokers forget idle ones after two minutes, if they need the room.
 SESSION_IDLE_US = 600_000_000

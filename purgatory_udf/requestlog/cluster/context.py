@@ -1,0 +1,112 @@
+"""What the brokers' logs have to know of each other: names, leadership, transactions. Small, however long the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.group_history import GroupHistory
+from purgatory_udf.requestlog.cluster.metadata import Change, Cluster
+from purgatory_udf.requestlog.cluster.telling import TELLING, Telling
+from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
+from purgatory_udf.requestlog.lines.request import Request
+
+__all__ = ["TELLING", "Context", "Given", "build_context", "context_from", "nameless"]
+
+Key = tuple[str, int]
+
+NOTHING: Mapping[str, int] = {}
+
+# A UUID in URL-safe base64.
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+@dataclass(slots=True)
+class Context:
+    """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread.
+    `follower_reads`: some consumer names its rack, so that it may read from a follower. `modern_groups` are those of
+    newer protocols than the classic one.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    changes: dict[Key, list[Change]] = field(default_factory=dict)
+    batches: dict[Key, list[Batch]] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    transactions: TransactionFacts = field(default_factory=TransactionFacts)
+    partition_counts: dict[str, int] = field(default_factory=dict)
+    groups: GroupHistory = field(default_factory=GroupHistory)
+    classic_brokers: frozenset[int] = frozenset()
+    follower_reads: bool = False
+    modern_groups: frozenset[str] = frozenset()
+    span_us: tuple[int, int] = (0, 2**62)
+
+    def name(self, topic: str) -> str:
+        return self.names.get(topic, topic)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the operator hands over beside the log; it wins over what the log tells."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    cluster: Cluster = field(default_factory=Cluster)
+    batches: dict[Key, list[Batch]] = field(default_factory=dict)
+
+
+def build_context(
+    telling: Iterable[Request],
+    given: Given,
+    span_us: tuple[int, int],
+    classic_brokers: Iterable[int],
+    asked: Mapping[str, int] = NOTHING,
+    follower_reads: bool = False,
+    modern_groups: Iterable[str] = (),
+) -> Context:
+    """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
+    topic (or its id) followers have asked for."""
+    told = Telling()
+    for request in telling:
+        told.read(request)
+    return context_from(told, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
+
+
+def context_from(
+    told: Telling,
+    given: Given,
+    span_us: tuple[int, int],
+    classic_brokers: Iterable[int],
+    asked: Mapping[str, int] = NOTHING,
+    follower_reads: bool = False,
+    modern_groups: Iterable[str] = (),
+    unnamed: Iterable[str] = (),
+) -> Context:
+    """`unnamed` are ids that stand for their topics, whatever name is told of them. `told` is used up."""
+    names = {**told.names, **given.cluster.names, **given.names}
+    for topic_id in unnamed:
+        names.pop(topic_id, None)
+    context = Context(
+        names=names,
+        cluster=replace(given.cluster, topic_min_isr={**told.min_isr, **given.cluster.topic_min_isr}),
+        batches=given.batches,
+        transactions=told.transactions,
+        groups=told.groups,
+        span_us=span_us,
+        classic_brokers=frozenset(classic_brokers),
+        follower_reads=follower_reads,
+        modern_groups=frozenset(modern_groups),
+    )
+    told.changes = [*given.cluster.changes, *told.changes]
+    context.changes = told.changes_by_partition(context.name)
+    context.transactions.rename(names)
+    counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
+    for topic, count in [*counts, *((context.name(topic), count) for topic, count in asked.items())]:
+        context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
+    return context
+
+
+def nameless(topics: Iterable[str], context: Context) -> set[str]:
+    """Those of the topics that go by their id, because nothing told their name."""
+    known = set(context.names.values())
+    return {topic for topic in topics if _TOPIC_ID.fullmatch(topic) and topic not in known}

@@ -1,0 +1,214 @@
+"""Who led a partition, who was in sync, and when: from a dump of the metadata log, and from the request log itself.
+
+PARTITION_RECORD, PARTITION_CHANGE_RECORD   `kafka-dump-log --cluster-metadata-decoder` (`--isr`)
+METADATA, DESCRIBE_TOPIC_PARTITIONS         a snapshot that some broker gave a client
+ALTER_PARTITION                             the in-sync set that the controller granted a leader
+DELETE_TOPICS                               the end of a topic
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.requestlog.lines.bodies import NO_TOPIC_ID, topic_of
+from purgatory_udf.requestlog.lines.files import open_text
+from purgatory_udf.requestlog.lines.request import Request
+
+Key = tuple[str, int]
+
+_RECORD = re.compile(r"offset: \d+ .*?CreateTime: (\d+) .*?payload: (\{.*\})\s*$")
+NO_LEADER_CHANGE = -2
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+# A broker is fenced (1), or no longer (-1).
+NO_LONGER = -1
+_REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
+_UNFENCED = frozenset({_REGISTRATION_CHANGE, "UNFENCE_BROKER_RECORD"})
+
+# How a change was learnt; a better source's changes replace a worse one's of the same partition.
+GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one partition at a time. A None says nothing about its field; `deleted` ends the partition.
+
+    `asked_us`: when the leader asked for what it was granted.
+    """
+
+    at_us: int
+    topic: str
+    partition: int
+    source: str
+    leader: int | None = None
+    leader_epoch: int | None = None
+    replicas: tuple[int, ...] | None = None
+    isr: tuple[int, ...] | None = None
+    deleted: bool = False
+    asked_us: int = 0
+
+    def repeats(self, other: Change) -> bool:
+        """Whether it says the same again."""
+        return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
+
+
+class Unfenced(NamedTuple):
+    """A broker that the controller had given up is back: its replicas count again."""
+
+    at_us: int
+    broker: int
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Everything of the cluster that brokers' logs need to know of each other."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    unfenced: list[Unfenced] = field(default_factory=list)
+    min_isr: int | None = None
+    topic_min_isr: dict[str, int] = field(default_factory=dict)
+
+    def min_isr_of(self, topic: str) -> int | None:
+        return self.topic_min_isr.get(topic, self.min_isr)
+
+
+def _replicas(value: Any) -> tuple[int, ...] | None:
+    return tuple(int(one) for one in value) if value is not None else None
+
+
+def cluster_in_file(path: str | Path) -> Cluster:
+    """A decoded metadata log. Raises UserError when no record of a partition is in it."""
+    cluster = Cluster()
+    # A change record leaves out what did not change, and never says the epoch: it counts the leaders named.
+    leaders: dict[Key, tuple[int, int]] = {}
+    with open_text(path) as lines:
+        for line in lines:
+            record = _RECORD.search(line)
+            if record is None:
+                continue
+            try:
+                payload = json.loads(record[2])
+            except ValueError:
+                continue
+            _read_record(cluster, leaders, int(record[1]) * 1000, str(payload.get("type")), payload.get("data") or {})
+    if not cluster.changes:
+        raise UserError(f"{path}: no PARTITION_RECORD found; expected kafka-dump-log --cluster-metadata-decoder")
+    return cluster
+
+
+def _read_record(
+    cluster: Cluster, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
+) -> None:
+    if kind == "TOPIC_RECORD":
+        cluster.names[data["topicId"]] = data["name"]
+    elif kind == "REMOVE_TOPIC_RECORD":
+        for topic, partition in [key for key in leaders if key[0] == data["topicId"]]:
+            del leaders[topic, partition]
+            cluster.changes.append(Change(at_us, topic, partition, GIVEN, deleted=True))
+    elif kind == "CONFIG_RECORD" and data.get("name") == "min.insync.replicas":
+        value = data.get("value")
+        if value is None:
+            return
+        if data["resourceType"] == TOPIC_RESOURCE:
+            cluster.topic_min_isr[data["resourceName"]] = int(value)
+        elif data["resourceType"] == BROKER_RESOURCE and not data["resourceName"]:
+            cluster.min_isr = int(value)
+    elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == NO_LONGER):
+        cluster.unfenced.append(Unfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
+    elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
+        key = (data["topicId"], int(data["partitionId"]))
+        leader, epoch = leaders.get(key, (-1, -1))
+        named = data.get("leader", NO_LEADER_CHANGE if kind == "PARTITION_CHANGE_RECORD" else -1)
+        if kind == "PARTITION_RECORD":
+            leader, epoch = named, int(data["leaderEpoch"])
+        elif named != NO_LEADER_CHANGE:
+            leader, epoch = named, epoch + 1
+        leaders[key] = leader, epoch
+        cluster.changes.append(
+            Change(at_us, *key, GIVEN, leader, epoch, _replicas(data.get("replicas")), _replicas(data.get("isr")))
+        )
+
+
+def changes_in(request: Request) -> Iterator[Change]:
+    """What one line of the log says of partitions, dated by its answer."""
+    answer = request.answer
+    if not answer:
+        return
+    if request.api in ("METADATA", "DESCRIBE_TOPIC_PARTITIONS"):
+        for topic in answer.get("topics") or []:
+            if topic.get("errorCode") or not (topic.get("name") or topic.get("topicId", NO_TOPIC_ID) != NO_TOPIC_ID):
+                continue
+            for one in topic.get("partitions") or []:
+                if one.get("errorCode") in (0, None) and one.get("isrNodes") is not None:
+                    yield Change(
+                        request.answered_us,
+                        topic_of(topic),
+                        int(one["partitionIndex"]),
+                        REPORTED,
+                        int(one["leaderId"]),
+                        int(one["leaderEpoch"]) if one.get("leaderEpoch", -1) >= 0 else None,
+                        _replicas(one.get("replicaNodes")),
+                        _replicas(one["isrNodes"]),
+                    )
+    elif request.api == "ALTER_PARTITION" and not answer.get("errorCode"):
+        for topic in answer.get("topics") or []:
+            for one in topic["partitions"]:
+                if not one.get("errorCode"):
+                    yield Change(
+                        request.answered_us,
+                        topic_of(topic),
+                        int(one["partitionIndex"]),
+                        GRANTED,
+                        int(one["leaderId"]),
+                        int(one["leaderEpoch"]),
+                        None,
+                        _replicas(one["isr"]),
+                        asked_us=request.arrival_us,
+                    )
+
+
+def deletions_in(request: Request) -> Iterator[tuple[int, str]]:
+    """(when, topic) of the topics that a DELETE_TOPICS line says are gone."""
+    if request.api == "DELETE_TOPICS" and request.answer:
+        for one in request.answer.get("responses") or []:
+            if not one.get("errorCode"):
+                yield request.answered_us, topic_of(one)
+
+
+def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
+    """(topic, min.insync.replicas) as the answer to CREATE_TOPICS lists a new topic's settings."""
+    if request.api == "CREATE_TOPICS" and request.answer:
+        for topic in request.answer.get("topics") or []:
+            for config in topic.get("configs") or []:
+                if config.get("name") == "min.insync.replicas" and config.get("value"):
+                    yield str(topic["name"]), int(config["value"])
+
+
+def named(changes: Iterable[Change], name: Callable[[str], str]) -> list[Change]:
+    """The changes with topic names for ids."""
+    return [replace(one, topic=name(one.topic)) for one in changes]
+
+
+def merged(changes: Sequence[Change]) -> Change | None:
+    """What one partition's changes have come to by the last of them; None if there is none."""
+    found: Change | None = None
+    for change in changes:
+        if found is None or change.deleted or found.deleted:
+            found = change
+            continue
+        fields = ("leader", "leader_epoch", "replicas", "isr")
+        known = {name: getattr(found, name) for name in fields if getattr(change, name) is None}
+        found = replace(change, **known)
+    return found
+
+
+def change_of(fields: Mapping[str, Any]) -> Change:
+    """From what JSON has kept of one."""
+    lists = {name: _replicas(fields[name]) for name in ("replicas", "isr")}
+    return Change(**{**fields, **lists})

@@ -1,0 +1,112 @@
+"""What requests tell of the cluster as a whole, gathered one by one: names, leadership, deletions, transactions,
+groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from purgatory_udf.requestlog.cluster import metadata as clusters
+from purgatory_udf.requestlog.cluster.group_history import STORING, GroupHistory
+from purgatory_udf.requestlog.cluster.metadata import Change
+from purgatory_udf.requestlog.cluster.topics import names_in
+from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
+from purgatory_udf.requestlog.lines.line import MALFORMED
+from purgatory_udf.requestlog.lines.request import Request
+
+Key = tuple[str, int]
+
+# The requests that tell something.
+TELLING = frozenset(
+    {
+        "METADATA",
+        "DESCRIBE_TOPIC_PARTITIONS",
+        "CREATE_TOPICS",
+        "DELETE_TOPICS",
+        "ALTER_PARTITION",
+        "ADD_PARTITIONS_TO_TXN",
+        "INIT_PRODUCER_ID",
+    }
+    | STORING
+)
+
+
+@dataclass(slots=True)
+class Telling:
+    """Feed it requests in the order of time. Topics are called as the requests call them: by name or by id."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    deletions: list[tuple[int, str]] = field(default_factory=list)
+    min_isr: dict[str, int] = field(default_factory=dict)
+    transactions: TransactionFacts = field(default_factory=TransactionFacts)
+    groups: GroupHistory = field(default_factory=GroupHistory)
+
+    def read(self, request: Request) -> None:
+        # What cannot be read is rejected where it becomes an event; here it only tells nothing.
+        with suppress(*MALFORMED):
+            if request.api in STORING:
+                self.groups.read(request)
+                return
+            self.names.update(names_in(request))
+            self.changes.extend(clusters.changes_in(request))
+            self.deletions.extend(clusters.deletions_in(request))
+            for topic, size in clusters.min_isr_in(request):
+                self.min_isr.setdefault(topic, size)
+            self.transactions.read(request)
+
+    def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[Change]]:
+        """In the order of time; `name` is a topic's, for its name or its id."""
+        found: dict[Key, list[Change]] = {}
+        for change in sorted(clusters.named(self.changes, name), key=lambda one: one.at_us):
+            found.setdefault((change.topic, change.partition), []).append(change)
+        for at_us, topic in self.deletions:
+            _delete(found, name(topic), at_us)
+        return found
+
+    def forget(self, before_us: int, name: Callable[[str], str]) -> None:
+        """Keep of what is older only what it has come to."""
+        kept: list[Change] = []
+        for changes in self.changes_by_partition(name).values():
+            old = [one for one in changes if one.at_us < before_us]
+            last = clusters.merged(old)
+            for change in [*([last] if last else []), *changes[len(old) :]]:
+                if last is None or change is last or not change.repeats(last):
+                    kept.append(change)
+                    last = change
+        self.changes = kept
+        self.deletions = [one for one in self.deletions if one[0] >= before_us]
+        self.transactions.forget(before_us)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "names": self.names,
+            "changes": [asdict(one) for one in self.changes],
+            "deletions": self.deletions,
+            "min_isr": self.min_isr,
+            "transactions": self.transactions.snapshot(),
+            "groups": self.groups.snapshot(),
+        }
+
+    @classmethod
+    def resumed(cls, state: dict[str, Any]) -> Telling:
+        """From a `snapshot`."""
+        return cls(
+            names=dict(state["names"]),
+            changes=[clusters.change_of(one) for one in state["changes"]],
+            deletions=[(at_us, topic) for at_us, topic in state["deletions"]],
+            min_isr=dict(state["min_isr"]),
+            transactions=TransactionFacts.resumed(state["transactions"]),
+            groups=GroupHistory.resumed(state["groups"]),
+        )
+
+
+def _delete(changes_of: dict[Key, list[Change]], topic: str, at_us: int) -> None:
+    """A deletion of which only the answer to DELETE_TOPICS tells."""
+    for key, changes in changes_of.items():
+        if key[0] == topic and not any(one.deleted for one in changes):
+            changes.append(Change(at_us, *key, clusters.REPORTED, deleted=True))
+            changes.sort(key=lambda one: one.at_us)

@@ -1,0 +1,105 @@
+"""Transactions as the request log shows them: when a partition joined one, and whose producer id is whose.
+
+A produce of a transaction is appended only after the coordinator has answered that its partition belongs to the
+transaction (ADD_PARTITIONS_TO_TXN, sent by the broker while the produce waits): not between its S and L.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from purgatory_udf.requestlog.lines.bodies import topic_of
+from purgatory_udf.requestlog.lines.request import Request
+
+Key = tuple[str, int]
+
+# Of how many producers it is remembered whose they are.
+PRODUCERS_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class TransactionFacts:
+    """`added`: (transactional id, topic, partition) → the moments at which the coordinator had answered."""
+
+    producers: dict[int, str] = field(default_factory=dict)
+    added: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+
+    def read(self, request: Request) -> None:
+        if request.api == "INIT_PRODUCER_ID" and request.answer:
+            transaction = request.body.get("transactionalId")
+            if transaction and request.answer.get("producerId", -1) >= 0:
+                self.producers[int(request.answer["producerId"])] = str(transaction)
+        elif request.api == "ADD_PARTITIONS_TO_TXN":
+            refused = set(_refused(request.answer))
+            for transaction, producer, topics in _added(request.body):
+                self.producers.setdefault(producer, transaction)
+                for topic in topics:
+                    for partition in topic.get("partitions") or []:
+                        place = topic_of(topic), int(partition)
+                        if (transaction, *place) in refused or (None, *place) in refused:
+                            continue
+                        moments = self.added.setdefault((transaction, topic_of(topic), int(partition)), [])
+                        moments.append(request.answered_us)
+                        moments.sort()
+
+    def forget(self, before_us: int) -> None:
+        """The moments of old, and producers whose number is long exceeded."""
+        moments = {place: [at for at in found if at >= before_us] for place, found in self.added.items()}
+        self.added = {place: found for place, found in moments.items() if found}
+        self.producers = dict(list(self.producers.items())[-PRODUCERS_KEPT:])
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "producers": list(map(list, self.producers.items())),
+            "added": [[*place, moments] for place, moments in self.added.items()],
+        }
+
+    @classmethod
+    def resumed(cls, state: dict[str, Any]) -> TransactionFacts:
+        """From a `snapshot`."""
+        added = {(who, topic, partition): list(moments) for who, topic, partition, moments in state["added"]}
+        return cls(dict(map(tuple, state["producers"])), added)
+
+    def rename(self, names: dict[str, str]) -> None:
+        """Topic names for ids."""
+        self.added = {(who, names.get(topic, topic), place): at for (who, topic, place), at in self.added.items()}
+
+    def name(self, producer: int) -> str:
+        """The producer's transaction, or a name that stands for the unknown one."""
+        return self.producers.get(producer, f"#{producer}")
+
+    def joined(self, transaction: str, key: Key, start_us: int, until_us: int) -> int | None:
+        """When the coordinator answered for this partition while a produce of it waited; None if it did not have to."""
+        moments = self.added.get((transaction, *key), [])
+        place = bisect_left(moments, start_us)
+        return moments[place] if place < len(moments) and moments[place] <= until_us else None
+
+
+def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    """(transactional id, producer id, topics) in every version's shape: one transaction up to 3, many from 4 on."""
+    for one in body.get("transactions") or []:
+        yield str(one["transactionalId"]), int(one["producerId"]), one.get("topics") or []
+    for prefix in ("v3AndBelow", ""):
+        transaction = body.get(f"{prefix}TransactionalId" if prefix else "transactionalId")
+        if transaction:
+            producer = body.get(f"{prefix}ProducerId" if prefix else "producerId", -1)
+            yield str(transaction), int(producer), body.get(f"{prefix}Topics" if prefix else "topics") or []
+
+
+def _refused(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, int]]:
+    """(transactional id, topic, partition) of those that did not join: the coordinator was not ready for them.
+
+    Up to version 3 the answer does not repeat the transaction.
+    """
+    answer = answer or {}
+    answers = [(one["transactionalId"], one.get("topicResults")) for one in answer.get("resultsByTransaction") or []]
+    answers += [(None, answer.get(name)) for name in ("resultsByTopicV3AndBelow", "results")]
+    for transaction, topics in answers:
+        for topic in topics or []:
+            for one in topic.get("resultsByPartition") or topic.get("results") or []:
+                if one.get("partitionErrorCode", one.get("errorCode")):
+                    yield transaction, topic_of(topic), int(one["partitionIndex"])

@@ -1,0 +1,88 @@
+"""Spark frames of an import's rows, as both ways to read a log need them: whole, and step by step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.requestlog.importing import reading, rows, tasks
+from purgatory_udf.requestlog.importing.anonymise import Rename
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ORDER = [name for name, _ in rows.ORDER]
+PARTITION = ("broker", "topic", "partition")
+
+
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def mapped(frame: DataFrame, work: Work, schema: pa.Schema) -> DataFrame:
+    return frame.mapInArrow(_without_collection(work), from_arrow_schema(schema))
+
+
+def _without_collection(work: Work) -> Work:
+    """Rows make many small objects and no cycles: looking for cycles takes a third of the time and finds none."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        gc.disable()
+        try:
+            yield from work(batches)
+        finally:
+            gc.enable()
+
+    return run
+
+
+def held(spark: SparkSession, value: Any) -> Callable[[], Any]:
+    """The value, handed to each worker once."""
+    broadcast = spark.sparkContext.broadcast(value)
+    return lambda: broadcast.value
+
+
+def own_thread(remote_us: Column) -> Column:
+    """1 for a heartbeat that was answered by the thread that handled it, else 0."""
+    return sf.when(remote_us == 0, 1).otherwise(0)
+
+
+def with_offsets(operations: DataFrame, said: DataFrame) -> DataFrame:
+    """Operations with the offsets that their partitions' timelines found for them, and when the last was appended."""
+    offsets = (
+        said.where(sf.col("part") == rows.PRODUCED)
+        .groupBy("file", "line")
+        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"), sf.max("time_us").alias("appended_us"))
+    )
+    return operations.join(offsets, ["file", "line"], "left")
+
+
+def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Rename | None = None) -> DataFrame:
+    """All events in their total order: `task` and `number` in it say where each stands. `source` names a row's file."""
+    named = operations.select(*ORDER, "event", "recorded", "offsets").withColumn(
+        "request_id", sf.concat(source, sf.lit(":"), sf.col("line"))
+    )
+    changes = said.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
+    together = named.unionByName(changes, allowMissingColumns=True).withColumn("at_line", sf.col("line"))
+    ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
+    return mapped(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
+
+
+def rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
+    """Lines that could not be read, bodies that could not be taken apart, events that the contract refuses."""
+    lines = read.where(sf.col("row") == reading.BAD).select("file", "line", "reason", "raw")
+    bodies = parts.where(sf.col("part") == rows.BAD).select(
+        "file", "line", sf.col("event").alias("reason"), sf.col("recorded").alias("raw")
+    )
+    refused = events.where("rule IS NOT NULL").select("file", sf.col("at_line").alias("line"), "reason", "raw")
+    return lines.unionByName(bodies).unionByName(refused)
+
+
+def counted(frame: DataFrame) -> dict[str, int]:
+    """What the tasks have counted, by cause."""
+    found = frame.where(sf.col("part") == rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
+    return {row.kind: row.number for row in found.groupBy("kind").agg(sf.sum("number").alias("number")).collect()}

@@ -1,0 +1,121 @@
+"""What an import of request logs was asked for, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from purgatory_udf import secrets
+from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.ingest.inputs import InputFile
+from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, Limits
+from purgatory_udf.ingest.report import EVENTS_PER_FILE
+from purgatory_udf.requestlog.importing.anonymise import DEFAULT_KEY
+from purgatory_udf.requestlog.lines.files import open_text
+from purgatory_udf.requestlog.lines.stamp import zone_of
+from purgatory_udf.requestlog.report import Report
+
+# How long the lines of a growing log are held back: what they tell of a moment is there by then.
+HOLD_MS = 60_000
+
+
+@dataclass(frozen=True)
+class RequestLogOptions:
+    """`topics`, `batches` and `isr` are files beside the log; `zone` is that of times without one; `hold_ms` is for a
+    log that grows.
+
+    `piece_bytes` is how much a task reads at once; nothing in the tables depends on it.
+    """
+
+    paths: Sequence[str]
+    out: str
+    topics: str | None = None
+    batches: str | None = None
+    isr: str | None = None
+    zone: str = "UTC"
+    anonymise: bool = False
+    anonymise_key: str = field(default=DEFAULT_KEY, repr=False)
+    overwrite: bool = False
+    events_per_file: int = EVENTS_PER_FILE
+    run_id: str | None = None
+    piece_bytes: int = PIECE_BYTES
+    hold_ms: int = HOLD_MS
+    limits: Limits = USUAL
+
+    def __post_init__(self) -> None:
+        if self.anonymise_key != DEFAULT_KEY and not self.anonymise:
+            raise UserError("--anonymise-key needs --anonymise")
+        secrets.resolved(self.anonymise_key)
+        try:
+            zone_of(self.zone)
+        except ValueError as error:
+            raise UserError(f"--zone {self.zone}: {error}") from None
+
+    def require_files(self) -> None:
+        """The files beside the log can be opened; what they hold is seen when they are read."""
+        for path in filter(None, (self.topics, self.batches, self.isr)):
+            with open_text(path):
+                pass
+
+    def run(self, files: Sequence[InputFile]) -> str:
+        """The run's name: the given one, or one that the same input and options have again."""
+        if self.run_id:
+            return self.run_id
+        asked = [self.settings(), [(file.name, file.size, file.modified) for file in files]]
+        return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the tables, given the input. The key of pseudonyms stays with who gave it."""
+        beside = {name: getattr(self, name) for name in ("topics", "batches", "isr")}
+        if self.anonymise:
+            # A path may tell whose the logs are.
+            beside = {name: bool(path) for name, path in beside.items()}
+        others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
+        return {"source": "request-log", **beside, **others, **self.limits.settings()}
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """`report` counts by cause what was read, and what could not be derived or had to be supposed."""
+
+    run_id: str
+    files: int
+    report: Report
+    accepted: int
+    rejected: int
+    events: str
+    rejected_events: str
+    recorded: str
+
+    def counts(self) -> dict[str, Any]:
+        """The counts that the `runs` table keeps."""
+        return {
+            "files": self.files,
+            "events": self.accepted,
+            "rejected": self.rejected,
+            "causes": dict(sorted(self.report.counts.items())),
+        }
+
+    def summary(self) -> list[str]:
+        """What went in, what came out and where it is, then every cause that occurred."""
+        counts = self.report.counts
+        return [
+            f"input     {counts['lines']:,} lines of {self.files:,} files",
+            f"events    {self.accepted:,}  {self.events}",
+            f"recorded  {counts['operations']:,}  {self.recorded}",
+            f"rejected  {self.rejected:,}  {self.rejected_events}",
+            "",
+            *self.report.sentences(),
+        ]
+
+    def require_few_rejected(self, max_rejected: float) -> None:
+        """`max_rejected` is in percent of the requests in the log."""
+        meant = self.report.counts["requests"] + self.report.counts["bad_lines"]
+        if self.rejected * 100 > max_rejected * meant:
+            raise LawBrokenError(
+                f"{self.rejected:,} of {meant:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
+                f"{self.rejected_events} says why"
+            )

@@ -1,0 +1,213 @@
+"""Requests, facts and operations as rows, on their way between Spark's tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from purgatory_udf.requestlog.lines.quick import quick_fetch
+from purgatory_udf.requestlog.lines.request import Place, Request
+from purgatory_udf.requestlog.requests.facts import (
+    Append,
+    Copied,
+    Delivery,
+    Fact,
+    Key,
+    Position,
+    Sight,
+    Trim,
+    Trouble,
+    Try,
+)
+from purgatory_udf.requestlog.requests.operation import Operation
+from purgatory_udf.tables import EVENTS
+
+REQUESTS = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("line", pa.int64()),
+        ("broker", pa.int32()),
+        ("session", pa.string()),
+        ("api", pa.string()),
+        ("version", pa.int32()),
+        ("client_id", pa.string()),
+        ("connection", pa.string()),
+        ("listener", pa.string()),
+        ("forwarded", pa.bool_()),
+        ("arrival_us", pa.int64()),
+        ("start_us", pa.int64()),
+        ("local_us", pa.int64()),
+        ("remote_us", pa.int64()),
+        ("answered_us", pa.int64()),
+        ("written_us", pa.int64()),
+        ("body", pa.string()),
+        ("answer", pa.string()),
+    ]
+)
+
+# The places of an event in the total order (`order.Order`), which all rows that become events have.
+ORDER = [
+    ("time_us", pa.int64()),
+    ("rank", pa.int32()),
+    ("broker", pa.int32()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("file", pa.int32()),
+    ("line", pa.int64()),
+    ("sub", pa.int32()),
+]
+
+OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
+
+# One row an operation, some facts of a partition, a bad line or a count. A bad line has its rule in `kind`, its reason
+# in `event`, its text in `recorded`.
+PARTS = pa.schema(
+    [
+        ("part", pa.string()),
+        *ORDER,
+        ("kind", pa.string()),
+        ("numbers", pa.list_(pa.int64())),
+        ("packed", pa.binary()),
+        ("event", pa.string()),
+        ("recorded", pa.string()),
+    ]
+)
+
+# One row an event of a partition, the offsets of one partition of one produce, or a count.
+CHANGES = pa.schema(
+    [
+        ("part", pa.string()),
+        *ORDER,
+        ("event", pa.string()),
+        ("slot", pa.int32()),
+        ("base", pa.int64()),
+        ("end", pa.int64()),
+        ("kind", pa.string()),
+        ("numbers", pa.list_(pa.int64())),
+    ]
+)
+
+# What an event's row takes from its place in the input or from the run, not from its own fields.
+_PLACED = ("run_id", "event_time", "seq", "source", "line")
+
+# An event, or why it is none; `number` counts within the task, whose rows are in order.
+FINISHED = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("file", pa.int32()),
+        ("at_line", pa.int64()),
+        ("recorded", pa.string()),
+        ("rule", pa.string()),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+        *(one for one in EVENTS if one.name not in _PLACED),
+    ]
+)
+
+Row = Mapping[str, Any]
+
+_FACTS: dict[str, type[Fact]] = {
+    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivery, Trouble, Trim, Copied)
+}
+_NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
+_KINDS = list(_FACTS.values())
+_VALUES = {kind: attrgetter(*(one.name for one in fields(kind))) for kind in _KINDS}
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_to_json = msgspec.json.Encoder().encode
+
+
+def from_json(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        # Constants and numbers that only Python reads.
+        return json.loads(text)
+
+
+def to_json(value: Any) -> bytes:
+    try:
+        return _to_json(value)
+    except OverflowError:
+        return json.dumps(value).encode()
+
+
+_PLAIN = [name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")]
+_plain = attrgetter(*_PLAIN)
+
+
+def request_row(request: Request, session: str | None) -> dict[str, Any]:
+    answer = json.dumps(request.answer) if request.answer is not None else None
+    return row_of_texts(request, session, json.dumps(request.body), answer)
+
+
+def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> dict[str, Any]:
+    """Of a request whose body and answer are text."""
+    row = dict(zip(_PLAIN, _plain(request), strict=True))
+    row["file"], row["line"] = request.place
+    row["session"], row["body"], row["answer"] = session, body, answer
+    return row
+
+
+def request_of(row: Row) -> Request:
+    body, answer = row["body"], row["answer"]
+    fetch = quick_fetch(body, answer) if row["api"] == "FETCH" else None
+    return Request(
+        broker=row["broker"],
+        place=Place(row["file"], row["line"]),
+        api=row["api"],
+        version=row["version"],
+        client_id=row["client_id"],
+        connection=row["connection"],
+        listener=row["listener"],
+        forwarded=row["forwarded"],
+        arrival_us=row["arrival_us"],
+        start_us=row["start_us"],
+        local_us=row["local_us"],
+        remote_us=row["remote_us"],
+        answered_us=row["answered_us"],
+        written_us=row["written_us"],
+        # What is known of a fetch already is not decoded again.
+        body={} if fetch else from_json(body),
+        answer=None if fetch or answer is None else from_json(answer),
+        fetch=fetch,
+    )
+
+
+def fact_row(broker: int, key: Key, fact: Fact) -> dict[str, Any]:
+    """Between tasks the facts of a partition lie together: `packed`."""
+    return {"part": FACT, "broker": broker, "topic": key[0], "partition": key[1], "fact": fact}
+
+
+def packed_facts(facts: Iterable[Fact]) -> bytes:
+    values = [(_NUMBER_OF[type(one)], *_VALUES[type(one)](one)) for one in facts]
+    try:
+        return _pack(values)
+    except OverflowError:
+        # Of a request that the contract refuses: what it shows counts for nothing.
+        return _pack([one for one in values if all(abs(value) < 2**63 for value in one if type(value) is int)])
+
+
+def facts_in(packed: bytes) -> Iterator[Fact]:
+    for number, *values in _unpack(packed):
+        yield _KINDS[number](*values)
+
+
+def operation_row(operation: Operation) -> dict[str, Any]:
+    return {
+        "part": OPERATION,
+        "kind": operation.event["type"],
+        "event": to_json(operation.event),
+        "recorded": to_json(operation.recorded),
+    }
+
+
+def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"part": COUNT, "kind": cause, "numbers": [number]} for cause, number in counts.items()]

@@ -1,0 +1,227 @@
+"""`ingest --from request-log`: request logs of any number of brokers, read and taken apart by Spark in parallel.
+
+    stretches of lines ─► requests ─┬─ fetches, by session ─┬─► operations ─────────────────┬─► in order ─► events
+                                    └─ others, one by one ──┤          ▲ offsets            │               recorded
+                                                            └─► facts ─┴─► timelines ─► changes
+                                                                by broker and partition
+
+Nothing is gathered in one place but what `context` needs (topics, leadership, transactions). A task holds one session's
+state, or the facts of one partition at one broker, at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from purgatory_udf import secrets
+from purgatory_udf.errors import UserError
+from purgatory_udf.ingest.inputs import InputFile
+from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
+from purgatory_udf.ingest.tasks import spread
+from purgatory_udf.requestlog.cluster.batches import batches_in_file
+from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given, build_context, nameless
+from purgatory_udf.requestlog.cluster.metadata import Cluster, cluster_in_file
+from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.importing import reading, rows, tasks
+from purgatory_udf.requestlog.importing.anonymise import pseudonyms
+from purgatory_udf.requestlog.importing.frames import (
+    PARTITION,
+    held,
+    in_order,
+    mapped,
+    rejected,
+    with_offsets,
+)
+from purgatory_udf.requestlog.importing.options import ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.importing.spark_tables import NAMES, Finished, require_room, source_of, write
+from purgatory_udf.requestlog.lines.log_files import find_logs
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.lines.stamp import zone_of
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+STAGING = "_ingest"
+
+
+def ingest_request_log(
+    spark: SparkSession,
+    options: RequestLogOptions,
+    say: Callable[[str], None] = log.info,
+    logs: Sequence[InputFile] | None = None,
+) -> ImportReport:
+    """Read the logs and write `events`, `rejected_events` and `recorded` below `options.out`.
+
+    `logs` are those of the options' paths, unless they are given.
+
+    The tables are a function of the input and the options: not of how the input was cut, or how many tasks read it.
+    `events` is written last, so where there is one, the import that wrote it was finished. `say` hears each phase.
+    """
+    layout = Layout(options.out)
+    require_room(spark, layout, options.overwrite, STAGING)
+    files = logs or find_logs(options.paths)
+    given = given_by(options)
+    # A path may tell whose a file is: with pseudonyms only its number is left.
+    sources = [f"log-{number}" if options.anonymise else file.name for number, file in enumerate(files)]
+    named = sources if options.anonymise else list(map(str, options.paths))
+    run = Run(options.run(files), "ingest", {"paths": named}, options.settings())
+    with _staging(spark, layout.table(STAGING)) as keep:
+        say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
+        read = keep("read", _read(spark, files, options))
+        told = _told(read)
+        placed, context = _placed(spark, read, told.begins), told.context(given)
+        parts = keep("parts", _parts(spark, placed, context))
+        say("rebuilding the logs of the partitions")
+        changes = keep("changes", _changes(spark, parts, context))
+        say("putting the events in order")
+        events = keep("events", _events(parts, changes, sources, options))
+        report = _report(told.tally.counts, parts, changes, context)
+        finished = Finished(events, _rejected(placed, parts, events, options), source_of(sources))
+        written = write(spark, layout, run.run_id, finished, report.counts["bad_lines"], options.events_per_file)
+        done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
+        runs.save(spark, layout.table("runs"), run.finished(done.counts()))
+    return done
+
+
+def given_by(options: RequestLogOptions) -> Given:
+    """The files beside the log."""
+    return Given(
+        names=names_in_file(options.topics) if options.topics else {},
+        cluster=cluster_in_file(options.isr) if options.isr else Cluster(),
+        batches=batches_in_file(options.batches) if options.batches else {},
+    )
+
+
+def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOptions) -> DataFrame:
+    zone = zone_of(options.zone)
+    pieces = in_tasks(byte_pieces(files, options.piece_bytes, options.limits), options.piece_bytes)
+    return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the stretches tell together, and the requests that tell of the cluster, in the order of time."""
+
+    begins: list[tuple[int, int, int]]
+    tally: reading.Tally
+    telling: list[Request]
+
+    def context(self, given: Given) -> Context:
+        classic = [broker for broker, (own, every) in self.tally.votes.items() if own * 2 > every]
+        racked = bool(self.tally.counts["racked"])
+        span = self.tally.span_us or (0, 0)
+        return build_context(self.telling, given, span, classic, self.tally.partitions, racked, self.tally.modern)
+
+
+def _told(read: DataFrame) -> _Told:
+    """`begins`: (file, piece, the lines before it in its file)."""
+    wanted = (sf.col("row") == reading.END) | sf.col("api").isin(*TELLING)
+    found = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
+    ends = sorted((row for row in found if row.row == reading.END), key=lambda row: (row.file, row.piece))
+    tally = reading.Tally.of((end.counts, end.body) for end in ends)
+    if not tally.counts["lines"]:
+        raise UserError("the logs hold not one line")
+    begins: list[tuple[int, int, int]] = []
+    file, lines = -1, 0
+    for end in ends:
+        lines = lines if end.file == file else 0
+        begins.append((end.file, end.piece, lines))
+        file, lines = end.file, lines + end.line
+    before = {(file, piece): lines for file, piece, lines in begins}
+    telling = [
+        {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in found if row.row != reading.END
+    ]
+    telling.sort(key=lambda row: (row["start_us"], row["file"], row["line"]))
+    return _Told(begins, tally, list(map(rows.request_of, telling)))
+
+
+def _placed(spark: SparkSession, read: DataFrame, begins: list[tuple[int, int, int]]) -> DataFrame:
+    """All rows but the stretches' ends, with their line in the whole file."""
+    before = spark.createDataFrame(begins, "file INT, piece INT, lines_before BIGINT")
+    placed = read.where(sf.col("row") != reading.END).join(sf.broadcast(before), ["file", "piece"])
+    return placed.withColumn("line", sf.col("line") + sf.col("lines_before")).drop("lines_before")
+
+
+def _requests(placed: DataFrame) -> DataFrame:
+    return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
+
+
+def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:
+    requests = _requests(placed)
+    own = held(spark, context)
+    fetches = requests.where("session IS NOT NULL")
+    by_session = fetches.repartition("broker", "session").sortWithinPartitions(
+        "broker", "session", "start_us", "file", "line"
+    )
+    others = requests.where("session IS NULL")
+    return mapped(by_session, tasks.take_sessions_apart(own), rows.PARTS).unionByName(
+        mapped(others, tasks.take_requests_apart(own), rows.PARTS)
+    )
+
+
+def _changes(spark: SparkSession, parts: DataFrame, context: Context) -> DataFrame:
+    facts = parts.where(sf.col("part") == rows.FACT).select(*PARTITION, "part", "packed")
+    together = facts.repartition(*PARTITION).sortWithinPartitions(*PARTITION)
+    return mapped(together, tasks.build_timelines(held(spark, context)), rows.CHANGES)
+
+
+def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
+    operations = parts.where(sf.col("part") == rows.OPERATION)
+    # A produce is tried when all of its partitions have been appended.
+    tried = with_offsets(operations, changes).withColumn("time_us", sf.greatest("time_us", "appended_us"))
+    rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
+    return in_order(tried, changes, source_of(sources), rename)
+
+
+def _report(counts: Mapping[str, int], parts: DataFrame, changes: DataFrame, context: Context) -> Report:
+    report = Report(dict(counts))
+    told = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
+    both = parts.select(*told).unionByName(changes.select(*told))
+    found = both.where(sf.col("part").isin(rows.COUNT, rows.FACT)).groupBy("part", "kind", "topic")
+    summed = found.agg(sf.sum("number").alias("number")).collect()
+    for row in summed:
+        if row.part == rows.COUNT:
+            report.count(row.kind, row.number)
+    topics = {row.topic for row in summed if row.part == rows.FACT}
+    report.count("unnamed_topic", len(nameless(topics, context)))
+    return report
+
+
+def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:
+    found = rejected(placed, parts, events)
+    if not options.anonymise:
+        return found
+    # What was refused still has the names in it; a reason begins with the kind of fault.
+    return found.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
+
+
+@contextmanager
+def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFrame], DataFrame]]:
+    """Rows in files for a while: each phase runs once, and later ones read only the columns they need.
+
+    They stay if anything but a mistake of the user's ends the import: so the next one knows that it was interrupted.
+    """
+
+    def keep(name: str, frame: DataFrame) -> DataFrame:
+        place = f"{path}/{name}"
+        frame.write.mode("overwrite").parquet(place)
+        return spark.read.schema(frame.schema).parquet(place)
+
+    try:
+        yield keep
+    except UserError:
+        delta.remove(spark, path)
+        raise
+    delta.remove(spark, path)

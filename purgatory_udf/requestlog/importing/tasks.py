@@ -1,0 +1,241 @@
+"""What the tasks of an import do: each a function from batches of rows to batches of rows, in no need of the others.
+
+The context comes as a function, because Spark hands a large value to tasks once, and not with each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from purgatory_udf.contract import Rejection, read_row
+from purgatory_udf.contract.checks import INT32
+from purgatory_udf.ingest.columns import Taken, take
+from purgatory_udf.requestlog.cluster.context import Context
+from purgatory_udf.requestlog.importing.anonymise import Rename, anonymised
+from purgatory_udf.requestlog.importing.order import order_of_change, order_of_operation
+from purgatory_udf.requestlog.importing.rows import (
+    BAD,
+    CHANGE,
+    CHANGES,
+    FACT,
+    FINISHED,
+    PARTS,
+    PRODUCED,
+    count_rows,
+    fact_row,
+    facts_in,
+    from_json,
+    operation_row,
+    packed_facts,
+    request_of,
+    to_json,
+)
+from purgatory_udf.requestlog.partitions.timeline import Timeline, build_timeline
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
+from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
+
+_outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+Batches = Iterator[pa.RecordBatch]
+Work = Callable[[Batches], Batches]
+Row = dict[str, Any]
+
+ROWS = 10_000
+# How many facts a task gathers before it packs them: the more, the fewer rows.
+FACTS = 200_000
+_FACT_PLACE = ("part", "broker", "topic", "partition", "settled")
+
+
+def take_requests_apart(context: Callable[[], Context]) -> Work:
+    """Requests other than fetches, in any order → PARTS."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        requests = (request_of(row) for row in rows_in(batches))
+        yield from _parts(parts_of(requests, context(), report), report)
+
+    return work
+
+
+def take_sessions_apart(context: Callable[[], Context]) -> Work:
+    """Fetches in the order of broker, session and handling → PARTS."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        fetches = ((row["session"], request_of(row)) for row in rows_in(batches))
+        yield from _parts(parts_of_sessions(fetches, context(), report), report)
+
+    return work
+
+
+def build_timelines(context: Callable[[], Context]) -> Work:
+    """Facts in the order of broker, topic and partition → CHANGES."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+
+        def rows() -> Iterator[Row]:
+            key = ("broker", "topic", "partition")
+            packed = (row for batch in batches for row in batch.to_pylist())
+            for (broker, topic, partition), own in groupby(packed, lambda row: tuple(row[name] for name in key)):
+                together = (fact for row in own for fact in facts_in(row["packed"]))
+                facts = PartitionFacts.of(broker, (topic, partition), together)
+                yield from rows_of_timeline(build_timeline(facts, context(), report), facts)
+            yield from count_rows(report.counts)
+
+        yield from batches_of(rows(), CHANGES)
+
+    return work
+
+
+def finish_events(rename: Rename | None) -> Work:
+    """Events as JSON, in their order, with the offsets of produces → events of the contract, numbered in each task.
+
+    What the contract refuses is no event: it keeps its reason. `rename` makes names into pseudonyms.
+    """
+
+    def work(batches: Batches) -> Batches:
+        first = 0
+        for batch in batches:
+            yield from _finished(batch, first, rename)
+            first += batch.num_rows
+
+    return work
+
+
+def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
+    rows = batch.to_pylist()
+    lines = [_event(row) for row in rows]
+    taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
+    for events, places in zip(taken.events, taken.numbers, strict=True):
+        own = {
+            "number": pa.array(places + first, pa.int64()),
+            **{name: batch.column(name).take(pa.array(places)) for name in ("file", "at_line")},
+            "recorded": pa.array([rows[place]["recorded"] for place in places.tolist()], pa.string()),
+            **dict(zip(events.schema.names, events.columns, strict=True)),
+        }
+        columns = [own.get(one.name, pa.nulls(len(places), one.type)) for one in FINISHED]
+        yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
+    found = []
+    for number in taken.left:
+        row = rows[number]
+        place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
+        event = from_json(lines[number])
+        try:
+            event = read_row(event)
+        except Rejection as rejection:
+            raw = json.dumps(from_json(row["event"]))
+            found.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
+        else:
+            found.append({**place, **(anonymised(event, rename) if rename else event)})
+    if found:
+        yield pa.RecordBatch.from_pylist(found, schema=FINISHED)
+
+
+def _event(row: Row) -> bytes:
+    """The event's JSON with its offsets, its name for people, and the moment at which it is tried."""
+    if not row["offsets"] and row["request_id"] is None:
+        return str(row["event"]).encode()
+    if row["offsets"]:
+        event = from_json(row["event"])
+        for slot, base, end in (tuple(one.values()) for one in row["offsets"]):
+            event["partitions"][slot]["base_offset"] = base
+            event["partitions"][slot]["last_offset"] = end - 1
+        came_us = event["time_us"]
+    else:
+        # What lies deeper stays text.
+        event = _outermost(row["event"])
+        came_us = int(bytes(event["time_us"]))
+    if row["request_id"] is not None:
+        event["request_id"] = row["request_id"]
+    if (later := row["time_us"] - came_us) > 0:
+        event["time_us"] = row["time_us"]
+        recorded = from_json(row["recorded"])
+        recorded["remote_ms"] = max(0, recorded["remote_ms"] - later / 1000)
+        row["recorded"] = to_json(recorded)
+    return to_json(event)
+
+
+def _parts(found: Iterable[Parts], report: Report) -> Batches:
+    held: list[Row] = []
+    facts: dict[tuple[Any, ...], list[Fact]] = {}
+    waiting = 0
+    for parts in found:
+        for key, fact in parts.facts:
+            if _can_be(parts.broker, key):
+                facts.setdefault((FACT, parts.broker, *key, None), []).append(fact)
+        waiting += len(parts.facts)
+        report.count("operations", len(parts.operations))
+        held += rows_of_parts(parts._replace(facts=[]), report)
+        if len(held) >= ROWS or waiting >= FACTS:
+            yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=PARTS)
+            held, facts, waiting = [], {}, 0
+    held += count_rows(report.counts)
+    yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=PARTS)
+
+
+def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
+    for operation in parts.operations:
+        yield {**operation_row(operation), **order_of_operation(operation)._asdict()}
+    for key, fact in parts.facts:
+        if _can_be(parts.broker, key):
+            yield fact_row(parts.broker, key, fact)
+    if parts.bad is not None:
+        file, line = parts.bad.place
+        report.count("bad_lines")
+        reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
+        yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+
+
+def _can_be(broker: int, key: Key) -> bool:
+    """What is asked of a partition that cannot be is refused with its event."""
+    return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
+
+
+def rows_of_timeline(timeline: Timeline, facts: PartitionFacts) -> Iterator[Row]:
+    for number, timed in enumerate(timeline.events):
+        order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
+        yield {"part": CHANGE, **order._asdict(), "event": to_json(timed.event)}
+    for one in timeline.produced:
+        yield {"part": PRODUCED, **one._asdict()}
+
+
+def rows_in(batches: Batches) -> Iterator[Row]:
+    """Facts that lie together come one by one."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row.get("part") == FACT:
+                place = {name: row.get(name) for name in _FACT_PLACE}
+                for fact in facts_in(row["packed"]):
+                    yield {**place, "fact": fact}
+            else:
+                yield row
+
+
+def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Batches:
+    """The facts of a partition lie together in one row, or a few."""
+    held: list[Row] = []
+    facts: dict[tuple[Any, ...], list[Fact]] = {}
+    waiting = 0
+    for row in rows:
+        if row.get("part") == FACT:
+            facts.setdefault(tuple(row.get(name) for name in _FACT_PLACE), []).append(row["fact"])
+            waiting += 1
+        else:
+            held.append(row)
+        if len(held) == ROWS or waiting == FACTS:
+            yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+            held, facts, waiting = [], {}, 0
+    yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+
+
+def _packed(facts: Mapping[tuple[Any, ...], list[Fact]]) -> Iterator[Row]:
+    for place, own in facts.items():
+        yield {**dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(own)}

@@ -1,0 +1,135 @@
+"""Appends that no PRODUCE line shows: offsets committed, groups and transactions stored, transactions ended.
+
+With `--batches` each is known by its batch. Without, only a follower's offset beyond what produces explain shows that
+there was one, and a request that may have written it says when. One append too many would leave the log end ahead for
+good, so none is made without such an offset.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.facts import Append, PartitionFacts, Position
+
+# From 4.0 on a coordinator appends in threads of its own: from the beginning of its batch until that is in the log, and
+# until the fetches that wait for it are looked at.
+BEGAN_TO_APPENDED_US, BEGAN_TO_CHECKED_US = 600, 1_100
+# How far a batch's stamp (whole milliseconds) may lie outside the handling of the request that made it, and how long
+# that handling may take.
+STAMP_OFF_US, WRITTEN_WITHIN_US = 1_000, 100_000
+# How long before a follower's offset shows it an append may have been made.
+SHOWN_WITHIN_US = 50_000
+
+
+def hidden_from_batches(
+    batches: Iterable[Batch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
+) -> Iterator[Append]:
+    """An append for each batch. `classic`: the group coordinator works in the thread that handles the request."""
+    writers = _writers(facts)
+    for batch in batches:
+        writer = _writer_of(batch, writers)
+        if writer is not None and (classic or writer.ends_transaction):
+            append = _by(writer, batch.created_us)
+        else:
+            append = _beginning(max(batch.created_us, writer.start_us if writer else 0))
+        append.base, append.end, append.bytes = batch.base, batch.last + 1, batch.bytes
+        if batch.control:
+            append.ends_transaction = transactions.name(batch.producer_id)
+        elif batch.transactional:
+            append.transaction = transactions.name(batch.producer_id)
+        yield append
+
+
+def _writers(facts: PartitionFacts) -> list[Append]:
+    return [one for one in facts.appends if not one.is_operation and one.base < 0]
+
+
+def _writer_of(batch: Batch, writers: Sequence[Append]) -> Append | None:
+    """The first request in whose handling the batch was made."""
+    first = bisect_left(writers, batch.created_us - WRITTEN_WITHIN_US, key=lambda one: one.start_us)
+    for writer in writers[first:]:
+        if writer.start_us > batch.created_us + STAMP_OFF_US:
+            return None
+        if batch.created_us <= writer.until_us + STAMP_OFF_US:
+            return writer
+    return None
+
+
+def _by(writer: Append, earliest_us: int) -> Append:
+    """An append in the handling of its request."""
+    at, check = max(earliest_us, writer.at_us), max(earliest_us, writer.check_us)
+    ended = writer.ends_transaction
+    return Append(writer.start_us, at, check, at + SHOWN_WITHIN_US, ends_transaction=ended)
+
+
+def _beginning(began_us: int) -> Append:
+    """An append in a coordinator's own thread."""
+    at = began_us + BEGAN_TO_APPENDED_US
+    return Append(began_us, at, began_us + BEGAN_TO_CHECKED_US, at + SHOWN_WITHIN_US)
+
+
+def hidden_appends(found: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report) -> Iterator[Append]:
+    """What followers' offsets show beyond the appends `found` (in offset order)."""
+    followers = sorted(
+        (one for one in facts.positions if one.replica >= 0), key=lambda one: (one.proven_us, one.offset)
+    )
+    if not followers:
+        return
+    search = _Search(facts, classic, report)
+    known = min(followers[0].offset, found[0].base) if found else followers[0].offset
+    upcoming = 0
+    for follower in followers:
+        while known < follower.offset:
+            while upcoming < len(found) and found[upcoming].end <= known:
+                upcoming += 1
+            if upcoming < len(found) and found[upcoming].base <= known:
+                known = found[upcoming].end
+                continue
+            limit = found[upcoming].base if upcoming < len(found) else follower.offset
+            append = search.append(known, min(limit, follower.offset), follower)
+            known = append.end
+            yield append
+
+
+class _Search:
+    """Looks for what may have made an append, request by request in the order of time."""
+
+    def __init__(self, facts: PartitionFacts, classic: bool, report: Report) -> None:
+        self._writers = _writers(facts)
+        self._next = 0
+        self._deliveries = facts.deliveries
+        self._classic = classic
+        self._report = report
+
+    def append(self, base: int, limit: int, shown_by: Position) -> Append:
+        """An append from `base` on, at most up to `limit`, that was there before a follower showed it."""
+        while self._may_write(shown_by) and self._writers[self._next].start_us < shown_by.proven_us - SHOWN_WITHIN_US:
+            self._next += 1
+        if not self._may_write(shown_by):
+            return self._inferred(base, limit, shown_by)
+        writer = self._writers[self._next]
+        self._next += 1
+        in_thread = self._classic or writer.ends_transaction
+        append = _by(writer, 0) if in_thread else _beginning(writer.start_us)
+        # What is left over belongs to the next request, if there is one that can have made it.
+        end = base + max(1, writer.records)
+        append.base, append.end = base, min(limit, end) if self._may_write(shown_by) else limit
+        append.bytes = max(1, writer.bytes)
+        self._report.count("hidden_confirmed")
+        return append
+
+    def _may_write(self, shown_by: Position) -> bool:
+        return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
+
+    def _inferred(self, base: int, limit: int, shown_by: Position) -> Append:
+        """No request explains it: it is put just before the answer that carried it, else just before the offset."""
+        at, size = shown_by.proven_us - 1, 1
+        place = bisect_right(self._deliveries, at, key=lambda one: one.at_us) - 1
+        if place >= 0 and at - self._deliveries[place].at_us < SHOWN_WITHIN_US:
+            at, size = self._deliveries[place].at_us - 1, self._deliveries[place].bytes
+        self._report.count("hidden_inferred")
+        return Append(at, at, at, at, base=base, end=limit, bytes=max(1, size))

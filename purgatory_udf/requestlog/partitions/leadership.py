@@ -1,0 +1,144 @@
+"""A partition's leadership and in-sync set as one broker came to know them, as changes of the contract.
+
+The sources, best first: the metadata log (`--isr`); what answers in the log report (METADATA, ALTER_PARTITION);
+nothing, then every replica that ever fetched from this broker is supposed to be in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change, Cluster
+from purgatory_udf.requestlog.lines import error_codes as errors
+from purgatory_udf.requestlog.partitions.felt import (
+    GONE,
+    LOST,
+    METADATA_LAG_US,
+    felt_us,
+    granted_us,
+    ready_us,
+    taken_over_us,
+)
+from purgatory_udf.requestlog.partitions.returning import InSync, State, returning
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.facts import PartitionFacts
+
+SHOWS = {
+    errors.NOT_LEADER_OR_FOLLOWER: "not_leader",
+    errors.FENCED_LEADER_EPOCH: "not_leader",
+    errors.UNKNOWN_TOPIC_OR_PARTITION: "deleted",
+    errors.KAFKA_STORAGE_ERROR: "offline",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    leader: int | None = None
+    epoch: int | None = None
+    replicas: tuple[int, ...] | None = None
+    isr: tuple[int, ...] | None = None
+
+    def after(self, change: Change) -> _Known:
+        if change.deleted:
+            return _Known()
+        return _Known(
+            self.leader if change.leader is None else change.leader,
+            self.epoch if change.leader_epoch is None else change.leader_epoch,
+            change.replicas or self.replicas,
+            self.isr if change.isr is None else change.isr,
+        )
+
+
+def states(
+    facts: PartitionFacts, changes: Sequence[Change], cluster: Cluster, first_us: int, report: Report
+) -> list[State]:
+    """In time order; the first stands at or before `first_us`, which is before everything else of the partition."""
+    min_isr = cluster.min_isr_of(facts.topic)
+    given = [one for one in changes if one.source == GIVEN]
+    known = given or [one for one in changes if one.isr is not None or one.deleted]
+    if not known:
+        return _supposed(facts, min_isr, first_us, report)
+    report.count("isr_given" if given else "isr_reported")
+    granted = [one for one in changes if one.source == GRANTED]
+    found: list[State] = []
+    history: list[InSync] = []
+    before = _Known()
+    felt = 0
+    for number, change in enumerate(known):
+        now = before.after(change)
+        led, leads = before.leader == facts.broker, now.leader == facts.broker
+        anew = (now.leader, now.epoch) != (before.leader, before.epoch)
+        if number == 0:
+            # What is known of the partition may begin later than its next change.
+            begin = min([first_us, *(one.at_us - 1 for one in known[1:2])])
+            at = ready_us(facts, begin) if leads else begin
+            if at > begin:
+                found.append(State(begin, {"change": "not_leader"}))
+            elif not given and not leads and (members := _served(facts, change.at_us)):
+                # Nobody has reported who led before; followers came here.
+                found.append(State(begin, _leader(_Known(facts.broker, None, members, members), min_isr)))
+                at = felt_us(facts, change, LOST)
+        elif change.deleted:
+            at = felt_us(facts, change, GONE)
+        elif anew and leads and not led:
+            at = taken_over_us(facts, change)
+        elif anew:
+            at = felt_us(facts, change, LOST)
+        else:
+            at = granted_us(facts, change, before.isr, granted)
+        at = felt = max(at, felt)
+        if change.deleted:
+            found.append(State(at, {"change": "deleted"}))
+        elif leads and anew:
+            found.append(State(at, _leader(now, min_isr)))
+        elif leads and now.isr != before.isr:
+            found.append(State(at, {"change": "isr", "isr": list(now.isr or ())}))
+        elif not leads and (led or number == 0):
+            found.append(State(at, {"change": "not_leader"}))
+        history.append(InSync(at, now.leader, now.epoch, now.isr or ()))
+        before = now
+    found.extend(returning(facts, history, cluster.unfenced, METADATA_LAG_US, min_isr))
+    return sorted(found, key=lambda one: one.at_us)
+
+
+def _leader(now: _Known, min_isr: int | None) -> dict[str, Any]:
+    fields = {
+        "leader_epoch": now.epoch,
+        "replicas": list(now.replicas) if now.replicas else None,
+        "isr": list(now.isr) if now.isr is not None else None,
+        "min_isr": min_isr,
+    }
+    return {"change": "leader", **{name: value for name, value in fields.items() if value is not None}}
+
+
+def _served(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
+    """This broker and the followers that fetched from it until then; none if none did."""
+    followers = sorted({one.replica for one in facts.positions if one.replica >= 0 and one.at_us < until_us})
+    return (facts.broker, *followers) if followers else ()
+
+
+def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[State]:
+    followers = sorted({one.replica for one in facts.positions if one.replica >= 0})
+    found: list[State] = []
+    if followers:
+        report.count("isr_supposed")
+        members = (facts.broker, *followers)
+        found.append(State(first_us, _leader(_Known(facts.broker, None, members, members), min_isr)))
+    return sorted([*found, *_shown(facts, report)], key=lambda one: one.at_us)
+
+
+def _shown(facts: PartitionFacts, report: Report) -> list[State]:
+    """Leadership as the errors in answers tell it, and its return as the first thing that works again."""
+    marks = [(one.start_us, "online") for one in facts.appends if one.base >= 0]
+    marks += [(one.proven_us, "online") for one in facts.positions]
+    marks += [(one.at_us, SHOWS[one.error]) for one in facts.troubles if one.error in SHOWS]
+    found: list[State] = []
+    now = "online"
+    for at, change in sorted(marks):
+        if change != now:
+            found.append(State(at - 1, {"change": change}))
+            report.count("status_reported")
+            now = change
+    return found

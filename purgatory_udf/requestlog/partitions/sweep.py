@@ -1,0 +1,191 @@
+"""Goes through all that happened to a partition, in time order, and says it in events of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from purgatory_udf.requestlog.partitions import standing
+from purgatory_udf.requestlog.partitions.replica import Replica
+from purgatory_udf.requestlog.partitions.returning import State
+from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.facts import Append, Copied, PartitionFacts, Position, Trim
+
+# What comes first among simultaneous events of a broker: state before what it makes possible, requests last.
+STATE, APPENDED, STABLE, REACHED, REQUEST = range(5)
+
+
+class Timed(NamedTuple):
+    """An event with its place among simultaneous ones."""
+
+    at_us: int
+    rank: int
+    event: dict[str, Any]
+
+
+class Sweep:
+    """Follows the replica as the replay will, so that only what the replay cannot derive itself is said.
+
+    Of a log that is read stretch by stretch, each is swept by a Sweep that is `resumed` from the one before: nothing is
+    said twice, and what is found out late is said as soon as it can be.
+    """
+
+    def __init__(self, facts: PartitionFacts, report: Report, stretch: Stretch = ALL) -> None:
+        self._facts = facts
+        self._report = report
+        self._stretch = stretch
+        self._replica = Replica(facts.broker)
+        self._standing = standing.UNKNOWN
+        # Consumers read here, and another broker leads.
+        self._follows = False
+        self._log_starts: dict[int, int] = {}
+        self._low = 0
+        self._transactional = False
+        self._stable: int | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "replica": self._replica.snapshot(),
+            "standing": self._standing,
+            "follows": self._follows,
+            "log_starts": list(map(list, self._log_starts.items())),
+            "low": self._low,
+            "transactional": self._transactional,
+            "stable": self._stable,
+        }
+
+    @classmethod
+    def resumed(cls, facts: PartitionFacts, report: Report, stretch: Stretch, state: dict[str, Any]) -> Sweep:
+        """From a `snapshot`."""
+        sweep = cls(facts, report, stretch)
+        sweep._replica = Replica.resumed(facts.broker, state["replica"])
+        sweep._standing = state["standing"]
+        sweep._follows = state["follows"]
+        sweep._log_starts = dict(map(tuple, state["log_starts"]))
+        sweep._low = state["low"]
+        sweep._transactional = state["transactional"]
+        sweep._stable = state["stable"]
+        return sweep
+
+    def run(self, leadership: Sequence[State], appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
+        """`start_us` is before everything: what the log held until then is said there."""
+        self._transactional |= any(one.transaction or one.ends_transaction for one in appends)
+        positions, trims = self._facts.positions, self._facts.trims
+        moments: list[tuple[int, int, int, Any]] = [
+            *((one.at_us, STATE, number, one) for number, one in enumerate(self._news(leadership))),
+            *((one.check_us, APPENDED, number, one) for number, one in enumerate(appends)),
+            *((one.wake_us, REACHED, number, one) for number, one in enumerate(positions)),
+            *((one.at_us, REACHED, len(positions) + number, one) for number, one in enumerate(trims)),
+            *((one.at_us, REACHED, number, one) for number, one in enumerate(self._facts.copies)),
+        ]
+        moments.sort(key=lambda one: one[:3])
+        if self._replica.end is None and start_us < self._stretch.until_us:
+            yield from self._begin(appends, start_us)
+        for dated, _, _, what in moments:
+            if dated >= self._stretch.until_us:
+                break
+            at = self._stretch.within(dated)
+            match what:
+                case State():
+                    yield from self._state(at, what.fields)
+                case Append():
+                    yield from self._append(at, what)
+                case Position():
+                    yield from self._position(at, what)
+                case Trim():
+                    yield from self._trim(at, what.offset)
+                case Copied():
+                    yield from self._copied(at, what)
+
+    def _say(self, at: int, rank: int, **fields: Any) -> Timed:
+        at = self._stretch.within(at)
+        key = {"broker": self._facts.broker, "topic": self._facts.topic, "partition": self._facts.partition}
+        return Timed(at, rank, {"time_us": at, "type": "partition", **key, **fields})
+
+    def _news(self, leadership: Sequence[State]) -> list[State]:
+        """What lies before the stretch is said at its beginning, in one, if it is not what has been said."""
+        past = [one for one in leadership if one.at_us < self._stretch.from_us]
+        coming = list(leadership[len(past) :])
+        now = standing.UNKNOWN
+        for state in past:
+            now = standing.after(now, state.fields)
+        if past and standing.after(self._standing, standing.said(now)) != self._standing:
+            coming.insert(0, State(self._stretch.from_us, standing.said(now)))
+        return coming
+
+    def _begin(self, appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
+        """What the log held before: all below the first append; without one, all that any reader has asked for, and
+        what an answer first said that it could have read."""
+        offsets = [one.offset for one in self._facts.positions]
+        offsets += [one.offset for one in self._facts.sights[:1]]
+        if not appends and not offsets:
+            return
+        end = appends[0].base if appends else max(offsets)
+        self._replica.append(end)
+        yield self._say(start_us, APPENDED, change="log_end", offset=end, bytes=0)
+
+    def _state(self, at: int, fields: dict[str, Any]) -> Iterator[Timed]:
+        if "isr" in fields:
+            self._replica.isr = tuple(fields["isr"])
+            self._replica.min_isr = fields.get("min_isr", self._replica.min_isr)
+            self._replica.derive()
+            yield from self._stabilised(at)
+        self._standing = standing.after(self._standing, fields)
+        self._follows = fields["change"] == "online" and bool(self._facts.copies)
+        yield self._say(at, STATE, **fields)
+
+    def _append(self, at: int, append: Append) -> Iterator[Timed]:
+        if not self._replica.append(append.end):
+            return
+        if append.transaction:
+            self._replica.begin(append.transaction, append.base)
+        if append.ends_transaction and not self._replica.finish(append.ends_transaction, append.end):
+            self._report.count("transaction_unknown")
+        yield from self._stabilised(at)
+        # Where the produce's own event comes at that very moment, it is the append.
+        if at != append.event_us:
+            yield self._say(at, APPENDED, change="log_end", offset=append.end, bytes=append.bytes)
+
+    def _copied(self, at: int, copied: Copied) -> Iterator[Timed]:
+        """What a follower has learnt of the high watermark."""
+        if self._follows and self._replica.state(copied.high_watermark):
+            yield from self._stabilised(at)
+            yield self._say(at, REACHED, change="high_watermark", offset=copied.high_watermark)
+
+    def _position(self, at: int, position: Position) -> Iterator[Timed]:
+        if position.replica < 0:
+            # What a consumer asks of a follower it may have read elsewhere before.
+            if not self._follows and self._replica.state(position.offset):
+                self._report.count("high_watermark_proven")
+                yield from self._stabilised(at)
+                yield self._say(at, REACHED, change="high_watermark", offset=position.offset)
+            return
+        if self._replica.progress(position.replica, position.offset):
+            yield from self._stabilised(at)
+            yield self._say(at, REACHED, change="replica_end", replica_id=position.replica, offset=position.offset)
+        if position.log_start > self._log_starts.get(position.replica, 0):
+            self._log_starts[position.replica] = position.log_start
+            yield from self._lowered(at)
+
+    def _trim(self, at: int, offset: int) -> Iterator[Timed]:
+        asked = offset if offset >= 0 else (self._replica.high_watermark or 0)
+        if asked > self._log_starts.get(self._facts.broker, 0):
+            self._log_starts[self._facts.broker] = asked
+            yield from self._lowered(at)
+
+    def _lowered(self, at: int) -> Iterator[Timed]:
+        """The low watermark: the least log start over all replicas; it moves when the last of them has followed."""
+        members = {self._facts.broker, *(self._replica.isr or ()), *self._replica.ends}
+        low = min(self._log_starts.get(member, 0) for member in members)
+        if low > self._low:
+            self._low = low
+            yield self._say(at, REACHED, change="log_start", offset=low)
+
+    def _stabilised(self, at: int) -> Iterator[Timed]:
+        """The last stable offset, where transactions make it differ: said before the event that lets it be seen."""
+        stable = self._replica.last_stable() if self._transactional else None
+        if stable is not None and (self._stable is None or stable > self._stable):
+            self._stable = stable
+            yield self._say(at, STABLE, change="last_stable", offset=stable)

@@ -1,0 +1,203 @@
+"""A session's fetches taken apart: each is an operation, and each says where its reader is in every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import Any
+
+from purgatory_udf.requestlog.cluster.context import Context
+from purgatory_udf.requestlog.lines import error_codes as errors
+from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.copies import Copies
+from purgatory_udf.requestlog.requests.facts import Copied, Delivery, Fact, Key, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.requests.handling import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US, read_and_wake
+from purgatory_udf.requestlog.requests.operation import Operation, operation
+from purgatory_udf.requestlog.requests.recorded import recorded_fetch
+from purgatory_udf.requestlog.requests.sessions import FetchInForce, Session
+
+CopiedFact = tuple[Key, Copied]
+
+READ_COMMITTED = 1
+NEVER = 2**62
+
+
+class SessionReader:
+    """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
+
+    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain. Between fetches
+    `snapshot` has all that a reader `resumed` elsewhere needs to go on. `report` may be exchanged for another.
+    """
+
+    def __init__(self, context: Context, report: Report) -> None:
+        self.report = report
+        self._context = context
+        self._session = Session()
+        self._tries: dict[Key, Try] = {}
+        # When the answer before was read: what a follower has, it had from there.
+        self._read_us = NEVER
+        self._copies = Copies()
+        self._copied: list[tuple[int, CopiedFact]] = []
+
+    def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
+        asked, answered = request.fetch or (fetch_of(request.body), fetch_answer_of(request.answer))
+        in_force = self._session.fetch(asked, answered)
+        if not in_force.complete and not in_force.partitions and not answered.error:
+            self.report.count("session_unknown")
+            return None, []
+        self.report.count("session_partial", int(not in_force.complete))
+        self.report.count("session_error", int(answered.error != 0))
+        troubled = {(one.topic, one.partition): one.error for one in answered.partitions if one.error}
+        left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
+        self.report.count("left_out_partition", len(left_out))
+        parted = {(one.topic, one.partition): one.parts_at for one in answered.partitions if one.parts_at >= 0}
+        # A follower whose log parts from the leader's has what lies below, whatever it asked for.
+        read = [
+            one._replace(offset=min(one.offset, parted.get((one.topic, one.partition), one.offset)))
+            for one in in_force.partitions
+            if (one.topic, one.partition) not in left_out
+        ]
+        facts = [
+            *self._tries_of(request, asked, [one for one in read if (one.topic, one.partition) not in parted]),
+            *self._troubles(request, troubled, left_out),
+            *self._positions(request, asked, read, in_force, troubled),
+            *self._deliveries(request, asked, answered),
+            *self._sights(request, asked, answered),
+        ]
+        self._read_us = request.answered_us if request.remote_us else request.local_us
+        if asked.replica_id >= 0 and self._context.follower_reads:
+            for (topic, partition), copied in self._copies.fetch(request, read, answered):
+                self._copied.append((asked.replica_id, ((self._context.name(topic), partition), copied)))
+        recorded = recorded_fetch(request, asked, answered)
+        recorded.complete = in_force.complete
+        event = {
+            "time_us": request.local_us,
+            "type": "fetch",
+            "replica_id": asked.replica_id,
+            "max_wait_ms": asked.max_wait_ms,
+            "min_bytes": max(0, asked.min_bytes),
+            "max_bytes": max(0, asked.max_bytes),
+            "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
+            "partitions": [self._fetched(one) for one in read],
+        }
+        return operation(request, event, recorded), facts
+
+    def copied(self) -> Iterator[tuple[int, CopiedFact]]:
+        """What the fetches read since the last call have shown of their follower's own log: (broker, fact)."""
+        copied, self._copied = self._copied, []
+        yield from copied
+
+    def finish(self) -> list[tuple[Key, Fact]]:
+        last, self._tries = self._tries, {}
+        return list(last.items())
+
+    def snapshot(self) -> dict[str, Any]:
+        """What JSON can keep."""
+        return {
+            "partitions": list(map(list, self._session.partitions.values())),
+            "complete": self._session.complete,
+            "tries": [[*key, *astuple(one)] for key, one in self._tries.items()],
+            "read_us": self._read_us,
+            "copies": self._copies.snapshot(),
+        }
+
+    @classmethod
+    def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionReader:
+        """From a `snapshot`."""
+        reader = cls(context, report)
+        listed = (FetchedPartition(*one) for one in state["partitions"])
+        reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
+        reader._tries = {(topic, partition): Try(*one) for topic, partition, *one in state["tries"]}
+        reader._read_us = state["read_us"]
+        reader._copies = Copies.resumed(state["copies"])
+        return reader
+
+    def _key(self, one: FetchedPartition) -> Key:
+        return self._context.name(one.topic), one.partition
+
+    def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
+        if error in errors.LEFT_OUT_OF_A_FETCH:
+            return True
+        if error != errors.UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        # Unknown to the broker's metadata when the fetch came: left out as well. Deleted while it waited: not.
+        changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
+        return any(one.deleted and one.at_us < request.start_us for one in changes)
+
+    def _fetched(self, one: FetchedPartition) -> dict[str, object]:
+        return {
+            "topic": self._context.name(one.topic),
+            "partition": one.partition,
+            "fetch_offset": max(0, one.offset),
+            "max_bytes": max(0, one.max_bytes),
+            "current_leader_epoch": max(-1, one.leader_epoch),
+        }
+
+    def _tries_of(self, request: Request, asked: Fetch, read: list[FetchedPartition]) -> Iterator[tuple[Key, Fact]]:
+        # Whoever had to wait for the first byte had found none.
+        in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and asked.isolation != READ_COMMITTED
+        for one in read:
+            key = self._key(one)
+            before = self._tries.get(key)
+            if before is not None:
+                # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
+                before.barren = before.barren or (before.offset == one.offset and asked.isolation != READ_COMMITTED)
+                yield key, before
+            self._tries[key] = Try(request.local_us, asked.replica_id, one.offset, in_vain)
+
+    def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
+        at = request.answered_us if request.remote_us else request.local_us
+        for (topic, partition), error in troubled.items():
+            if (topic, partition) not in left_out:
+                yield (self._context.name(topic), partition), Trouble(at, error)
+
+    def _positions(
+        self,
+        request: Request,
+        asked: Fetch,
+        read: list[FetchedPartition],
+        in_force: FetchInForce,
+        troubled: dict[Key, int],
+    ) -> Iterator[tuple[Key, Fact]]:
+        """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
+        moved = [one for one in read if (one.topic, one.partition) in in_force.listed]
+        for number, one in enumerate(moved):
+            if (one.topic, one.partition) in troubled and not request.remote_us:
+                continue
+            if asked.replica_id >= 0:
+                at, wake = read_and_wake(request.start_us, request.local_us, number, len(moved))
+                yield (
+                    self._key(one),
+                    Position(
+                        at,
+                        wake,
+                        request.local_us,
+                        min(self._read_us, request.arrival_us - TURNAROUND_US),
+                        asked.replica_id,
+                        one.offset,
+                        one.log_start,
+                        request.start_us,
+                    ),
+                )
+            else:
+                at = request.arrival_us
+                yield self._key(one), Position(at, at, at, at, -1, one.offset)
+
+    def _sights(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+        """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""
+        if request.remote_us:
+            since, until = request.answered_us - READ_BEFORE_US, request.answered_us + RELEASES_TAKE_US
+        else:
+            until = request.local_us
+            since = request.start_us if asked.replica_id >= 0 else until - READ_BEFORE_US
+        for one in answered.partitions:
+            if one.high_watermark >= 0 and not one.error:
+                yield (self._context.name(one.topic), one.partition), Sight(since, until, one.high_watermark)
+
+    def _deliveries(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+        if asked.replica_id >= 0:
+            for one in answered.partitions:
+                if one.bytes:
+                    yield (self._context.name(one.topic), one.partition), Delivery(request.answered_us, one.bytes)

@@ -1,0 +1,65 @@
+"""What the broker recorded of each request, in the words of the replay's outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from purgatory_udf.requestlog.lines import error_codes as errors
+from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, Produce
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.requests.operation import AT_ONCE, COMPLETED, EXPIRED, Recorded
+
+# Kafka's clock counts whole milliseconds: a wait may end that much before its time.
+TIMER_EARLY_US = 1_000
+
+
+def recorded_fetch(request: Request, asked: Fetch, answered: FetchAnswer) -> Recorded:
+    """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
+    recording that is the broker's own count of expirations, within one or two."""
+    kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
+    found = _recorded(request, kind, [answered.error, *(one.error for one in answered.partitions)])
+    found.bytes = answered.bytes
+    in_time = request.remote_us < asked.max_wait_ms * 1000 - TIMER_EARLY_US
+    if request.remote_us and answered.bytes < asked.min_bytes and (found.error == "NONE" or not in_time):
+        found.outcome = EXPIRED
+    return found
+
+
+def recorded_produce(request: Request, produced: Produce) -> Recorded:
+    found = _recorded(request, f"produce acks={produced.acks}", [one.error for one in produced.partitions])
+    return _timing_out(found)
+
+
+def recorded_delete_records(request: Request) -> Recorded:
+    topics = (request.answer or {}).get("topics") or []
+    codes = [int(one.get("errorCode", 0)) for topic in topics for one in topic["partitions"]]
+    return _timing_out(_recorded(request, "delete_records", codes))
+
+
+def recorded_group(request: Request, code: int) -> Recorded:
+    found = _recorded(request, request.api.lower(), [code])
+    generation = (request.answer or {}).get("generationId", -1)
+    found.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
+    return found
+
+
+def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
+    """Of a request that completed, if it waited at all."""
+    codes = list(codes)
+    return Recorded(
+        api=request.api,
+        kind=kind,
+        outcome=COMPLETED if request.remote_us else AT_ONCE,
+        remote_ms=request.remote_us / 1000,
+        local_ms=request.handling_us / 1000,
+        written_us=request.written_us,
+        error=errors.name_of(next((code for code in codes if code), errors.NONE)),
+        timed_out=codes.count(errors.REQUEST_TIMED_OUT),
+    )
+
+
+def _timing_out(found: Recorded) -> Recorded:
+    """Whose answer says by itself that it timed out."""
+    if found.outcome == COMPLETED and found.timed_out:
+        found.outcome = EXPIRED
+    return found

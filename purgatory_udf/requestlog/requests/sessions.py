@@ -1,0 +1,66 @@
+"""Incremental fetch sessions, rebuilt: which partitions a fetch is about when its line lists only what changed.
+
+    epoch -1           no session (librdkafka), or the last fetch of one: the list is complete
+    epoch 0            a new session: the list is complete, the answer carries the session's id (0: none was granted)
+    epoch 1, 2, …      the list holds what is new or moved; forgotten topics leave; all else stays as it was
+
+A broker serves a session's partitions in a fixed order, from which those that were answered with records move to the
+end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, FetchedPartition, Key
+
+NEW, NONE = 0, -1
+
+
+def session_key(asked: Fetch, answered: FetchAnswer, connection: str) -> str:
+    """What the fetches of one session have in common, its first included; those without one go by their connection."""
+    if asked.session_epoch == NEW and answered.session_id:
+        return str(answered.session_id)
+    if asked.session_epoch > NEW:
+        return str(asked.session_id)
+    return connection
+
+
+@dataclass(slots=True)
+class FetchInForce:
+    """One fetch with all its partitions; `listed` are those that its line named itself. `complete` is false while
+    partitions of a session that began before the log may be missing."""
+
+    partitions: list[FetchedPartition]
+    listed: set[Key]
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class Session:
+    """Feed it the fetches of one session key in the order in which they were handled."""
+
+    partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
+    complete: bool = False
+
+    def fetch(self, asked: Fetch, answered: FetchAnswer) -> FetchInForce:
+        listed = {(one.topic, one.partition) for one in asked.partitions}
+        if asked.session_epoch in (NEW, NONE):
+            # A partition listed twice counts once, as in the broker's map.
+            self.partitions = {(one.topic, one.partition): one for one in asked.partitions}
+            self.complete = True
+            return FetchInForce(list(self.partitions.values()), listed)
+        for one in asked.partitions:
+            self.partitions[one.topic, one.partition] = one
+        for key in asked.forgotten:
+            self.partitions.pop(key, None)
+        in_force = list(self.partitions.values())
+        if answered.error:
+            # The broker has dropped the session, or never had it: nothing was read.
+            self.partitions, complete = {}, self.complete
+            self.complete = False
+            return FetchInForce([], listed, complete)
+        for read in answered.partitions:
+            if read.bytes and (moved := self.partitions.pop((read.topic, read.partition), None)):
+                self.partitions[read.topic, read.partition] = moved
+        return FetchInForce(in_force, listed, self.complete)

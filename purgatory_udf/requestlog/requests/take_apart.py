@@ -1,0 +1,90 @@
+"""Any request but a fetch, taken apart: operations, and facts for the partitions it touched. Requests stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from purgatory_udf.requestlog.cluster.context import Context
+from purgatory_udf.requestlog.cluster.coordinators import (
+    COORDINATOR_APIS,
+    DEFAULT_PARTITIONS,
+    partition_for,
+    writes,
+)
+from purgatory_udf.requestlog.lines.bodies import topic_of, topics_partitions
+from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
+from purgatory_udf.requestlog.lines.request import Request
+from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trim
+from purgatory_udf.requestlog.requests.groups import GROUP_APIS, MODERN, group_operations
+from purgatory_udf.requestlog.requests.handling import append_and_check
+from purgatory_udf.requestlog.requests.operation import Operation, operation
+from purgatory_udf.requestlog.requests.produces import read_produce
+from purgatory_udf.requestlog.requests.recorded import recorded_delete_records
+
+MARKERS = "WRITE_TXN_MARKERS"
+# Requests that become events, or tell of appends. All others only count.
+USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *GROUP_APIS, *COORDINATOR_APIS})
+
+
+def take_apart(request: Request, context: Context, report: Report) -> tuple[list[Operation], list[tuple[Key, Fact]]]:
+    if is_controllers(request):
+        report.count("controller")
+        return [], []
+    operations: list[Operation] = []
+    facts: list[tuple[Key, Fact]] = []
+    if request.api == "PRODUCE":
+        produce, facts = read_produce(request, context, report)
+        operations = [produce]
+    elif request.api == "DELETE_RECORDS":
+        deletion, facts = _delete_records(request, context)
+        operations = [deletion]
+    elif request.api in GROUP_APIS:
+        if request.body.get("groupId") in context.modern_groups:
+            report.count("modern_group")
+        else:
+            classic = request.broker in context.classic_brokers
+            operations = list(group_operations(request, context.name, report, classic))
+    else:
+        report.count("modern_group" if request.api in MODERN else left_to(request))
+    if request.api == MARKERS:
+        facts.extend(_markers(request, context))
+    elif request.api in COORDINATOR_APIS:
+        facts.extend(_coordinator_writes(request, context))
+    return operations, facts
+
+
+def _delete_records(request: Request, context: Context) -> tuple[Operation, list[tuple[Key, Fact]]]:
+    partitions: list[dict[str, object]] = []
+    facts: list[tuple[Key, Fact]] = []
+    for topic in request.body.get("topics") or []:
+        name = context.name(topic_of(topic))
+        for one in topic["partitions"]:
+            partition, offset = int(one["partitionIndex"]), int(one["offset"])
+            partitions.append({"topic": name, "partition": partition, "offset": offset})
+            facts.append(((name, partition), Trim(request.start_us, offset)))
+    event = {
+        "time_us": request.local_us,
+        "type": "delete_records",
+        "timeout_ms": max(0, int(request.body["timeoutMs"])),
+        "partitions": partitions,
+    }
+    return operation(request, event, recorded_delete_records(request)), facts
+
+
+def _markers(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
+    """The end of a transaction is one control record in each of its partitions."""
+    at, check = append_and_check(request.start_us, request.local_us, -1)
+    for marker in request.body.get("markers") or []:
+        ended = context.transactions.name(int(marker["producerId"]))
+        for topic, partition in topics_partitions(marker.get("topics"), "partitionIndexes", "partitions"):
+            append = Append(request.start_us, at, check, request.local_us, records=1, ends_transaction=ended)
+            yield (context.name(topic), partition), append
+
+
+def _coordinator_writes(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
+    at, check = append_and_check(request.start_us, request.local_us, -1)
+    for topic, name, records in writes(request):
+        partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
+        append = Append(request.start_us, at, check, request.local_us, records=records)
+        yield (topic, partition_for(name, partitions)), append
