@@ -1,0 +1,161 @@
+"""The loop beside Kafka's own classes, on the same traces: operations a second, and whether every outcome is the same.
+
+    python -m benchmarks.kafka_classes
+    python -m benchmarks.kafka_classes small.trace.gz large.trace --json now.json --compare before.json
+
+Kafka's side is its published purgatory, operation, timer and wheel classes in the trace's own time, over a small model
+of the log. It is warmed first. Then it and the loop take turns, so that what else the machine does falls on both alike;
+medians are compared. Neither is charged with reading the trace. `loop`: the call's records to ended operations, in one
+call; `arrow`: a table of events to tables of outcomes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks.kafka_classes import making, trace
+from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
+from purgatory_udf.config import Config
+from purgatory_udf.loop.engine import Engine
+from purgatory_udf.loop.explode import explode
+from purgatory_udf.loop.outcomes import outcome_tables
+from purgatory_udf.loop.state import Found, State, step
+from purgatory_udf.loop.words import FOREVER
+
+WARM_ROUNDS, WARM_SECONDS = 10, 3.0
+TURN_SECONDS = 0.2
+
+
+@dataclass
+class Measured:
+    """Of one trace, in operations a second; `ratio` is the loop's to Kafka's, `arrow_ratio` Arrow to Arrow's."""
+
+    trace: str
+    operations: int
+    loop_per_s: float
+    arrow_per_s: float
+    kafka_per_s: float
+    ratio: float
+    arrow_ratio: float
+    differences: int
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.kafka_classes",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="some are made if none is named")
+    options.add_argument("--turns", type=int, default=5, help="of each side; medians are compared (%(default)s)")
+    options.add_argument("--json", type=Path, help="write one object a trace to this file")
+    options.add_argument("--compare", type=Path, metavar="SAVED", help="print the ratios beside those of such a file")
+    asked = options.parse_args(arguments)
+    saved = {one["trace"]: one for one in json.loads(asked.compare.read_text())} if asked.compare else {}
+    try:
+        kafka = Kafka(class_path())
+    except UnavailableError as reason:
+        print(f"skipped: {reason}", file=sys.stderr)
+        return
+    found: list[Measured] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in asked.traces or _made(Path(folder)):
+            found.append(measure(trace.read(path), kafka, Path(folder), asked.turns))
+            print(_line(found[-1], saved.get(found[-1].trace)), flush=True)
+    kafka.close()
+    if asked.json:
+        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+
+
+def _made(folder: Path) -> list[Path]:
+    paths = [folder / f"{name}.trace" for name in making.SHAPES]
+    for path, shape in zip(paths, making.SHAPES.values(), strict=True):
+        with path.open("w", encoding="utf-8") as out:
+            out.writelines(making.lines(shape))
+    return paths
+
+
+def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measured:
+    plain = folder / "measured"
+    plain.write_text(given.text, encoding="utf-8")
+    operations = kafka.load(plain)
+    assert operations == given.operations, f"Kafka's side reads {operations} operations of {given.operations}"
+    call, config = explode(given.events, Config()), Config()
+    limits = Engine(config, began_ms=int(call.events["t"].min(initial=0)) // 1000).limits
+
+    def loop() -> Found:
+        return step(State(), call, FOREVER, limits)
+
+    def arrow() -> tuple[pa.Table, pa.Table]:
+        return outcome_tables(step(State(), explode(given.events, config), FOREVER, limits), given.name, None)
+
+    _warm(kafka)
+    loop()
+    kafka.write(folder / "outcomes")
+    answers = (folder / "outcomes").read_text(encoding="utf-8").splitlines()
+    ours = trace.outcome_lines(*arrow(), given.partitions)
+    differences = sum(one != other for one, other in zip_longest(answers, ours))
+
+    seconds: list[list[float]] = [[], [], []]
+    for _ in range(turns):
+        for taken, one in zip(seconds, (kafka.seconds, lambda: _timed(loop), lambda: _timed(arrow)), strict=True):
+            taken.append(_turn(one))
+    theirs, mine, whole = (statistics.median(taken) for taken in seconds)
+    return Measured(
+        given.name,
+        operations,
+        round(operations / mine, 1),
+        round(operations / whole, 1),
+        round(operations / theirs, 1),
+        round(theirs / mine, 3),
+        round(theirs / whole, 3),
+        differences,
+    )
+
+
+def _warm(kafka: Kafka) -> None:
+    """At least so many rounds, and for so long: a short trace takes more of them until the compiler is done with it."""
+    rounds, began = 0, time.perf_counter()
+    while rounds < WARM_ROUNDS or time.perf_counter() - began < WARM_SECONDS:
+        kafka.seconds()
+        rounds += 1
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _turn(one: Callable[[], float]) -> float:
+    """The median of as many rounds as fit into a turn, at least one."""
+    taken: list[float] = []
+    while not taken or sum(taken) < TURN_SECONDS:
+        taken.append(one())
+    return statistics.median(taken)
+
+
+def _line(found: Measured, saved: dict[str, float] | None) -> str:
+    line = (
+        f"{found.trace}: {found.operations:,} operations; Kafka's classes {found.kafka_per_s:,.0f}/s, the loop "
+        f"{found.loop_per_s:,.0f}/s: {found.ratio:.2f} times; Arrow to Arrow {found.arrow_per_s:,.0f}/s: "
+        f"{found.arrow_ratio:.2f} times; differences: {found.differences}"
+    )
+    if saved is None:
+        return line
+    return f"{line}; saved: {saved['ratio']:.2f} and {saved['arrow_ratio']:.2f} times"
+
+
+if __name__ == "__main__":
+    main()

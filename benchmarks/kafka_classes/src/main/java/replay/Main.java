@@ -1,0 +1,38 @@
+package replay;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.file.Path;
+
+/**
+ * Does what it is told, line by line: {@code load TRACE}, {@code run}, {@code write OUTCOMES}. To each it answers one
+ * line: how many operations there are, how many nanoseconds the round took, {@code written}.
+ */
+public final class Main {
+    private Main() {
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
+        Trace trace = null;
+        Replay last = null;
+        for (String command = commands.readLine(); command != null; command = commands.readLine()) {
+            if (command.startsWith("load ")) {
+                last = null;
+                trace = Trace.read(Path.of(command.substring(5)));
+                System.out.println(trace.requests.size());
+            } else if (command.equals("run")) {
+                // The round before is let go of first: only one is in memory.
+                last = null;
+                last = new Replay(trace);
+                System.out.println(last.run());
+            } else if (command.startsWith("write ")) {
+                last.write(Path.of(command.substring(6)));
+                System.out.println("written");
+            } else {
+                throw new IllegalArgumentException("not understood: " + command);
+            }
+        }
+    }
+}

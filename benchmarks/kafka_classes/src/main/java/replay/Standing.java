@@ -1,0 +1,24 @@
+package replay;
+
+/** Whether a broker serves a partition: {@code none}, or the error that it answers with. */
+final class Standing {
+    static final byte ONLINE = 0;
+    static final byte OFFLINE = 1;
+    static final byte MOVED = 2;
+    static final byte UNKNOWN = 3;
+    static final byte TIMED_OUT = 4;
+    static final String[] NAMES = {"none", "offline", "moved", "unknown", "timed_out"};
+
+    private Standing() {
+    }
+
+    static byte of(String word) {
+        return switch (word) {
+            case "online" -> ONLINE;
+            case "offline" -> OFFLINE;
+            case "moved" -> MOVED;
+            case "unknown" -> UNKNOWN;
+            default -> throw new IllegalArgumentException("no standing is called " + word);
+        };
+    }
+}
