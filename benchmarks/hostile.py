@@ -29,13 +29,13 @@ from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.judge import judged, unpack
 from purgatory_udf.ingest.lines import lines_of
-from purgatory_udf.ingest.pieces import PIECE_BYTES, Limits, Piece, byte_pieces
+from purgatory_udf.ingest.pieces import PIECE_BYTES, FileLimits, Piece, byte_pieces
 from purgatory_udf.requestlog.cluster.context import TELLING, Given, build_context
 from purgatory_udf.requestlog.importing import reading, rows, tasks
 
 Json = Any
 PASSED_OVER = ("other_lines", "controller", "no_purgatory", "topic_admin", "modern_group")
-LIMITS = Limits(line_bytes=200_000)
+LIMITS = FileLimits(line_bytes=200_000)
 ROOT = Path(__file__).resolve().parents[1]
 
 NUMBERS: list[Json] = [0, 1, -1, 2**31 - 1, 2**31, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0, 1e300]

@@ -11,7 +11,7 @@ from purgatory_udf import cli
 from purgatory_udf.config import Config, load
 from purgatory_udf.ingest.form import Form, require_fit
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
-from purgatory_udf.ingest.pieces import Limits
+from purgatory_udf.ingest.pieces import FileLimits
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.importing.options import HOLD_MS, ImportReport, RequestLogOptions
@@ -69,8 +69,8 @@ class _Asked:
         elif self.form is not Form.KAFKA:
             find_files(self.paths, PARQUET if self.form is Form.PARQUET else JSON_LINES)
 
-    def _limits(self) -> Limits:
-        return Limits(self.config.max_line_bytes, self.config.max_unpacked)
+    def _limits(self) -> FileLimits:
+        return FileLimits(self.config.max_line_bytes, self.config.max_unpacked)
 
     def _of(self, *names: str) -> dict[str, Any]:
         return {name: self.given[name] for name in names if name in self.given}

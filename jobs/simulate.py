@@ -130,7 +130,7 @@ def main(
     from purgatory_udf.session import build_session
     from purgatory_udf.simulate.load import load
     from purgatory_udf.simulate.output import Output
-    from purgatory_udf.simulate.run import Played, generate, simulate
+    from purgatory_udf.simulate.run import ScenarioRun, generate, simulate
 
     options: dict[str, Any] = {
         "scenario": scenario,
@@ -164,7 +164,7 @@ def main(
             generate(spark, _workload(seed, options), out, overwrite, phases)
         else:
             assert scenario is not None
-            played = Played(load(scenario), seed, duration, scale)
+            played = ScenarioRun(load(scenario), seed, duration, scale)
             simulate(spark, played, Output(out, played.run_id, overwrite), phases, jsonl, check)
 
 

@@ -12,7 +12,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.scope.override import INT32_MAX as INT32_MAX
 from purgatory_udf.scope.override import Override as Override
 from purgatory_udf.scope.override import override as override
-from purgatory_udf.scope.rule import Rule, Subject, first_of, scoped
+from purgatory_udf.scope.rule import ScopeRule, Subject, first_of, scoped
 
 Millis = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Interval = Annotated[int, Field(ge=0, le=INT32_MAX)]
@@ -22,23 +22,23 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Produce(_Section):
+class ProduceSettings(_Section):
     timeout_ms: Override = None
     purge_interval: Interval = 1000
 
 
-class Reader(_Section):
+class ReaderSettings(_Section):
     max_wait_ms: Override = None
     min_bytes: Override = None
 
 
-class Fetch(_Section):
+class FetchSettings(_Section):
     """The plain keys are the consumers': followers have settings of their own in Kafka, too."""
 
     max_wait_ms: Override = None
     min_bytes: Override = None
-    consumer: Reader = Reader()
-    follower: Reader = Reader()
+    consumer: ReaderSettings = ReaderSettings()
+    follower: ReaderSettings = ReaderSettings()
     max_bytes: Annotated[int, Field(ge=1, le=INT32_MAX)] = 57_671_680
     purge_interval: Interval = 1000
 
@@ -48,12 +48,12 @@ class DeleteRecords(_Section):
     purge_interval: Interval = 1
 
 
-class CreateTopics(_Section):
+class CreateTopicsSettings(_Section):
     timeout_ms: Override = None
     purge_interval: Interval = 1000
 
 
-class Group(_Section):
+class GroupSettings(_Section):
     session_timeout_ms: Override = None
     rebalance_timeout_ms: Override = None
     initial_rebalance_delay_ms: Millis = 3000
@@ -64,7 +64,7 @@ class Group(_Section):
     rebalance_timeout: Literal["rebalance", "session"] = "rebalance"
     purge_interval: Interval = 1000
     # A coordinator is handed this section alone: the rules are the whole configuration's.
-    _rules: tuple[Rule, ...] = PrivateAttr(())
+    _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     def setting(self, key: str, subject: Subject) -> int | str | None:
         """What replaces or scales this field of a group's request."""
@@ -74,12 +74,12 @@ class Group(_Section):
 
 
 class Config(_Section):
-    produce: Produce = Produce()
-    fetch: Fetch = Fetch()
+    produce: ProduceSettings = ProduceSettings()
+    fetch: FetchSettings = FetchSettings()
     delete_records: DeleteRecords = DeleteRecords()
-    create_topics: CreateTopics = CreateTopics()
-    group: Group = Group()
-    what_if: tuple[Rule, ...] = ()
+    create_topics: CreateTopicsSettings = CreateTopicsSettings()
+    group: GroupSettings = GroupSettings()
+    what_if: tuple[ScopeRule, ...] = ()
     grouping: Literal["auto", "partition", "shard", "broker"] = "auto"
     grouping_shards: Annotated[int, Field(ge=1, le=4096)] = 16
     max_disorder_ms: Annotated[int, Field(ge=0, le=86_400_000)] = 0

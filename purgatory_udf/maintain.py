@@ -50,7 +50,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Maintained:
     """A table before and after: the files of its newest version."""
 
     name: str
@@ -58,7 +58,7 @@ class Kept:
     after: Size
 
 
-def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tuple[list[Kept], list[str]]:
+def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tuple[list[Maintained], list[str]]:
     """What became of each table, and which working files were taken away."""
     layout = Layout(out)
     tables = [name for name in COMPACTED if delta.is_table(spark, layout.table(name))]
@@ -70,7 +70,7 @@ def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tup
     return kept, list(_taken_away(spark, layout))
 
 
-def report(kept: list[Kept], gone: list[str]) -> list[str]:
+def report(kept: list[Maintained], gone: list[str]) -> list[str]:
     """What was done, to read."""
     rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in kept]
     lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
@@ -93,13 +93,13 @@ def _settings(spark: SparkSession, *settings: tuple[str, str]) -> Iterator[None]
                 spark.conf.set(key, before)
 
 
-def _kept(spark: SparkSession, path: str, name: str, keep_hours: int) -> Kept:
+def _kept(spark: SparkSession, path: str, name: str, keep_hours: int) -> Maintained:
     table = DeltaTable.forPath(spark, path)
     before = _size(table)
     if before.files > 1:
         table.optimize().executeCompaction()
     table.vacuum(keep_hours)
-    return Kept(name, before, _size(table))
+    return Maintained(name, before, _size(table))
 
 
 def _size(table: DeltaTable) -> Size:

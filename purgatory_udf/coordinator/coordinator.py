@@ -49,7 +49,7 @@ rounds and syncs do, and among themselves in the order in which they were armed.
 
 from __future__ import annotations
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.joins import Joins
 from purgatory_udf.coordinator.journal import NONE, GroupJournal

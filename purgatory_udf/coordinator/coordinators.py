@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.coordinator import GroupCoordinator
 from purgatory_udf.coordinator.journal import Answer, GroupJournal
 from purgatory_udf.coordinator.request import group_request

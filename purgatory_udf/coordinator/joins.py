@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.journal import GroupJournal
 from purgatory_udf.coordinator.member import Member

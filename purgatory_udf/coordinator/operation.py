@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.request import GroupRequest
 from purgatory_udf.outcomes import PartitionOutcome
-from purgatory_udf.purgatory.request import DelayedRequest, Request
+from purgatory_udf.purgatory.request import DelayedRequest, TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class GroupOperation(DelayedRequest):
         operation_id, at_us, by = beginning
         request_id, client_id = (by.request_id, by.client_id) if by is not None else (None, None)
         super().__init__(
-            Request(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
+            TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
         )
         self.group = group
         self.key = key

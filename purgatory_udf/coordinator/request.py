@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.scope.override import override
 from purgatory_udf.scope.rule import Subject
 

@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Happening:
+class PartitionHappening:
     """One kind of event on a partition: how often during the wait, and how far it had got by the end."""
 
     what: str
@@ -39,7 +39,7 @@ class Evidence:
     end: Row | None
     request: Row | None = None
     watches: list[Row] = field(default_factory=list)
-    happenings: dict[Place, list[Happening]] = field(default_factory=dict)
+    happenings: dict[Place, list[PartitionHappening]] = field(default_factory=dict)
     in_sync: dict[Place, list[int]] = field(default_factory=dict)
     deciding: Row | None = None
     changes: list[Row] = field(default_factory=list)
@@ -160,7 +160,7 @@ def _count(near: DataFrame, found: dict[int, Evidence]) -> None:
     latest: dict[tuple[int, Place], tuple[Any, list[int]]] = {}
     for row in counted.collect():
         place = (row.topic, row.partition)
-        happening = Happening(row.what, row.replica, row.times, row.last_us, row.reached)
+        happening = PartitionHappening(row.what, row.replica, row.times, row.last_us, row.reached)
         found[row.operation_id].happenings.setdefault(place, []).append(happening)
         if row.said is not None:
             key = (row.operation_id, place)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.explain.evidence import Evidence, Happening, Place
+from purgatory_udf.explain.evidence import Evidence, PartitionHappening, Place
 from purgatory_udf.explain.words import HAPPENED, meaning
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _meanwhile(evidence: Evidence) -> Iterator[str]:
         yield f"{moment(change.at_us)}  group {change.group}: {states} ({change.reason}); members: {members or 'none'}"
 
 
-def _counted(happening: Happening) -> str:
+def _counted(happening: PartitionHappening) -> str:
     times = f"{happening.times:,} × " if happening.times > 1 else ""
     return f"{times}{_event(happening.what, happening.replica)}"
 
@@ -180,7 +180,7 @@ def _needed(request: Any, place: Place) -> int | None:
     return None
 
 
-def _reached(happenings: list[Happening], replica: int, needed: int | None, end_us: int) -> str:
+def _reached(happenings: list[PartitionHappening], replica: int, needed: int | None, end_us: int) -> str:
     known = [each for each in happenings if each.replica == replica and each.reached is not None]
     if not known:
         return f"replica {replica} was not heard of at all"

@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Compared:
+class ComparedGroup:
     """One group: how often each kind of fact was logged and replayed, and how far those on both sides lie apart, in ms
     (above 0: it was logged later than replayed)."""
 
@@ -94,18 +94,18 @@ def _group_of(key: str, groups: Iterable[str]) -> str:
     return max((one for one in groups if key.startswith(f"{one}-")), key=len, default=key)
 
 
-def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[Compared]:
+def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[ComparedGroup]:
     """By broker and group, of what was replayed within the broker's span: from its first recorded request to its last.
 
     A line is written a little after what it tells, so that of the last request may be later.
     """
-    found: dict[tuple[int, str], Compared] = {}
+    found: dict[tuple[int, str], ComparedGroup] = {}
     own = _moments(one for one in replayed if _within(one, spans))
     told = _moments(one for one in logged if _within(one, spans, LATEST_US))
     told = {name: at_us for name, at_us in told.items() if at_us <= spans[name[0].broker].to_us or name in own}
     for side, moments in (("logged", told), ("replayed", own)):
         for fact, _ in moments:
-            group = found.setdefault((fact.broker, fact.group), Compared(fact.broker, fact.group))
+            group = found.setdefault((fact.broker, fact.group), ComparedGroup(fact.broker, fact.group))
             getattr(group, side)[fact.kind] += 1
     for name, at_us in told.items():
         if name in own:
@@ -130,7 +130,7 @@ def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
     return moments
 
 
-def table(groups: Iterable[Compared]) -> Table:
+def table(groups: Iterable[ComparedGroup]) -> Table:
     """A row a group; "found again" counts what is on both sides, with the same generation or member."""
     return Table(
         "Groups, as their coordinators logged them / as replayed",
@@ -139,7 +139,7 @@ def table(groups: Iterable[Compared]) -> Table:
     )
 
 
-def _row(one: Compared) -> Iterator[Cell]:
+def _row(one: ComparedGroup) -> Iterator[Cell]:
     yield from (one.group, str(one.broker))
     yield from (f"{one.logged[kind]:,} / {one.replayed[kind]:,}" for kind in HEADS)
     apart = [abs(ms) for kind in HEADS for ms in one.apart_ms[kind]]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.fidelity.groups import GroupChange, GroupRequest, answers
+from purgatory_udf.fidelity.groups import ComparedRequest, GroupChange, answers
 from purgatory_udf.tables import FIDELITY
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _answers(row: dict[str, Any], classic: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def _request(one: dict[str, Any]) -> GroupRequest:
-    return GroupRequest(
+def _request(one: dict[str, Any]) -> ComparedRequest:
+    return ComparedRequest(
         operation_id=one["operation_id"],
         at_us=one["time_us"],
         type=one["type"],

@@ -26,7 +26,7 @@ class GroupChange:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRequest:
+class ComparedRequest:
     """`recorded` is the error it was answered with; `generation` what it names, `granted` what a join was given, and
     `assigned` the member id that it was given."""
 
@@ -45,7 +45,7 @@ class GroupRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAnswer:
+class ComparedAnswer:
     """`replayed_ms` is None where the replay was told when the answer came (a leader's sync)."""
 
     operation_id: int
@@ -55,7 +55,7 @@ class GroupAnswer:
     replayed_ms: float | None
 
 
-def answers(changes: Sequence[GroupChange], requests: Iterable[GroupRequest]) -> Iterator[GroupAnswer]:
+def answers(changes: Sequence[GroupChange], requests: Iterable[ComparedRequest]) -> Iterator[ComparedAnswer]:
     """Of one group at one broker; both in the order of time. Leaves and commits are not compared."""
     group = _Group(changes)
     for request in requests:
@@ -67,7 +67,7 @@ def answers(changes: Sequence[GroupChange], requests: Iterable[GroupRequest]) ->
         if request.type == "join_group" and recorded == NO_ERROR:
             recorded = _granted(request.granted)
         wait_ms = None if wait_us is None else wait_us / 1000
-        yield GroupAnswer(request.operation_id, recorded, replayed, request.recorded_ms, wait_ms)
+        yield ComparedAnswer(request.operation_id, recorded, replayed, request.recorded_ms, wait_ms)
 
 
 def _granted(generation: int | None) -> str:
@@ -82,7 +82,7 @@ class _Group:
         self._moments = [one.at_us for one in changes]
         self._joined: dict[str, int] = {}
 
-    def _knows(self, request: GroupRequest, now: GroupChange) -> bool:
+    def _knows(self, request: ComparedRequest, now: GroupChange) -> bool:
         """Whether the member was there at the last change, or has joined since."""
         return request.member_id in now.members or self._joined.get(request.member_id, -1) >= now.at_us
 
@@ -95,7 +95,7 @@ class _Group:
         place = bisect_right(self._moments, at_us)
         return place, self._changes[place - 1] if place else GroupChange(0, EMPTY, 0)
 
-    def heartbeat(self, request: GroupRequest) -> tuple[str, int | None]:
+    def heartbeat(self, request: ComparedRequest) -> tuple[str, int | None]:
         now = self._before(request.at_us)
         if now.to_state in (EMPTY, DEAD) or not self._knows(request, now):
             return "UNKNOWN_MEMBER_ID", 0
@@ -103,7 +103,7 @@ class _Group:
             return "ILLEGAL_GENERATION", 0
         return ("REBALANCE_IN_PROGRESS" if now.to_state == PREPARING else NO_ERROR), 0
 
-    def join(self, request: GroupRequest) -> tuple[str, int | None]:
+    def join(self, request: ComparedRequest) -> tuple[str, int | None]:
         if not request.member_id and not request.instance and request.api_version >= 4:
             return "MEMBER_ID_REQUIRED", 0
         self._joined[request.assigned or request.member_id] = request.at_us
@@ -117,7 +117,7 @@ class _Group:
                 break
         return "UNKNOWN_MEMBER_ID", 0
 
-    def sync(self, request: GroupRequest) -> tuple[str, int | None]:
+    def sync(self, request: ComparedRequest) -> tuple[str, int | None]:
         now = self._before(request.at_us)
         if now.to_state in (EMPTY, DEAD) or not self._knows(request, now):
             return "UNKNOWN_MEMBER_ID", 0

@@ -14,7 +14,7 @@ import pandas as pd
 
 from purgatory_udf.fitted.model import FittedAppends, FittedProducer, WorkBySize
 from purgatory_udf.fitted.producer import BATCH_OVERHEAD, SENDING_MS
-from purgatory_udf.fitted.window import Window
+from purgatory_udf.fitted.window import RecordingWindow
 
 # Kafka's default from 4.0 on, where a recording has too few requests to tell.
 LINGER_MS = 5
@@ -80,7 +80,9 @@ def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     return (count >= BURST) & (count - 1 > OFTEN * by_broker * linger_ms)
 
 
-def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, answer: list[float]) -> FittedProducer:
+def fitted_producer(
+    found: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
+) -> FittedProducer:
     mine = window.of(found, "at")
     return FittedProducer(
         first_ms=_first(mine["at"].to_numpy(), window),
@@ -92,7 +94,7 @@ def fitted_producer(found: pd.DataFrame, window: Window, handling: WorkBySize, a
     )
 
 
-def fitted_appends(others: pd.DataFrame, window: Window) -> FittedAppends:
+def fitted_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
     mine = window.of(others, "at").sort_values("at")
     return FittedAppends(
         first_ms=_first(mine["at"].to_numpy(), window),
@@ -102,11 +104,11 @@ def fitted_appends(others: pd.DataFrame, window: Window) -> FittedAppends:
     )
 
 
-def _first(at: Floats, window: Window) -> float:
+def _first(at: Floats, window: RecordingWindow) -> float:
     return round(float(at[0] - window.begin), 3) if len(at) else 0.0
 
 
-def _circle(at: Floats, window: Window) -> list[float]:
+def _circle(at: Floats, window: RecordingWindow) -> list[float]:
     """The time before each, the first one's from the last: played again and again, it takes the window's time."""
     if not len(at):
         return []

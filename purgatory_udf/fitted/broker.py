@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from purgatory_udf.fitted.diary import Diary
 from purgatory_udf.fitted.machine import Machine
-from purgatory_udf.fitted.partition import Partition
+from purgatory_udf.fitted.partition import PlayedPartition
 from purgatory_udf.fitted.purgatory import REAPER_MS, Purgatory
 
 
-class Broker:
+class PlayedBroker:
     def __init__(
         self,
         number: int,
@@ -30,7 +30,7 @@ class Broker:
         """When a wait that begins now is over: Kafka's timer counts whole milliseconds, and its reaper comes late."""
         return round(self.machine.now * 1000) // 1000 + wait_ms + self._late_ms()
 
-    def append(self, batches: Sequence[tuple[Partition, int]]) -> None:
+    def append(self, batches: Sequence[tuple[PlayedPartition, int]]) -> None:
         """All of a request first, then the checks: a follower's fetch that waits gets all of it."""
         now = self.machine.now
         risen = [partition.append(size, now) for partition, size in batches]
@@ -39,7 +39,7 @@ class Broker:
                 self.produces.check_and_complete(partition)
             self.fetches.check_and_complete(partition)
 
-    def follower_reached(self, partition: Partition, replica: int, position: int) -> None:
+    def follower_reached(self, partition: PlayedPartition, replica: int, position: int) -> None:
         if partition.follower_reached(replica, position):
             self.produces.check_and_complete(partition)
             self.fetches.check_and_complete(partition)

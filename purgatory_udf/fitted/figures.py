@@ -14,7 +14,7 @@ import pandas as pd
 
 from purgatory_udf.fitted.diary import FETCH, PRODUCE, Diary
 from purgatory_udf.fitted.recording import Recording
-from purgatory_udf.fitted.window import Window
+from purgatory_udf.fitted.window import RecordingWindow
 
 FOLLOWER = "follower"
 NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
@@ -23,7 +23,7 @@ Figures = dict[str, dict[str, dict[str, float]]]
 _COLUMNS = ("who", "api", "waited", "expired", "bytes")
 
 
-def recorded_figures(recording: Recording, window: Window) -> Figures:
+def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     fetches = window.of(recording.fetches, "written")
     fetches = pd.DataFrame(
         {

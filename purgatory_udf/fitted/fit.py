@@ -12,8 +12,8 @@ from purgatory_udf.fitted.arrivals import LINGER_MS, fitted_appends, fitted_prod
 from purgatory_udf.fitted.figures import recorded_figures
 from purgatory_udf.fitted.model import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 from purgatory_udf.fitted.recording import Recording
-from purgatory_udf.fitted.steps import Steps, by_size, quantiles, steps
-from purgatory_udf.fitted.window import Window, steady
+from purgatory_udf.fitted.steps import TimedSteps, by_size, quantiles, steps
+from purgatory_udf.fitted.window import RecordingWindow, steady
 from purgatory_udf.simulate.scenario import Brokers, Consumers, Producers, Scenario, Topic
 
 BATCH_BYTES = 16_384
@@ -29,7 +29,7 @@ def fit(recording: Recording) -> Scenario:
 
 
 class _Fit:
-    def __init__(self, recording: Recording, window: Window, found: Steps) -> None:
+    def __init__(self, recording: Recording, window: RecordingWindow, found: TimedSteps) -> None:
         self.recording = recording
         self.window = window
         self.steps = found

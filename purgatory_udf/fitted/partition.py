@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Partition:
+class PlayedPartition:
     def __init__(self, topic: str, partition: int, leader: int, followers: Iterable[int]) -> None:
         self.topic = topic
         self.partition = partition

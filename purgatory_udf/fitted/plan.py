@@ -76,7 +76,7 @@ class AppendsPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     duration_ms: float
     warm_up_ms: float
     cores: float | None

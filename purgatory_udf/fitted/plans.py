@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.model import Fitted, FittedReader, WorkBySize
-from purgatory_udf.fitted.plan import AppendsPlan, BySize, PartitionPlan, Plan, ProducerPlan, ReaderPlan
+from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan, PartitionPlan, ProducerPlan, ReaderPlan
 from purgatory_udf.simulate.scenario import Producers, Scenario
 
 WARM_UP_MS = 3000.0
@@ -22,13 +22,13 @@ def groups_of(scenario: Scenario) -> dict[str, str]:
     return {one.name: one.group_id for one in scenario.consumers}
 
 
-def plan_of(scenario: Scenario) -> Plan:
+def plan_of(scenario: Scenario) -> ClusterPlan:
     """The settings are those of the scenario's own sections; the rest is what was fitted."""
     fitted = fitted_of(scenario)
     duration_ms = scenario.duration_s * 1000
     appends = fitted.appends
     begin_at, begin_ms = _begin(appends.gaps_ms, appends.first_ms, 1.0)
-    return Plan(
+    return ClusterPlan(
         duration_ms=duration_ms,
         warm_up_ms=WARM_UP_MS,
         cores=fitted.host.cores,

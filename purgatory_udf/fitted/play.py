@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from random import Random
 
-from purgatory_udf.fitted.broker import Broker
+from purgatory_udf.fitted.broker import PlayedBroker
 from purgatory_udf.fitted.diary import Diary
 from purgatory_udf.fitted.machine import Machine
-from purgatory_udf.fitted.partition import Partition
-from purgatory_udf.fitted.plan import AppendsPlan, BySize, Plan
-from purgatory_udf.fitted.producer import Producer
-from purgatory_udf.fitted.reader import Reader
+from purgatory_udf.fitted.partition import PlayedPartition
+from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan
+from purgatory_udf.fitted.producer import PlayedProducer
+from purgatory_udf.fitted.reader import PlayedReader
 from purgatory_udf.fitted.sampler import Sampler, SamplerBySize
 
 # Readers begin within this time of each other.
 START_MS = 100
 
 
-def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
+def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
     """The diary of one play; its events are kept where a trace is asked for."""
     begin = -plan.warm_up_ms
     machine, diary = Machine(begin, plan.cores, plan.stall_ms, plan.stretch), Diary(events=[] if traced else None)
-    parts = [Partition(one.topic, one.partition, one.leader, one.followers) for one in plan.partitions]
+    parts = [PlayedPartition(one.topic, one.partition, one.leader, one.followers) for one in plan.partitions]
     intervals = (plan.fetch_purge_interval, plan.produce_purge_interval)
     numbers = sorted({one.leader for one in parts})
     brokers = {
-        number: Broker(number, machine, diary, intervals, Sampler(plan.lateness, _chance(seed, "reaper", number)))
+        number: PlayedBroker(number, machine, diary, intervals, Sampler(plan.lateness, _chance(seed, "reaper", number)))
         for number in numbers
     }
     for part in parts if traced else ():
@@ -59,13 +59,13 @@ def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
     for asked in plan.readers:
         chance = _chance(seed, "reader", asked.client, asked.broker)
         mine = [parts[key] for key in asked.keys]
-        reader = Reader(
+        reader = PlayedReader(
             asked, brokers[asked.broker], mine, _by_size(asked.turn, chance), Sampler(asked.handling, chance)
         )
         reader.start(begin + chance.random() * START_MS)
     for made in plan.producers:
         chance = _chance(seed, "producer", made.client)
-        producer = Producer(made, brokers, parts, _by_size(made.handling, chance), Sampler(made.answer, chance))
+        producer = PlayedProducer(made, brokers, parts, _by_size(made.handling, chance), Sampler(made.answer, chance))
         producer.start()
     Appends(plan.appends, machine, brokers, parts).start()
     machine.run(plan.duration_ms)
@@ -73,7 +73,9 @@ def play(plan: Plan, seed: int, traced: bool = False) -> Diary:
 
 
 class Appends:
-    def __init__(self, plan: AppendsPlan, machine: Machine, brokers: dict[int, Broker], parts: list[Partition]) -> None:
+    def __init__(
+        self, plan: AppendsPlan, machine: Machine, brokers: dict[int, PlayedBroker], parts: list[PlayedPartition]
+    ) -> None:
         self._plan = plan
         self._machine = machine
         self._brokers = brokers

@@ -10,7 +10,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.figures import NAMES, Figures
 from purgatory_udf.fitted.plans import fitted_of, groups_of, plan_of
-from purgatory_udf.fitted.seeds import Played, play_all
+from purgatory_udf.fitted.seeds import PlayedSeeds, play_all
 from purgatory_udf.fitted.settings import Setting, changed
 from purgatory_udf.printing import Cell, Table
 from purgatory_udf.simulate.scenario import Scenario
@@ -23,7 +23,7 @@ class Prediction:
     """`played` by name, the unchanged cluster first."""
 
     checked: Checked
-    played: Mapping[str, Played]
+    played: Mapping[str, PlayedSeeds]
     seeds: int
 
     def as_json(self) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from purgatory_udf.fitted.broker import Broker
+from purgatory_udf.fitted.broker import PlayedBroker
 from purgatory_udf.fitted.diary import PRODUCE, Answered
-from purgatory_udf.fitted.partition import Partition
+from purgatory_udf.fitted.partition import PlayedPartition
 from purgatory_udf.fitted.plan import ProducerPlan
 from purgatory_udf.fitted.sampler import Sampler, SamplerBySize
 
@@ -22,7 +22,7 @@ SENDING_MS = 0.5
 ALL = -1
 
 
-class Batch:
+class FilledBatch:
     __slots__ = ("bytes", "created_ms")
 
     def __init__(self, created_ms: float) -> None:
@@ -30,12 +30,12 @@ class Batch:
         self.bytes = BATCH_OVERHEAD
 
 
-class Producer:
+class PlayedProducer:
     def __init__(
         self,
         plan: ProducerPlan,
-        brokers: Mapping[int, Broker],
-        parts: Sequence[Partition],
+        brokers: Mapping[int, PlayedBroker],
+        parts: Sequence[PlayedPartition],
         handling: SamplerBySize,
         answer: Sampler,
     ) -> None:
@@ -43,7 +43,7 @@ class Producer:
         self._machine = next(iter(brokers.values())).machine
         self._parts = parts
         self._connections = {
-            number: Connection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
+            number: PlayedConnection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
         }
         self._next = plan.begin_at
         self._due_ms = plan.begin_ms
@@ -61,27 +61,29 @@ class Producer:
         self._machine.at(self._due_ms, self._arrive, None)
 
 
-class Connection:
+class PlayedConnection:
     """One producer's records for one broker, and its requests there."""
 
-    def __init__(self, producer: Producer, broker: Broker, handling: SamplerBySize, answer: Sampler) -> None:
+    def __init__(
+        self, producer: PlayedProducer, broker: PlayedBroker, handling: SamplerBySize, answer: Sampler
+    ) -> None:
         self.producer = producer
         self.broker = broker
         self._handling = handling
         self._answer = answer
-        self._queues: dict[Partition, deque[Batch]] = {}
-        self._inbox: deque[Request] = deque()
+        self._queues: dict[PlayedPartition, deque[FilledBatch]] = {}
+        self._inbox: deque[PlayedRequest] = deque()
         self._under_way = 0
         self._busy = False
         self._waking = False
 
-    def add(self, part: Partition, size: int) -> None:
+    def add(self, part: PlayedPartition, size: int) -> None:
         plan, machine = self.producer.plan, self.broker.machine
         queue = self._queues.get(part)
         if queue is None:
             queue = self._queues[part] = deque()
         if not queue or queue[-1].bytes + size > plan.batch_bytes:
-            queue.append(Batch(machine.now))
+            queue.append(FilledBatch(machine.now))
             machine.at(machine.now + plan.linger_ms, self._look, None)
         queue[-1].bytes += size
         if len(queue) > 1 or queue[-1].bytes >= plan.batch_bytes:
@@ -99,7 +101,7 @@ class Connection:
         while self._may_send():
             batches = [(part, queue.popleft().bytes) for part, queue in self._queues.items() if queue]
             self._under_way += 1
-            self._arrived(Request(self, batches))
+            self._arrived(PlayedRequest(self, batches))
 
     def _may_send(self) -> bool:
         return self._under_way < self.producer.plan.max_in_flight and self._ready()
@@ -112,7 +114,7 @@ class Connection:
             if queue
         )
 
-    def _arrived(self, request: Request) -> None:
+    def _arrived(self, request: PlayedRequest) -> None:
         self._inbox.append(request)
         if not self._busy:
             self._serve()
@@ -122,7 +124,7 @@ class Connection:
         request = self._inbox.popleft()
         self.broker.machine.work(self._handling(request.bytes), self._try, request)
 
-    def _try(self, request: Request) -> None:
+    def _try(self, request: PlayedRequest) -> None:
         broker, plan = self.broker, self.producer.plan
         request.tried_ms = broker.machine.now
         if broker.diary.events is not None:
@@ -135,7 +137,7 @@ class Connection:
         else:
             self.answered(request, timed_out=False)
 
-    def answered(self, request: Request, timed_out: bool) -> None:
+    def answered(self, request: PlayedRequest, timed_out: bool) -> None:
         machine, plan = self.broker.machine, self.producer.plan
         now = machine.now
         if now > 0:
@@ -151,7 +153,7 @@ class Connection:
             self._serve()
         self._look(None)
 
-    def _tell_of(self, request: Request) -> None:
+    def _tell_of(self, request: PlayedRequest) -> None:
         plan = self.producer.plan
         self.broker.diary.event(
             *(request.tried_ms, "produce", self.broker.number),
@@ -173,12 +175,12 @@ class Connection:
         )
 
 
-class Request:
+class PlayedRequest:
     """A produce: it holds once every partition's high watermark has passed what it appended."""
 
     __slots__ = ("_connection", "batches", "bytes", "done", "required", "tried_ms")
 
-    def __init__(self, connection: Connection, batches: list[tuple[Partition, int]]) -> None:
+    def __init__(self, connection: PlayedConnection, batches: list[tuple[PlayedPartition, int]]) -> None:
         self._connection = connection
         self.batches = batches
         self.bytes = sum(size for _, size in batches)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from purgatory_udf.fitted.machine import Machine
-from purgatory_udf.fitted.partition import Partition
+from purgatory_udf.fitted.partition import PlayedPartition
 
 REAPER_MS = 200
 
 
-class Operation(Protocol):
+class PlayedOperation(Protocol):
     done: bool
 
     def holds(self) -> bool:
@@ -30,10 +30,12 @@ class Purgatory:
         self.delayed = 0
         self._machine = machine
         self._purge_interval = purge_interval
-        self._watchers: dict[Partition, list[Operation]] = {}
+        self._watchers: dict[PlayedPartition, list[PlayedOperation]] = {}
         self._estimated = 0
 
-    def try_complete_else_watch(self, operation: Operation, keys: list[Partition], deadline_ms: float) -> None:
+    def try_complete_else_watch(
+        self, operation: PlayedOperation, keys: list[PlayedPartition], deadline_ms: float
+    ) -> None:
         if operation.holds():
             operation.done = True
             operation.end(expired=False)
@@ -45,7 +47,7 @@ class Purgatory:
         self._estimated += 1
         self._machine.at(deadline_ms, self._expire, operation)
 
-    def check_and_complete(self, key: Partition) -> None:
+    def check_and_complete(self, key: PlayedPartition) -> None:
         watchers = self._watchers.get(key)
         if not watchers:
             return
@@ -69,11 +71,11 @@ class Purgatory:
                 self.watched -= len(watchers) - len(kept)
                 watchers[:] = kept
 
-    def _expire(self, operation: Operation) -> None:
+    def _expire(self, operation: PlayedOperation) -> None:
         if not operation.done:
             self._end(operation, expired=True)
 
-    def _end(self, operation: Operation, expired: bool) -> None:
+    def _end(self, operation: PlayedOperation, expired: bool) -> None:
         operation.done = True
         self.delayed -= 1
         operation.end(expired)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from purgatory_udf.fitted.broker import Broker
+from purgatory_udf.fitted.broker import PlayedBroker
 from purgatory_udf.fitted.diary import FETCH, Answered
-from purgatory_udf.fitted.partition import Partition
+from purgatory_udf.fitted.partition import PlayedPartition
 from purgatory_udf.fitted.plan import ReaderPlan
 from purgatory_udf.fitted.sampler import Sampler, SamplerBySize
 
@@ -15,9 +15,14 @@ from purgatory_udf.fitted.sampler import Sampler, SamplerBySize
 PROGRESS = 0.8
 
 
-class Reader:
+class PlayedReader:
     def __init__(
-        self, plan: ReaderPlan, broker: Broker, parts: Sequence[Partition], turn: SamplerBySize, handling: Sampler
+        self,
+        plan: ReaderPlan,
+        broker: PlayedBroker,
+        parts: Sequence[PlayedPartition],
+        turn: SamplerBySize,
+        handling: Sampler,
     ) -> None:
         self.plan = plan
         self.broker = broker
@@ -33,7 +38,7 @@ class Reader:
     def start(self, at_ms: float) -> None:
         self.broker.machine.at(at_ms, self._try, None)
 
-    def answered(self, fetch: Fetch, expired: bool) -> None:
+    def answered(self, fetch: PlayedFetch, expired: bool) -> None:
         """Read what there is now, and come again."""
         machine, plan = self.broker.machine, self.plan
         now, got = machine.now, 0
@@ -92,7 +97,7 @@ class Reader:
         now = broker.machine.now
         if broker.diary.events is not None:
             self._tell_of_the_fetch(now)
-        fetch = Fetch(self, now)
+        fetch = PlayedFetch(self, now)
         if plan.max_wait_ms <= 0:
             fetch.done = True
             self.answered(fetch, expired=False)
@@ -124,10 +129,10 @@ class Reader:
         )
 
 
-class Fetch:
+class PlayedFetch:
     __slots__ = ("_reader", "at_ms", "done")
 
-    def __init__(self, reader: Reader, at_ms: float) -> None:
+    def __init__(self, reader: PlayedReader, at_ms: float) -> None:
         self.at_ms = at_ms
         self.done = False
         self._reader = reader

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from purgatory_udf.fitted.figures import Figures, medians, ranges, simulated_figures
-from purgatory_udf.fitted.plan import Plan
+from purgatory_udf.fitted.plan import ClusterPlan
 from purgatory_udf.fitted.play import play
 from purgatory_udf.fitted.side_effects import Effects, effects
 
@@ -19,7 +19,7 @@ BRIEF_S = 500
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedSeeds:
     """What one plan came to, under each seed."""
 
     figures: Sequence[Figures]
@@ -40,8 +40,8 @@ class Played:
 
 
 def play_all(
-    plans: Mapping[str, Plan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
-) -> dict[str, Played]:
+    plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
+) -> dict[str, PlayedSeeds]:
     """Each plan under the seeds 1, 2, …: the same plan and seed play the same, in whatever process."""
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
@@ -58,10 +58,10 @@ def play_all(
                 found[name].append(future.result())
                 if said and len(found[name]) == seeds:
                     said(f"played {name}")
-    return {name: Played([one[0] for one in mine], [one[1] for one in mine]) for name, mine in found.items()}
+    return {name: PlayedSeeds([one[0] for one in mine], [one[1] for one in mine]) for name, mine in found.items()}
 
 
-def one(plan: Plan, seed: int) -> tuple[Figures, Effects]:
+def one(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
     diary = play(plan, seed)
     seconds = plan.duration_ms / 1000
     return simulated_figures(diary, seconds), effects(diary, seconds)

@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.plan import Plan, ProducerPlan, ReaderPlan
+from purgatory_udf.fitted.plan import ClusterPlan, ProducerPlan, ReaderPlan
 
 T = TypeVar("T")
-P = TypeVar("P", Plan, ReaderPlan, ProducerPlan)
+P = TypeVar("P", ClusterPlan, ReaderPlan, ProducerPlan)
 _SCOPED = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
 SCOPES = ("client_id", "topic", "group", "broker")
 MOST = 2**31 - 1
@@ -84,7 +84,7 @@ def _scope(key: str, text: str | None) -> dict[str, str]:
     return scope
 
 
-def changed(plan: Plan, settings: Iterable[Setting], groups: Mapping[str, str]) -> Plan:
+def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str, str]) -> ClusterPlan:
     """The plan under these settings; `groups` are those that consumers are in. Each has to change something."""
     for one in settings:
         if one.key in _PURGES:
@@ -104,7 +104,7 @@ def _with(subject: P, name: str, one: Setting) -> P:
     return replace(subject, **fields)
 
 
-def _with_readers(plan: Plan, one: Setting, groups: Mapping[str, str]) -> Plan:
+def _with_readers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) -> ClusterPlan:
     name, follower = _READERS[one.key]
     of_whom = _meant(plan.readers, lambda it: (it.replica >= 0) == follower and _reads(plan, it, one, groups), one)
     changed = [
@@ -113,14 +113,14 @@ def _with_readers(plan: Plan, one: Setting, groups: Mapping[str, str]) -> Plan:
     return replace(plan, readers=changed)
 
 
-def _reads(plan: Plan, reader: ReaderPlan, one: Setting, groups: Mapping[str, str]) -> bool:
+def _reads(plan: ClusterPlan, reader: ReaderPlan, one: Setting, groups: Mapping[str, str]) -> bool:
     topics = sorted({plan.partitions[key].topic for key in reader.keys})
     return one.matches(
         client_id=reader.client, broker=str(reader.broker), topic=topics, group=groups.get(reader.client)
     )
 
 
-def _with_producers(plan: Plan, one: Setting) -> Plan:
+def _with_producers(plan: ClusterPlan, one: Setting) -> ClusterPlan:
     of_whom = _meant(plan.producers, lambda it: _writes(plan, it, one), one)
     made: list[ProducerPlan] = []
     for producer, chosen in zip(plan.producers, of_whom, strict=True):
@@ -137,7 +137,7 @@ def _with_producers(plan: Plan, one: Setting) -> Plan:
     return replace(plan, producers=made)
 
 
-def _writes(plan: Plan, producer: ProducerPlan, one: Setting) -> bool:
+def _writes(plan: ClusterPlan, producer: ProducerPlan, one: Setting) -> bool:
     topics = sorted({plan.partitions[key].topic for key in set(producer.keys)})
     return one.matches(client_id=producer.client, topic=topics, broker=None, group=None)
 
@@ -156,7 +156,7 @@ def _copies(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
     return [producer, *more]
 
 
-def _with_more_consumers(plan: Plan, one: Setting, groups: Mapping[str, str]) -> Plan:
+def _with_more_consumers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) -> ClusterPlan:
     """More of the same: each copy reads what the consumer reads, as one of a group of its own."""
     of_whom = _meant(plan.readers, lambda it: it.replica < 0 and _reads(plan, it, one, groups), one)
     readers: list[ReaderPlan] = []

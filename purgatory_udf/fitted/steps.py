@@ -11,7 +11,7 @@ import pandas as pd
 from purgatory_udf.fitted.model import WorkBySize
 from purgatory_udf.fitted.recording import Recording
 from purgatory_udf.fitted.sharing import Sharing, sharing
-from purgatory_udf.fitted.window import Window
+from purgatory_udf.fitted.window import RecordingWindow
 
 # How finely a distribution is kept, and how many samples make one of their own.
 QUANTILES, SAMPLES = 101, 40
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Steps:
+class TimedSteps:
     """`turns` are fetches with `turn` (work from the answer before, whose size is `before`) and `handling`; `produces`
     with `handling` and `answering`; all of the window."""
 
@@ -32,7 +32,7 @@ class Steps:
     produces: pd.DataFrame
 
 
-def steps(recording: Recording, window: Window) -> Steps:
+def steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
     turns = _turns(recording.fetches)
     turns = turns[(turns["tried"] >= window.begin) & (turns["tried"] < window.end)]
     produces = window.of(recording.produces, "tried")
@@ -50,7 +50,7 @@ def steps(recording: Recording, window: Window) -> Steps:
         answering=found.work(produces["answered"], produces["written"]),
     )
     stall_ms, stretch = _stalls(turns) if found.cores is not None else (None, 1.0)
-    return Steps(found, stall_ms, stretch, turns, produces)
+    return TimedSteps(found, stall_ms, stretch, turns, produces)
 
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:

@@ -15,10 +15,10 @@ from itertools import pairwise, product
 import numpy as np
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.plan import Plan
+from purgatory_udf.fitted.plan import ClusterPlan
 from purgatory_udf.fitted.plans import groups_of, plan_of
 from purgatory_udf.fitted.prediction import UNCHANGED
-from purgatory_udf.fitted.seeds import Played, play_all
+from purgatory_udf.fitted.seeds import PlayedSeeds, play_all
 from purgatory_udf.fitted.settings import KEYS, changed, setting
 from purgatory_udf.printing import Table
 from purgatory_udf.simulate.scenario import Scenario
@@ -170,7 +170,7 @@ def tune(
     plan, groups = plan_of(scenario), groups_of(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 
-    def played(of: Plan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], Played]:
+    def played(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], PlayedSeeds]:
         plans = {str(at): changed(of, map(setting, _words(over, at)), groups) for at in points}
         found = play_all(plans, seeds)
         return {at: found[str(at)] for at in points}
@@ -197,7 +197,7 @@ def tune(
     return Tuned(goal, within, before, _marked(list(known.values()), goal, within), seeds)
 
 
-def value_of(figure: str, played: Played) -> float:
+def value_of(figure: str, played: PlayedSeeds) -> float:
     """`requests_per_s` of all, one of the effects, or `who: per_s`, a client's figure (of its fetches, or produces)."""
     effects = played.median_effects
     if figure == "requests_per_s":
@@ -215,7 +215,7 @@ def value_of(figure: str, played: Played) -> float:
 
 
 def _tried(
-    over: Sequence[Over], at: tuple[int, ...], played: Played, goal: Goal, within: Within, before: float
+    over: Sequence[Over], at: tuple[int, ...], played: PlayedSeeds, goal: Goal, within: Within, before: float
 ) -> Tried:
     value, cost = value_of(goal.figure, played), value_of(within.figure, played)
     wanted = before * (1 + goal.percent / 100)

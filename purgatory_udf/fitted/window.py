@@ -18,7 +18,7 @@ LEAST_MS = 5000
 
 
 @dataclass(frozen=True)
-class Window:
+class RecordingWindow:
     """Milliseconds of the recording's clock; `absent` are clients that were not there for most of it."""
 
     begin: float
@@ -33,7 +33,7 @@ class Window:
         return frame[(frame[time] >= self.begin) & (frame[time] < self.end)]
 
 
-def steady(recording: Recording) -> Window:
+def steady(recording: Recording) -> RecordingWindow:
     """From when the last client has begun until the first one leaves."""
     columns = ["client", "tried", "answered"]
     requests = pd.concat([recording.fetches[columns], recording.produces[columns]])
@@ -42,7 +42,7 @@ def steady(recording: Recording) -> Window:
     present = spans[(spans["last"] - spans["first"]) >= PRESENT * whole]
     if present.empty:
         raise UserError("no client was there for most of the recording: there is no steady stretch to fit to")
-    window = Window(
+    window = RecordingWindow(
         float(present["first"].max()) + SETTLING_MS,
         float(present["last"].min()),
         tuple(sorted(set(spans.index) - set(present.index))),

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FrameLayout:
     """The columns a frame must have: whole numbers (int64), and texts (object) where named so."""
 
     numbers: tuple[str, ...]

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.journal import Answer, GroupJournal
 from purgatory_udf.coordinator.request import GroupRequest, JoinGroup
-from purgatory_udf.frames.frame import Frame, Layout
+from purgatory_udf.frames.frame import Frame, FrameLayout
 from purgatory_udf.groups.words import API_OF, ERROR_OF, LAST_SIGN, NONE
 
 # Asked at `t`, answered at `at`. `asked` is the generation that the request names, `generation` the one that a join is
 # granted (-1: none). `given` is the member id in the answer, `leader` the leader; `assigned` and `named_leader` are
 # what the recorded answer had there ("": not recorded).
-ANSWERS = Layout(
+ANSWERS = FrameLayout(
     numbers=("seq", "t", "at", "api", "error", "asked", "generation"),
     texts=("request_id", "member_id", "given", "leader", "assigned", "named_leader"),
 )

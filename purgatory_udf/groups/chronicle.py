@@ -8,11 +8,11 @@ from enum import IntEnum
 
 from purgatory_udf.coordinator.journal import GroupJournal
 from purgatory_udf.coordinator.operation import GroupOperation, JoinKey, MemberKey, SyncKey
-from purgatory_udf.frames.frame import Layout
+from purgatory_udf.frames.frame import FrameLayout
 from purgatory_udf.groups.clock import KeptPurgatory, Moment
 
 # Walks of lists that completed nothing.
-WALKS = Layout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))
+WALKS = FrameLayout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))
 
 
 class Watching(IntEnum):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat
 from purgatory_udf.coordinator.operation import GroupOperation
-from purgatory_udf.frames.frame import Frame, Layout
+from purgatory_udf.frames.frame import Frame, FrameLayout
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import Moment
 from purgatory_udf.groups.words import KIND_OF, KINDS, RULE_OF, RULES
@@ -15,7 +15,7 @@ from purgatory_udf.outcomes import Outcome
 # `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
 # `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).
 # `member_id` is a session's; a round's key is the group alone.
-ENDED = Layout(
+ENDED = FrameLayout(
     numbers=(
         *("op", "kind", "t", "seq", "sub", "end_t", "end_seq", "end_sub"),
         *("deadline", "expired", "watched", "rule", "triggered"),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from purgatory_udf.frames.frame import Frame, Layout
+from purgatory_udf.frames.frame import Frame, FrameLayout
 from purgatory_udf.groups.chronicle import Watching
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import KINDS
@@ -29,8 +29,8 @@ _LIST_OF = {"heartbeat": Watching.SESSIONS, "sync": Watching.SYNCS}
 _LIST_OF_KIND = np.array([_LIST_OF.get(kind, Watching.JOINS) for kind in KINDS], dtype=np.int64)
 
 # `key` is a place in a list of names.
-LIVES = Layout(("key", "t", "seq", "sub", "end_t", "end_seq", "end_sub", "deadline", "triggered"))
-WALKED = Layout(("key", "t", "seq", "sub"))
+LIVES = FrameLayout(("key", "t", "seq", "sub", "end_t", "end_seq", "end_sub", "deadline", "triggered"))
+WALKED = FrameLayout(("key", "t", "seq", "sub"))
 
 
 def by_purgatory(packets: Sequence[bytes]) -> Iterator[tuple[int, Code, list[str], Frame, Frame]]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.member import Member
 from purgatory_udf.coordinator.state import GroupState
-from purgatory_udf.frames.frame import Frame, Layout
+from purgatory_udf.frames.frame import Frame, FrameLayout
 from purgatory_udf.groups.words import FOREVER
 
 # Open sessions in the order in which they were armed: `t`, `seq` and `sub` say when. `owner` is a place among
-# `Kept.owners`, or `PENDING`.
-SESSIONS = Layout(
+# `KeptGroup.owners`, or `PENDING`.
+SESSIONS = FrameLayout(
     numbers=("owner", "op", "t", "seq", "sub", "deadline"),
     texts=("member_id", "request_id", "client_id"),
 )
@@ -37,7 +37,7 @@ class KeptRound:
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptGroup:
     """`group` is None until a request makes it. `former` are members that are out, but whose sessions still run:
     nobody told those, so that they end at their deadlines.
 

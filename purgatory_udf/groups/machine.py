@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.coordinator import GroupCoordinator
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
@@ -23,15 +23,15 @@ from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.answers import AnswerJournal
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import GroupClock, Moment
-from purgatory_udf.groups.kept import PENDING, SESSIONS, Kept, KeptRound
+from purgatory_udf.groups.kept import PENDING, SESSIONS, KeptGroup, KeptRound
 from purgatory_udf.groups.rows import parts_of
 
 
-class Machine:
-    """Its journal and chronicle have what happened since it was taken up. Nobody else may use the `Kept` that it was
-    made from."""
+class GroupMachine:
+    """Its journal and chronicle have what happened since it was taken up. Nobody else may use the `KeptGroup` that it
+    was made from."""
 
-    def __init__(self, key: str, config: GroupConfig, kept: Kept) -> None:
+    def __init__(self, key: str, config: GroupConfig, kept: KeptGroup) -> None:
         broker, self._name = parts_of(key)
         self._config = config
         self.journal = AnswerJournal()
@@ -53,7 +53,7 @@ class Machine:
         self._coordinator.handle(group_request(event, self._config))
         self.clock.event(event["time_us"], event["seq"])
 
-    def put_down(self) -> Kept:
+    def put_down(self) -> KeptGroup:
         """What has to be kept: with it, a new machine goes on as this one would."""
         sessions, rounds = [], []
         for operation in self.chronicle.still_open:
@@ -72,11 +72,11 @@ class Machine:
                 places[id(member)] = len(places)
                 former.append(member)
             owner.append(PENDING if member is None else places[id(member)])
-        return Kept(self.group, _frame(sessions, owner, self.chronicle.began), rounds, former)
+        return KeptGroup(self.group, _frame(sessions, owner, self.chronicle.began), rounds, former)
 
     # -- taking up ----------------------------------------------------------------------------------------------------
 
-    def _take_up(self, kept: Kept, group: Group) -> None:
+    def _take_up(self, kept: KeptGroup, group: Group) -> None:
         heartbeats, rebalances = self.clock.purgatories
         # Those of one deadline end in the order of their turns: before any that this machine begins, as they stand.
         first_turn, owners, keeper = -len(kept.sessions), kept.owners, self._coordinator.rounds.sessions

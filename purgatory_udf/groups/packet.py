@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from purgatory_udf.frames.codec import pack, unpack
-from purgatory_udf.frames.frame import Array, Frame, Layout
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.answers import ANSWERS
 from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.rows import parts_of
-from purgatory_udf.groups.step import Found
+from purgatory_udf.groups.step import Findings
 from purgatory_udf.outcomes import Transition
 
 # `members` is a JSON list.
-TRANSITIONS = Layout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
+TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
 # In every part `group` is a place among the packet's names.
 _PARTS = {"ended": ENDED, "transitions": TRANSITIONS, "answers": ANSWERS, "walks": WALKS}
 
 
-def packet(found: Mapping[str, Found]) -> bytes:
+def packet(found: Mapping[str, Findings]) -> bytes:
     """Everything that the tables and the gauges say of a call, by group."""
     frames: dict[str, list[Frame]] = {name: [] for name in _PARTS}
     for place, one in enumerate(found.values()):
@@ -60,16 +60,16 @@ def _row(change: Transition) -> tuple[int | str, ...]:
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
 
 
-def _joined(parts: list[Frame], layout: Layout) -> Frame:
+def _joined(parts: list[Frame], layout: FrameLayout) -> Frame:
     return Frame.concat(parts) if parts else layout.empty()
 
 
-def _numbered(layout: Layout) -> Layout:
-    return Layout((*layout.numbers, "group"), layout.texts)
+def _numbered(layout: FrameLayout) -> FrameLayout:
+    return FrameLayout((*layout.numbers, "group"), layout.texts)
 
 
-def _named(layout: Layout) -> Layout:
-    return Layout((*layout.numbers, "broker"), (*layout.texts, "group"))
+def _named(layout: FrameLayout) -> FrameLayout:
+    return FrameLayout((*layout.numbers, "broker"), (*layout.texts, "group"))
 
 
 def _all(value: int, count: int) -> Array:

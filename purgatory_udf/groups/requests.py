@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.frames.codec import pack, unpack
-from purgatory_udf.frames.frame import Array, Frame, Layout
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.rows import COLUMNS, ROWS, rows_of
 from purgatory_udf.groups.words import API_OF
 
 # `group` is a place among the keys.
-_ROWS = Layout((*ROWS.numbers, "group"), ROWS.texts)
+_ROWS = FrameLayout((*ROWS.numbers, "group"), ROWS.texts)
 
 
 @dataclass(frozen=True)

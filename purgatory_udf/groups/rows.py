@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.frames.frame import Array, Frame, Layout
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.words import API_OF, Api
 
-ROWS = Layout(
+ROWS = FrameLayout(
     numbers=("t", "seq", "api", "generation", "static", "api_version", "session_ms", "rebalance_ms"),
     texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols"),
 )

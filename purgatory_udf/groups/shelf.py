@@ -12,7 +12,7 @@ import numpy as np
 from purgatory_udf.errors import UserError
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Frame
-from purgatory_udf.groups.kept import SESSIONS, Kept
+from purgatory_udf.groups.kept import SESSIONS, KeptGroup
 from purgatory_udf.groups.snapshot import from_text, to_text
 from purgatory_udf.groups.words import FOREVER
 
@@ -48,12 +48,12 @@ class Shelf:
         """Groups of which a timer runs by then."""
         return (key for key, deadline in self._deadlines.items() if deadline <= by_ms)
 
-    def take(self, key: str) -> Kept:
+    def take(self, key: str) -> KeptGroup:
         """What is kept of this group; nothing yet, if it is new."""
         text = self._texts.get(key)
-        return Kept() if text is None else from_text(text, self._sessions[key], key)
+        return KeptGroup() if text is None else from_text(text, self._sessions[key], key)
 
-    def put(self, key: str, kept: Kept) -> None:
+    def put(self, key: str, kept: KeptGroup) -> None:
         self._texts[key] = to_text(kept)
         self._sessions[key] = kept.sessions
         self._deadlines[key] = kept.next_deadline_ms()

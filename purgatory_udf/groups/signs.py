@@ -23,12 +23,12 @@ import numpy as np
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.groups.ended import ENDED
-from purgatory_udf.groups.kept import SESSIONS, Kept
+from purgatory_udf.groups.kept import SESSIONS, KeptGroup
 from purgatory_udf.groups.words import ERROR_OF, FOREVER, KIND_OF, NONE
 
 
 @dataclass(frozen=True)
-class Run:
+class SignRun:
     """The first `length` rows, their answers (places in `ERRORS`), and the sessions that they ended."""
 
     length: int
@@ -36,13 +36,13 @@ class Run:
     ended: Frame
 
 
-def take_signs(kept: Kept, rows: Frame) -> Run:
+def take_signs(kept: KeptGroup, rows: Frame) -> SignRun:
     """Decide as many of these rows, all of them signs, as come before anything else happens in this stable group."""
     group = kept.group
     assert group is not None and kept.is_stable, "only a stable group's signs change nothing but sessions"
     session_of = _current_sessions(kept)
     if (session_of < 0).any():
-        return Run(0, np.zeros(0, dtype=np.int64), ENDED.empty())
+        return SignRun(0, np.zeros(0, dtype=np.int64), ENDED.empty())
     member, answers = _senders(group, rows)
     timeout = np.array([one.session_timeout_ms for one in group.members.values()], dtype=np.int64)
 
@@ -60,10 +60,10 @@ def take_signs(kept: Kept, rows: Frame) -> Run:
     order, first, before = order[inside], first[inside], before[inside]
     ended = _ended(kept, rows, order, first, before, session_of[member[order]])
     _renew(kept, rows, order, member, timeout, session_of)
-    return Run(length, answers[:length], ended)
+    return SignRun(length, answers[:length], ended)
 
 
-def _current_sessions(kept: Kept) -> Array:
+def _current_sessions(kept: KeptGroup) -> Array:
     """Of each member the place of its open session, -1 where it has not exactly one under its own id."""
     group, sessions = kept.group, kept.sessions
     assert group is not None
@@ -86,7 +86,7 @@ def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
     return member, np.where(stale, ERROR_OF["ILLEGAL_GENERATION"], answers)
 
 
-def _other_timers(kept: Kept, session_of: Array) -> int:
+def _other_timers(kept: KeptGroup, session_of: Array) -> int:
     """The earliest deadline of anything but the members' own sessions."""
     others = np.ones(len(kept.sessions), dtype=bool)
     others[session_of] = False
@@ -94,7 +94,7 @@ def _other_timers(kept: Kept, session_of: Array) -> int:
     return min(deadlines, default=FOREVER)
 
 
-def _first_unanswered(kept: Kept, session_of: Array, who: Array, ms: Array, timeout: Array, before: Array) -> int:
+def _first_unanswered(kept: KeptGroup, session_of: Array, who: Array, ms: Array, timeout: Array, before: Array) -> int:
     """The earliest deadline that no sign comes before: of a session in between, or of a member's last."""
     last = kept.sessions.deadline[session_of]
     last[who] = ms + timeout[who]
@@ -102,7 +102,7 @@ def _first_unanswered(kept: Kept, session_of: Array, who: Array, ms: Array, time
     return int(min(last.min(), late.min() if len(late) else FOREVER))
 
 
-def _ended(kept: Kept, rows: Frame, order: Array, first: Array, before: Array, session: Array) -> Frame:
+def _ended(kept: KeptGroup, rows: Frame, order: Array, first: Array, before: Array, session: Array) -> Frame:
     """Each sign ends the session before it: the one that was open, or the one that the member's last sign began."""
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
     old, count = kept.sessions, len(order)
@@ -130,7 +130,7 @@ def _ended(kept: Kept, rows: Frame, order: Array, first: Array, before: Array, s
 _NAMES = ("member_id", "request_id", "client_id")
 
 
-def _renew(kept: Kept, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array) -> None:
+def _renew(kept: KeptGroup, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array) -> None:
     """The last sign of each member begins the session that stays open; those of others stay as they are."""
     who = member[order]
     last = np.sort(order[np.concatenate([who[1:] != who[:-1], [True]])[: len(order)]])

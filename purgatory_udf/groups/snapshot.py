@@ -12,7 +12,7 @@ from purgatory_udf.coordinator.member import Member
 from purgatory_udf.coordinator.request import GroupRequest, JoinGroup, SyncGroup
 from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.frames.frame import Frame
-from purgatory_udf.groups.kept import Kept, KeptRound
+from purgatory_udf.groups.kept import KeptGroup, KeptRound
 from purgatory_udf.groups.rows import parts_of
 
 _MEMBER = tuple(one.name for one in fields(Member))
@@ -41,17 +41,17 @@ _PLAIN = (
 )
 
 
-def to_text(kept: Kept) -> str:
+def to_text(kept: KeptGroup) -> str:
     if kept.text is None:
         kept.text = json.dumps(_document(kept), separators=(",", ":"), ensure_ascii=False)
     return kept.text
 
 
-def from_text(text: str, sessions: Frame, key: str) -> Kept:
+def from_text(text: str, sessions: Frame, key: str) -> KeptGroup:
     document = json.loads(text)
     if document["group"] is None:
-        return Kept(sessions=sessions, text=text)
-    return Kept(
+        return KeptGroup(sessions=sessions, text=text)
+    return KeptGroup(
         group=_group(document["group"], key),
         sessions=sessions,
         rounds=[KeptRound(**values) for values in document["rounds"]],
@@ -60,7 +60,7 @@ def from_text(text: str, sessions: Frame, key: str) -> Kept:
     )
 
 
-def _document(kept: Kept) -> dict[str, Any]:
+def _document(kept: KeptGroup) -> dict[str, Any]:
     return {
         "group": _group_document(kept.group) if kept.group is not None else None,
         "rounds": [asdict(round_) for round_ in kept.rounds],

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from purgatory_udf.config import Group as GroupConfig
+from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.journal import Answer, Removal, StateChange
 from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.answers import ANSWERS, answer_frame
 from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED, ended_frame
-from purgatory_udf.groups.kept import Kept
-from purgatory_udf.groups.machine import Machine
+from purgatory_udf.groups.kept import KeptGroup
+from purgatory_udf.groups.machine import GroupMachine
 from purgatory_udf.groups.rows import Events, parts_of
 from purgatory_udf.groups.signs import take_signs
 from purgatory_udf.groups.words import ERRORS, LAST_SIGN, Api
@@ -36,7 +36,7 @@ Entry = Answer | Removal | StateChange
 
 
 @dataclass
-class Found:
+class Findings:
     """What a call found: operations that ended, answers worth keeping, walks that completed nothing, and the journal's
     entries; of the signs decided on columns the answers are kept as columns too."""
 
@@ -66,8 +66,8 @@ class Found:
 
 
 def step(
-    key: str, kept: Kept, rows: Frame, horizon_ms: int, config: GroupConfig, worth_columns: int = WORTH_COLUMNS
-) -> tuple[Kept, Found]:
+    key: str, kept: KeptGroup, rows: Frame, horizon_ms: int, config: GroupConfig, worth_columns: int = WORTH_COLUMNS
+) -> tuple[KeptGroup, Findings]:
     """Apply the events, then let every timer run that is due by the horizon. `kept` is used up."""
     return _Call(key, kept, rows, config, worth_columns).run(horizon_ms)
 
@@ -75,15 +75,15 @@ def step(
 class _Call:
     """Either the machine holds the group, or the columns do."""
 
-    def __init__(self, key: str, kept: Kept, rows: Frame, config: GroupConfig, worth_columns: int) -> None:
+    def __init__(self, key: str, kept: KeptGroup, rows: Frame, config: GroupConfig, worth_columns: int) -> None:
         self._key, self._rows, self._config, self._worth = key, rows, config, max(1, worth_columns)
         self._kept = kept
-        self._machine: Machine | None = None
+        self._machine: GroupMachine | None = None
         self._runs_end = _runs_end(rows)
         self._events: Events | None = None
-        self._found = Found()
+        self._found = Findings()
 
-    def run(self, horizon_ms: int) -> tuple[Kept, Found]:
+    def run(self, horizon_ms: int) -> tuple[KeptGroup, Findings]:
         at = 0
         while at < len(self._rows):
             at += self._take_signs(at) or self._take_one(at)
@@ -125,9 +125,9 @@ class _Call:
         group = self._machine.group
         return group is not None and group.state is GroupState.STABLE
 
-    def _up(self) -> Machine:
+    def _up(self) -> GroupMachine:
         if self._machine is None:
-            self._machine = Machine(self._key, self._config, self._kept)
+            self._machine = GroupMachine(self._key, self._config, self._kept)
         return self._machine
 
     def _down(self) -> None:

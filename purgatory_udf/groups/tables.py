@@ -54,7 +54,7 @@ _HEARTBEAT = KIND_OF["heartbeat"]
 
 
 @dataclass(frozen=True)
-class Tables:
+class GroupTables:
     """Rows of the tables as a run writes them. What happens after the trace's end does only if the run drains."""
 
     run_id: str

@@ -14,7 +14,7 @@ PIECE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FileLimits:
     """What a file may ask of a task's memory and time: a line's length, and how many times its size a packed file may
     unpack to (a small one always to `ALWAYS_UNPACKED`)."""
 
@@ -29,7 +29,7 @@ class Limits:
 
 
 ALWAYS_UNPACKED = 1 << 30
-USUAL = Limits()
+USUAL = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Piece:
     source: InputFile
     start: int
     end: int
-    limits: Limits = USUAL
+    limits: FileLimits = USUAL
 
 
 @dataclass(slots=True)
@@ -57,7 +57,9 @@ class Chunk:
     cut: dict[int, Rejection] = field(default_factory=dict)
 
 
-def byte_pieces(files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: Limits = USUAL) -> Iterator[Piece]:
+def byte_pieces(
+    files: Sequence[InputFile], piece_bytes: int = PIECE_BYTES, limits: FileLimits = USUAL
+) -> Iterator[Piece]:
     """Plain files in stretches of equal length; those that only their beginning can open, whole."""
     for place, file in enumerate(files):
         if file.name.endswith((".gz", ".zst")):

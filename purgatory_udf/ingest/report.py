@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, Limits
+from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, FileLimits
 
 Source = Literal["jsonl", "parquet"]
 
@@ -30,7 +30,7 @@ class IngestOptions:
     events_per_file: int = EVENTS_PER_FILE
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
-    limits: Limits = USUAL
+    limits: FileLimits = USUAL
 
     def run(self, files: Sequence[InputFile]) -> str:
         """The run's name: the given one, or one that the same input and options have again."""

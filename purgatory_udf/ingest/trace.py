@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import JSON_LINES, find_files
-from purgatory_udf.ingest.pieces import Limits
+from purgatory_udf.ingest.pieces import FileLimits
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.run import STAGING, ingest
 from purgatory_udf.storage import delta
@@ -31,7 +31,7 @@ def ingest_trace(
         out=out,
         max_disorder_ms=config.max_disorder_ms,
         overwrite=overwrite,
-        limits=Limits(config.max_line_bytes, config.max_unpacked),
+        limits=FileLimits(config.max_line_bytes, config.max_unpacked),
         events_per_file=min(config.batch_events, 50_000),
     )
     name = options.run(find_files(paths, JSON_LINES))

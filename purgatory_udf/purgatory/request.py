@@ -14,7 +14,7 @@ TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TraceRequest:
     operation_id: int
     kind: str
     broker: int
@@ -31,7 +31,7 @@ class DelayedRequest(DelayedOperation):
     `respond` is called with the answered operation: the way back to a simulated client.
     """
 
-    def __init__(self, request: Request, delay_ms: int) -> None:
+    def __init__(self, request: TraceRequest, delay_ms: int) -> None:
         super().__init__(request.started_us, delay_ms)
         self.request = request
         self.completed_by = ""

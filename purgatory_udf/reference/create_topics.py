@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from purgatory_udf.purgatory.request import Request
+from purgatory_udf.purgatory.request import TraceRequest
 from purgatory_udf.reference.settling import NONE, Part, SettlingRequest, Verdict
 
 
@@ -18,7 +18,7 @@ class DelayedCreateTopics(SettlingRequest[TopicPart]):
     """`has_leaders(topic, n)` says whether the cluster knows a leader for each of the topic's partitions 0 to n-1."""
 
     def __init__(
-        self, request: Request, delay_ms: int, parts: list[TopicPart], has_leaders: Callable[[str, int], bool]
+        self, request: TraceRequest, delay_ms: int, parts: list[TopicPart], has_leaders: Callable[[str, int], bool]
     ) -> None:
         super().__init__(request, delay_ms, parts)
         self._has_leaders = has_leaders

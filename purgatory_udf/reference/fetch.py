@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from purgatory_udf.outcomes import PartitionOutcome
-from purgatory_udf.purgatory.request import DelayedRequest, Request
+from purgatory_udf.purgatory.request import DelayedRequest, TraceRequest
 from purgatory_udf.reference.partition import Isolation, Partition, Standing
 from purgatory_udf.reference.partition_log import OffsetMetadata
 
@@ -80,7 +80,7 @@ class DelayedFetch(DelayedRequest):
 
     def __init__(
         self,
-        request: Request,
+        request: TraceRequest,
         delay_ms: int,
         parts: list[FetchPart],
         isolation: Isolation,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purgatory_udf.config import INT32_MAX, fetch_keys
-from purgatory_udf.purgatory.request import DelayedRequest, Request
+from purgatory_udf.purgatory.request import DelayedRequest, TraceRequest
 from purgatory_udf.reference.broker import Broker
 from purgatory_udf.reference.cluster import Cluster
 from purgatory_udf.reference.create_topics import DelayedCreateTopics, TopicPart
@@ -122,8 +122,8 @@ def _first_partition(event: Event) -> str | None:
     return str(TopicPartition(entries[0]["topic"], entries[0]["partition"])) if entries else None
 
 
-def _request(event: Event, kind: str, key: str | None, fetcher: str | None = None) -> Request:
-    return Request(
+def _request(event: Event, kind: str, key: str | None, fetcher: str | None = None) -> TraceRequest:
+    return TraceRequest(
         operation_id=event["seq"],
         kind=kind,
         broker=_broker_id(event),

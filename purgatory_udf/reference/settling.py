@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from purgatory_udf.outcomes import PartitionOutcome
-from purgatory_udf.purgatory.request import DelayedRequest, Request
+from purgatory_udf.purgatory.request import DelayedRequest, TraceRequest
 
 NONE = "NONE"
 REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
@@ -41,7 +41,7 @@ PartT = TypeVar("PartT", bound=Part)
 class SettlingRequest(DelayedRequest, Generic[PartT]):
     """Complete when no part is pending: one part's error does not release the others."""
 
-    def __init__(self, request: Request, delay_ms: int, parts: list[PartT]) -> None:
+    def __init__(self, request: TraceRequest, delay_ms: int, parts: list[PartT]) -> None:
         super().__init__(request, delay_ms)
         self.parts = parts
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.scope.override import INT32_MAX
-from purgatory_udf.scope.rule import Rule, fits
+from purgatory_udf.scope.rule import ScopeRule, fits
 
 Array = npt.NDArray[Any]
 
@@ -34,7 +34,7 @@ class Subjects:
     def __len__(self) -> int:
         return len(self._events)
 
-    def matching(self, rule: Rule) -> Array:
+    def matching(self, rule: ScopeRule) -> Array:
         mask = np.ones(len(self), dtype=bool)
         if rule.broker is not None:
             mask &= pc.equal(pc.fill_null(self._events["broker"], 0), rule.broker).to_numpy(zero_copy_only=False)
@@ -45,7 +45,7 @@ class Subjects:
             mask &= np.bincount(self._parents[named], minlength=len(self)).astype(bool)
         return mask
 
-    def asked(self, recorded: Array, rules: Iterable[Rule], keys: Sequence[str], plain: int | str | None) -> Array:
+    def asked(self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None) -> Array:
         """The recorded values as the settings want them: the first rule's that matches, else the plain setting's."""
         asked, open_still = scaled(recorded, plain), np.ones(len(self), dtype=bool)
         for rule in rules:

@@ -55,7 +55,7 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
             yield f"{at}{key}", value
 
 
-class Rule(BaseModel):
+class ScopeRule(BaseModel):
     """A request matches that agrees with everything the rule names: `client_id`, `topic` and `group` are patterns
     (`*`, `?`, `[ab]`), and of a request's topics one is enough. A null setting means: as recorded."""
 
@@ -68,7 +68,7 @@ class Rule(BaseModel):
     settings: Annotated[dict[str, Override], BeforeValidator(_flat), Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _names_what_the_requests_know(self) -> Rule:
+    def _names_what_the_requests_know(self) -> ScopeRule:
         for key in self.settings:
             of_groups = key.startswith("group.")
             if of_groups and self.topic is not None:
@@ -91,7 +91,7 @@ def fits(pattern: str, name: str | None) -> bool:
     return name is not None and fnmatchcase(name, pattern)
 
 
-def first_of(rules: Iterable[Rule], key_names: Sequence[str], subject: Subject) -> tuple[bool, int | str | None]:
+def first_of(rules: Iterable[ScopeRule], key_names: Sequence[str], subject: Subject) -> tuple[bool, int | str | None]:
     """Whether a rule says any of these keys for the subject, and what the first such rule says."""
     for rule in rules:
         for key in key_names:

@@ -42,7 +42,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckVerdict:
     operations: int
     different: int
     shown: Sequence[Difference]
@@ -60,14 +60,14 @@ class Verdict:
             raise LawBrokenError(f"the replay differs from the truth in {self.different:,} operations")
 
 
-def check(spark: SparkSession, out: str, overwrite: bool) -> Verdict:
+def check(spark: SparkSession, out: str, overwrite: bool) -> CheckVerdict:
     """Replay `events` into the tables beside it, and hold these against the truth."""
     layout = Layout(out)
     run_replay(spark, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
     return compare(spark, out)
 
 
-def compare(spark: SparkSession, out: str) -> Verdict:
+def compare(spark: SparkSession, out: str) -> CheckVerdict:
     layout = Layout(out)
     operations = different = 0
     shown: list[Difference] = []
@@ -81,7 +81,7 @@ def compare(spark: SparkSession, out: str) -> Verdict:
         shown += [
             Difference(name, one, tuple(truth.columns), wrong[0].get(one), wrong[1].get(one)) for one in ids[:SHOWN]
         ]
-    return Verdict(operations, different, shown)
+    return CheckVerdict(operations, different, shown)
 
 
 def _by_id(rows: DataFrame) -> dict[int, tuple[Any, ...]]:

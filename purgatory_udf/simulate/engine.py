@@ -24,7 +24,7 @@ REQUESTS: dict[str, Callable[[Cluster, Event, Respond | None], DelayedRequest]] 
 }
 
 
-class Engine(Replayer):
+class LiveReference(Replayer):
     """Applies events as a replay does. Its outcomes are the truth about the trace that the events make."""
 
     def __init__(self, config: Config, start_ms: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.reference.quota import ReplicationQuota
 from purgatory_udf.reference.topic_partition import TopicPartition
-from purgatory_udf.simulate.scenario import ReplicationQuota as Settings
+from purgatory_udf.simulate.scenario import ReplicationQuotaSettings as Settings
 
 
 class LeaderQuota:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-class Played:
+class ScenarioRun:
     """A scenario with another seed, length, or number of clients, on brokers of a configuration; the same asked again
     has the same name."""
 
@@ -53,7 +53,7 @@ class Played:
 
 
 def simulate(
-    spark: SparkSession, played: Played, output: Output, say: Say, jsonl: Path | None = None, check: bool = False
+    spark: SparkSession, played: ScenarioRun, output: Output, say: Say, jsonl: Path | None = None, check: bool = False
 ) -> None:
     """The closed loop."""
     simulated = play_and_write(spark, played, output, say, jsonl)
@@ -66,7 +66,7 @@ def simulate(
 
 
 def play_and_write(
-    spark: SparkSession, played: Played, output: Output, say: Say, jsonl: Path | None = None
+    spark: SparkSession, played: ScenarioRun, output: Output, say: Say, jsonl: Path | None = None
 ) -> Simulated:
     """Play the scenario, and write its trace and the truth about it."""
     make_room(spark, output)

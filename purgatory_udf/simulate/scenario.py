@@ -34,7 +34,7 @@ class Delay(_Section):
         return self
 
 
-class ReplicationQuota(_Section):
+class ReplicationQuotaSettings(_Section):
     """Bytes per second that a leader sends to followers that are out of sync, for the partitions of these topics."""
 
     bytes_per_second: Rate
@@ -52,7 +52,7 @@ class Brokers(_Section):
     replica_lag_time_max_ms: Annotated[int, Field(ge=100, le=2**31 - 1)] = 30_000
     replica_fetch_wait_max_ms: Millis = 500
     replica_fetch_min_bytes: Size = 1
-    replication_quota: ReplicationQuota | None = None
+    replication_quota: ReplicationQuotaSettings | None = None
 
 
 class Topic(_Section):

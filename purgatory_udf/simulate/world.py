@@ -14,7 +14,7 @@ import simpy
 
 from purgatory_udf.config import Config
 from purgatory_udf.simulate.chance import Chance
-from purgatory_udf.simulate.engine import Engine, Respond
+from purgatory_udf.simulate.engine import LiveReference, Respond
 
 T = TypeVar("T")
 # A part of a SimPy process: `yield from` it; it returns a T.
@@ -27,7 +27,7 @@ BEGIN_US = 1_767_225_600_000_000
 class World:
     def __init__(self, seed: int, config: Config) -> None:
         self.env = simpy.Environment(initial_time=BEGIN_US)
-        self.engine = Engine(config, BEGIN_US // 1000)
+        self.engine = LiveReference(config, BEGIN_US // 1000)
         self.events: list[dict[str, Any]] = []
         self._seed = seed
         self._wakes_us: int | None = None

@@ -35,7 +35,7 @@ RELAY = "relay"
 _ROWS_A_VALUE = 1 << 17
 
 
-class GroupState(Protocol):
+class SparkGroupState(Protocol):
     """What this needs of pyspark's GroupState."""
 
     @property
@@ -73,10 +73,10 @@ class Plan:
 Row = tuple[str, str, int, bytes]
 
 
-def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]:
     """The function for `applyInPandasWithState`, by group of keys."""
 
-    def run(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+    def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
         values = [value for frame in frames for value in frame["payload"] if value]
         if key[0] == CLOCK:
             # It tells the time by having come; nothing is kept, so nothing fires.
@@ -88,7 +88,7 @@ def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Ite
     return run
 
 
-def _call(values: list[bytes], group: GroupState, plan: Plan) -> Iterator[Row]:
+def _call(values: list[bytes], group: SparkGroupState, plan: Plan) -> Iterator[Row]:
     watermark = group.getCurrentWatermarkMs()
     state, waiting = State(), []
     if group.exists:
@@ -124,7 +124,7 @@ def _split(arrived: Call, watermark: int) -> tuple[Call, Call | None]:
     return arrived.only(now), arrived.only(~now)
 
 
-def _leave(group: GroupState, state: State, later: Call | None, watermark: int) -> None:
+def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: int) -> None:
     open_, wake = state.operations, state.next_deadline_ms
     oldest = int(open_["t"].min()) // 1000 if len(open_) else None
     deadline = wake if len(open_) else None

@@ -13,14 +13,14 @@ from typing import Any
 
 import pandas as pd
 
-from purgatory_udf.config import Group
+from purgatory_udf.config import GroupSettings
 from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS
 from purgatory_udf.groups.shelf import Shelf
-from purgatory_udf.groups.step import Found, step
+from purgatory_udf.groups.step import Findings, step
 from purgatory_udf.groups.words import FOREVER
-from purgatory_udf.stream.adapter import GroupState
+from purgatory_udf.stream.adapter import SparkGroupState
 from purgatory_udf.stream.packing import CLOCK
 
 # The scalars say what `inspect` shows without opening the state.
@@ -34,15 +34,17 @@ OUTPUT_SCHEMA = "payload BINARY"
 class GroupLimits:
     """What a call needs to know of the run. Without an end (`--follow`), nothing is drained."""
 
-    config: Group
+    config: GroupSettings
     disorder: bool
     trace_end_ms: int | None
 
 
-def coordinating(limits: GroupLimits) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+def coordinating(
+    limits: GroupLimits,
+) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]:
     """The function for `applyInPandasWithState`, by broker and group id, or by shard of these."""
 
-    def run(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+    def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
         if key[0] == CLOCK:
             # It tells the time by having come; nothing is kept, so nothing fires.
@@ -54,7 +56,7 @@ def coordinating(limits: GroupLimits) -> Callable[[Any, Iterator[pd.DataFrame], 
     return run
 
 
-def _call(values: list[bytes], group: GroupState, limits: GroupLimits) -> dict[str, Found]:
+def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> dict[str, Findings]:
     watermark = group.getCurrentWatermarkMs()
     shelf, waiting = Shelf(), []
     if group.exists:
@@ -81,7 +83,7 @@ def _horizon(ready: Requests, watermark: int, limits: GroupLimits) -> int:
     return watermark
 
 
-def _decided(shelf: Shelf, ready: Requests, horizon: int, config: Group) -> dict[str, Found]:
+def _decided(shelf: Shelf, ready: Requests, horizon: int, config: GroupSettings) -> dict[str, Findings]:
     """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
     found = {}
     rows = dict(ready.by_group())
@@ -93,7 +95,7 @@ def _decided(shelf: Shelf, ready: Requests, horizon: int, config: Group) -> dict
     return found
 
 
-def _leave(group: GroupState, shelf: Shelf, later: Requests | None, watermark: int) -> None:
+def _leave(group: SparkGroupState, shelf: Shelf, later: Requests | None, watermark: int) -> None:
     waits = later is not None and len(later.rows) > 0
     if not len(shelf) and not waits and not group.exists:
         return

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
-from purgatory_udf.groups.tables import Tables
+from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.printing import Table
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
@@ -29,7 +29,7 @@ _ANSWERED = ("join_group", "sync_group", "heartbeat")
 _NAMED_IN_RUNS = 50
 
 
-def write_disagreements(spark: SparkSession, layout: Layout, run: Run, tables: Tables, packets: DataFrame) -> None:
+def write_disagreements(spark: SparkSession, layout: Layout, run: Run, tables: GroupTables, packets: DataFrame) -> None:
     """Write the table anew."""
     told, recorded = table_of(packets, "told", tables), _recorded(spark, run)
     if recorded is None:

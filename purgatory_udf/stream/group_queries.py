@@ -12,7 +12,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from purgatory_udf.config import Config
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import COLUMNS
-from purgatory_udf.groups.tables import SCHEMAS, Tables
+from purgatory_udf.groups.tables import SCHEMAS, GroupTables
 from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.stream import group_adapter
 from purgatory_udf.stream.group_adapter import GroupLimits
@@ -65,12 +65,12 @@ def _pack(events: pa.Table, config: Config) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
 
-def table_of(packets: DataFrame, table: str, tables: Tables) -> DataFrame:
+def table_of(packets: DataFrame, table: str, tables: GroupTables) -> DataFrame:
     """One table's rows from packets, many packets at a time."""
     return packets.select("payload").mapInArrow(_rows_of(table, tables), from_arrow_schema(SCHEMAS[table]))
 
 
-def _rows_of(table: str, tables: Tables) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _rows_of(table: str, tables: GroupTables) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.groups.tables import Tables
+from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.groups.words import API_OF, KINDS
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
@@ -54,7 +54,7 @@ def replay_groups(
         follow_to_end(query.start(), "groups", found)
         _run_out_the_clock(spark, layout, found.last_us)
     follow_to_end(query.start(), "groups", found)
-    tables = Tables(run.run_id, found.last_us, config.drain)
+    tables = GroupTables(run.run_id, found.last_us, config.drain)
     follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
     write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(layout.group_packets))
     return _counts(spark, tables, layout)
@@ -65,7 +65,7 @@ def follow_groups(
 ) -> list[StreamingQuery]:
     """Both queries over a table of events that still grows, running until they are stopped; nothing is drained."""
     _create_tables(spark, layout)
-    tables = Tables(run.run_id, None, True)
+    tables = GroupTables(run.run_id, None, True)
     return [
         _coordinators(spark, config, layout, events, None).start(),
         _writer(spark, layout, run, tables).start(),
@@ -108,7 +108,7 @@ def _run_out_the_clock(spark: SparkSession, layout: Layout, last_us: int) -> Non
     row.write.format("delta").mode("append").save(control_path(layout))
 
 
-def _writer(spark: SparkSession, layout: Layout, run: Run, tables: Tables) -> DataStreamWriter:
+def _writer(spark: SparkSession, layout: Layout, run: Run, tables: GroupTables) -> DataStreamWriter:
     """Packets to tables. The query keeps no state, so a write that Delta skips as seen leaves nothing behind."""
 
     def write(packets: DataFrame, number: int) -> None:
@@ -130,7 +130,7 @@ def _writer(spark: SparkSession, layout: Layout, run: Run, tables: Tables) -> Da
     )
 
 
-def _counts(spark: SparkSession, tables: Tables, layout: Layout) -> dict[str, Any]:
+def _counts(spark: SparkSession, tables: GroupTables, layout: Layout) -> dict[str, Any]:
     def rows(table: str) -> int:
         frame = spark.read.format("delta").load(layout.table(table))
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.frames.frame import Array, Frame, Layout
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.timeline.moments import BY_CLOCK, Timeline, distinct, in_order, seen_from
 from purgatory_udf.timeline.purges import purges
@@ -26,7 +26,7 @@ from purgatory_udf.timeline.reaper_times import wake_ups
 STEP_MS = 200
 
 # `purged`: how many entries purges have removed since the step before.
-GAUGES = Layout(("at_ms", "watched", "delayed", "purged"))
+GAUGES = FrameLayout(("at_ms", "watched", "delayed", "purged"))
 
 
 def gauges(operations: Frame, watches: Frame, walks: Frame, purge_interval: int, first_ms: int, last_ms: int) -> Frame:

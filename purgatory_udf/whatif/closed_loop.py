@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.simulate.output import Output
-from purgatory_udf.simulate.run import Played, Say, play_and_write
+from purgatory_udf.simulate.run import Say, ScenarioRun, play_and_write
 from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.layout import Layout
@@ -27,8 +27,8 @@ class Stage:
     duration_s: float | None = None
     scale: float = 1.0
 
-    def played(self, variant: Variant) -> Played:
-        return Played(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
+    def played(self, variant: Variant) -> ScenarioRun:
+        return ScenarioRun(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
 
 
 def play(spark: SparkSession, stage: Stage, out: str, variants: list[Variant], say: Say) -> dict[str, str]:
@@ -49,7 +49,7 @@ def play(spark: SparkSession, stage: Stage, out: str, variants: list[Variant], s
     return folders
 
 
-def _play(spark: SparkSession, played: Played, folder: str, variant: Variant, say: Say) -> None:
+def _play(spark: SparkSession, played: ScenarioRun, folder: str, variant: Variant, say: Say) -> None:
     known = runs.load(spark, Layout(folder).table("runs"), "simulate")
     if known is None or known.run_id != played.run_id or known.status != runs.FINISHED:
         say(f"variant {variant.name}: simulating")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from purgatory_udf.explain.evidence import Evidence, Happening
+from purgatory_udf.explain.evidence import Evidence, PartitionHappening
 from purgatory_udf.explain.story import story
 from purgatory_udf.explain.words import meaning
 from purgatory_udf.groups.words import RULES
@@ -31,7 +31,9 @@ def test_a_fetch_that_expires_says_how_many_bytes_it_lacked() -> None:
     request = Row(type="fetch", replica_id=-1, min_bytes=100, max_wait_ms=500, partitions=[_part(fetch_offset=3)])
     end = _end(expired=True, completed_by="timeout", trigger=None, after_end=True)
     watch = Row(topic="t", partition=0)
-    appends = {("t", 0): [Happening("produce", None, 2, DAY_US, 9), Happening("fetch", 2, 0, DAY_US, 4)]}
+    appends = {
+        ("t", 0): [PartitionHappening("produce", None, 2, DAY_US, 9), PartitionHappening("fetch", 2, 0, DAY_US, 4)]
+    }
     assert story(Evidence(7, end, request, [watch], appends)) == [
         "fetch f-1 of c at broker 1 (operation 7): expired after 500 ms",
         "  09:00:00.000000  arrived from a consumer: at least 100 bytes within 500 ms, of t-0 from offset 3",

@@ -12,7 +12,7 @@ import pytest
 from purgatory_udf.config import load
 from purgatory_udf.simulate.closed_loop import ClosedLoop
 from purgatory_udf.simulate.output import Output
-from purgatory_udf.simulate.run import Played
+from purgatory_udf.simulate.run import ScenarioRun
 from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.storage.run_tables import RunTables
 from purgatory_udf.stream.replay import ReplayOptions
@@ -57,7 +57,7 @@ def said() -> list[str]:
 def found(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
     """The scenario under four configurations, played twice; a folder's tables are written without Spark."""
 
-    def write(_: SparkSession, played: Played, output: Output, __: Callable[[str], None]) -> None:
+    def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
         write_simulation(Path(output.out), ClosedLoop(SCENARIO, played.config).run(), output.run_id)
 
     def replay(_: SparkSession, options: ReplayOptions) -> None:

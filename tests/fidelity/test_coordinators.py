@@ -14,7 +14,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
 from purgatory_udf.coordinator.journal import Answer, StateChange
 from purgatory_udf.errors import UserError
-from purgatory_udf.fidelity.coordinators import Compared, Expired, Span, compare, facts_of, table
+from purgatory_udf.fidelity.coordinators import ComparedGroup, Expired, Span, compare, facts_of, table
 from purgatory_udf.fidelity.server_log import KINDS, SESSION, Fact, facts_in, facts_in_logs
 from purgatory_udf.outcomes import Transition
 from purgatory_udf.requestlog.lines.line import read_line
@@ -57,7 +57,7 @@ def _recordings() -> dict[str, Path]:
 class Replayed:
     name: str
     kafka: str
-    groups: list[Compared]
+    groups: list[ComparedGroup]
     answers: dict[int, Answer]
     recorded: dict[int, Recorded]
 

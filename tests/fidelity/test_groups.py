@@ -12,8 +12,8 @@ from purgatory_udf.fidelity.groups import (
     EMPTY,
     PREPARING,
     STABLE,
+    ComparedRequest,
     GroupChange,
-    GroupRequest,
     answers,
 )
 
@@ -31,7 +31,7 @@ CHANGES = [
 def _answer(ms: float, type_: str, member: str = "m", generation: int = -1, **more: Any) -> tuple[str, float | None]:
     """What the replay answers, and after how many milliseconds."""
     values: dict[str, Any] = {"leader": False, "recorded": "NONE", "recorded_ms": 0.0, **more}
-    request = GroupRequest(1, round(ms * 1000), type_, member, generation, **values)
+    request = ComparedRequest(1, round(ms * 1000), type_, member, generation, **values)
     (found,) = answers(CHANGES, [request])
     return found.replayed, found.replayed_ms
 
@@ -55,7 +55,7 @@ def test_a_join_waits_for_the_generation_that_begins_when_the_round_is_over() ->
 
 
 def test_a_recorded_join_is_held_by_the_generation_it_was_given() -> None:
-    request = GroupRequest(1, 500_000, "join_group", "m", -1, False, "NONE", 2_500.0, granted=1)
+    request = ComparedRequest(1, 500_000, "join_group", "m", -1, False, "NONE", 2_500.0, granted=1)
     (found,) = answers(CHANGES, [request])
     assert found.recorded == found.replayed == "generation 1"
 
@@ -69,5 +69,5 @@ def test_a_sync_waits_for_the_leader_s() -> None:
 
 
 def test_leaves_and_commits_are_not_compared() -> None:
-    request = GroupRequest(1, 500_000, "leave_group", "m", -1, False, "NONE", 0.0)
+    request = ComparedRequest(1, 500_000, "leave_group", "m", -1, False, "NONE", 0.0)
     assert list(answers(CHANGES, [request])) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from purgatory_udf.fitted.plan import AppendsPlan, BySize, PartitionPlan, Plan, ProducerPlan, ReaderPlan
+from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan, PartitionPlan, ProducerPlan, ReaderPlan
 
 # The one partition of most, led by broker 1, followed by broker 2.
 PARTITION = PartitionPlan("t", 0, 1, (2,))
@@ -52,7 +52,7 @@ def producer(gaps_ms: Sequence[float], sizes: Sequence[int], **settings: object)
     return ProducerPlan(**given)  # type: ignore[arg-type]
 
 
-def plan(*parts: ReaderPlan | ProducerPlan, duration_ms: float = 1000, **settings: object) -> Plan:
+def plan(*parts: ReaderPlan | ProducerPlan, duration_ms: float = 1000, **settings: object) -> ClusterPlan:
     given: dict[str, object] = {
         "duration_ms": duration_ms,
         "warm_up_ms": 0.0,
@@ -64,4 +64,4 @@ def plan(*parts: ReaderPlan | ProducerPlan, duration_ms: float = 1000, **setting
         "lateness": (0.0,),
         **settings,
     }
-    return Plan(**given)  # type: ignore[arg-type]
+    return ClusterPlan(**given)  # type: ignore[arg-type]

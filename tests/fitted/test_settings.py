@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.plan import Plan
+from purgatory_udf.fitted.plan import ClusterPlan
 from purgatory_udf.fitted.settings import changed, setting
 from purgatory_udf.fitted.words import variants_of
 from tests.fitted.plans import plan, producer, reader
@@ -19,11 +19,11 @@ CLUSTER = plan(
 GROUPS = {"checkout-1": "checkout", "audit": "back-office"}
 
 
-def _with(*words: str) -> Plan:
+def _with(*words: str) -> ClusterPlan:
     return changed(CLUSTER, map(setting, words), GROUPS)
 
 
-def _min_bytes(after: Plan) -> dict[str, int]:
+def _min_bytes(after: ClusterPlan) -> dict[str, int]:
     return {one.client: one.min_bytes for one in after.readers}
 
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.coordinator.journal import Answer, GroupJournal, Removal, StateChange
 from purgatory_udf.groups.ended import outcomes_of
-from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS, key_of, parts_of
 from purgatory_udf.groups.shelf import Shelf
-from purgatory_udf.groups.step import WORTH_COLUMNS, Found, step
+from purgatory_udf.groups.step import WORTH_COLUMNS, Findings, step
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, replay
@@ -78,7 +78,7 @@ class Batches:
         self._note(key, found, kept)
         self.packets.append(packet({key: found}))
 
-    def _note(self, key: str, found: Found, kept: Kept) -> None:
+    def _note(self, key: str, found: Findings, kept: KeptGroup) -> None:
         told = self.told.setdefault(key, Told())
         told.outcomes += outcomes_of(found.operations, *parts_of(key))
         told.answers += found.answers(key)

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from purgatory_udf.config import Config
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
-from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.step import step
-from purgatory_udf.groups.tables import Tables
+from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.tables import EVENTS
 from tests.group_timeline import GroupTimeline
@@ -26,8 +26,8 @@ def told(group: GroupTimeline) -> list[dict[str, Any]]:
     """The answers worth keeping, in the order of their requests."""
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     ((key, rows),) = Requests.of(events).by_group()
-    _, found = step(key, Kept(), rows, FOREVER, CONFIG)
-    answers: list[dict[str, Any]] = Tables("run", None, True).rows("told", [packet({key: found})]).to_pylist()
+    _, found = step(key, KeptGroup(), rows, FOREVER, CONFIG)
+    answers: list[dict[str, Any]] = GroupTables("run", None, True).rows("told", [packet({key: found})]).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 
 

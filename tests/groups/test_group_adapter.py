@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.coordinator.journal import StateChange
-from purgatory_udf.groups.tables import SCHEMAS, Tables
+from purgatory_udf.groups.tables import SCHEMAS, GroupTables
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
@@ -31,7 +31,7 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     """The query over these batches, then the row that lets the clock run out."""
     end_us = max(event["time_us"] for batch in batches for event in batch)
     limits = GroupLimits(config.group, config.max_disorder_ms > 0, end_us // 1000)
-    tables = Tables("run", end_us, config.drain)
+    tables = GroupTables("run", end_us, config.drain)
     groups = Groups(coordinating(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
     found: list[bytes] = []
     for batch in [*batches, None, []]:

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
-from purgatory_udf.groups.tables import Tables
+from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
@@ -152,7 +152,7 @@ def die_after_the_first_batch(query: StreamingQuery, title: str, found: Survey |
     raise KilledError
 
 
-def die_between_two_tables(packets: DataFrame, table: str, tables: Tables) -> DataFrame:
+def die_between_two_tables(packets: DataFrame, table: str, tables: GroupTables) -> DataFrame:
     """In place of `table_of`."""
     if table == "expirations":
         raise KilledError

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.groups_trace import groups_trace
 from purgatory_udf.config import INT32_MAX, Config, load
-from purgatory_udf.groups.tables import Tables
+from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
 from purgatory_udf.stream.group_queries import packer
@@ -49,7 +49,7 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
             found = groups.batch(rows)
         packets += [payload for (payload,) in found]
         groups.advance()
-    tables = Tables("run", end_us, True)
+    tables = GroupTables("run", end_us, True)
     found_tables = {name: tables.rows(name, packets) for name in ("completions", "expirations", "group_transitions")}
     order = {"group_transitions": ["group", "at", "generation", "to_state"]}
     return {

@@ -9,7 +9,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.ended import outcomes_of
-from purgatory_udf.groups.kept import Kept
+from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.shelf import VERSION, Shelf
 from purgatory_udf.groups.signs import take_signs
@@ -21,14 +21,14 @@ from tests.group_timeline import GroupTimeline, operation_line
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 
 
-def of_two_members() -> Kept:
+def of_two_members() -> KeptGroup:
     """a and b, stable since 6200, with sessions of 10 s: a's began at 6200, b's at 6200 with the assignment."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
     group.sync(6100, "b")
     group.sync(6200, "a")
-    kept, _ = step("0/g", Kept(), _rows(group), 6200, CONFIG)
+    kept, _ = step("0/g", KeptGroup(), _rows(group), 6200, CONFIG)
     return kept
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.ingest import lines
 from purgatory_udf.ingest.lines import lines_of
-from purgatory_udf.ingest.pieces import Limits, byte_pieces
+from purgatory_udf.ingest.pieces import FileLimits, byte_pieces
 from tests.ingest.traces import input_file, lines_in, pieces_of, write
 
 TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number % 7)) for number in range(50_000))
@@ -139,7 +139,7 @@ def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_the_others_are_who
         patch.setattr(lines, "BLOCK", block)
         patch.setattr(lines, "KEPT", 4)
         found = []
-        for piece in byte_pieces([input_file(path)], piece_bytes, Limits(line_bytes=10)):
+        for piece in byte_pieces([input_file(path)], piece_bytes, FileLimits(line_bytes=10)):
             for chunk in lines_of(piece):
                 found += [(line, number in chunk.cut) for number, line in enumerate(chunk.items)]
     assert len(found) == len(expected)
@@ -167,7 +167,7 @@ def test_a_packed_file_that_unpacks_to_far_more_than_it_holds_is_given_up(
 ) -> None:
     monkeypatch.setattr(lines, "ALWAYS_UNPACKED", 1 << 20)
     path = write(tmp_path / f"a.jsonl{ending}", PACKED[ending](b"\n" * (64 << 20)))
-    (piece,) = byte_pieces([input_file(path)], limits=Limits(unpacked=50))
+    (piece,) = byte_pieces([input_file(path)], limits=FileLimits(unpacked=50))
     chunks = list(lines_of(piece))
     codec = {".gz": "gzip", ".zst": "zstd"}[ending]
     assert chunks[-1].broken is not None

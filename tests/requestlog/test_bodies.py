@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from purgatory_udf.requestlog.lines.bodies import (
-    Fetch,
+    AskedPartition,
     FetchAnswer,
-    FetchedPartition,
-    Produce,
+    FetchBody,
+    ProduceBody,
     ProducedPartition,
     ReadPartition,
     fetch_answer_of,
@@ -48,7 +48,7 @@ ONE = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffs
     ids=["2.8, fetch 12", "4.3, fetch 18"],
 )
 def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], topic: str) -> None:
-    assert fetch_of(body) == Fetch(
+    assert fetch_of(body) == FetchBody(
         replica_id=3,
         max_wait_ms=500,
         min_bytes=1,
@@ -56,7 +56,7 @@ def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], 
         isolation=1,
         session_id=4,
         session_epoch=2,
-        partitions=[FetchedPartition(topic, 6, 31, 90, 3, 5)],
+        partitions=[AskedPartition(topic, 6, 31, 90, 3, 5)],
         forgotten=[(topic, 7)],
     )
 
@@ -142,6 +142,6 @@ def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[st
 def test_a_produce_is_the_same_whichever_version_wrote_it(
     body: dict[str, Any], answer: dict[str, Any], topic: str
 ) -> None:
-    assert produce_of(body, answer) == Produce(-1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)])
+    assert produce_of(body, answer) == ProduceBody(-1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)])
     unanswered = produce_of({**body, "acks": 0}, None)
-    assert unanswered == Produce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])
+    assert unanswered == ProduceBody(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])

@@ -12,9 +12,9 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.cluster.batches import Batch, batches_in_file
+from purgatory_udf.requestlog.cluster.batches import StoredBatch, batches_in_file
 from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Cluster, cluster_in_file
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster, cluster_in_file
 from purgatory_udf.requestlog.cluster.topics import names_in_file
 from purgatory_udf.requestlog.lines.line import read_line
 from purgatory_udf.requestlog.lines.request import Place, Request
@@ -24,8 +24,8 @@ from tests.requestlog.stepwise import Stepwise
 from tests.requestlog.translate import Translation, translate
 
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
-FIRST, SECOND = Batch(10, 12, 60, us(1), False, False, -1), Batch(13, 13, 40, us(1), False, False, -1)
-GIVEN_ALL = Given({T: "t"}, Cluster(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})
+FIRST, SECOND = StoredBatch(10, 12, 60, us(1), False, False, -1), StoredBatch(13, 13, 40, us(1), False, False, -1)
+GIVEN_ALL = Given({T: "t"}, KnownCluster(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})
 
 # Broker 2 follows broker 1, from which it has all below 10. One answer brings two batches (to 14), of which the leader
 # does not yet know that broker 2 has them; the next answer says so. A consumer waits at broker 2 for both.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.requestlog.cluster.batches import Batch, BatchIndex, batches_in_file
+from purgatory_udf.requestlog.cluster.batches import BatchIndex, StoredBatch, batches_in_file
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Unfenced, cluster_in_file
 from purgatory_udf.requestlog.cluster.topics import names_in_file
 
@@ -46,14 +46,14 @@ def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_pat
     file.write_text(text)
     assert batches_in_file(file) == {
         ("t", 2): [
-            Batch(0, 3, 102, 1795229683360000, False, False, -1),
-            Batch(4, 4, 78, 1795229686745000, True, True, 3000),
+            StoredBatch(0, 3, 102, 1795229683360000, False, False, -1),
+            StoredBatch(4, 4, 78, 1795229686745000, True, True, 3000),
         ]
     }
 
 
 def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
-    one, two, other = (Batch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
+    one, two, other = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
     index = BatchIndex([other, two, one])
     assert index.run(10, 100) == [one, two]
     assert index.run(10, 99) == [one]

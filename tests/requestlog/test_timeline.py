@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.requestlog.cluster.context import Context
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, REPORTED, Change, Cluster, Unfenced
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, REPORTED, Change, KnownCluster, Unfenced
 from purgatory_udf.requestlog.partitions.timeline import build_timeline
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Fact, PartitionFacts, Position, Sight, Trim, Trouble, Try
@@ -41,7 +41,7 @@ def _told(
 ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Events in time order, and what the report counts."""
     report = Report()
-    context = Context(changes={("t", 0): [*changes]}, cluster=Cluster(unfenced=[*unfenced]))
+    context = Context(changes={("t", 0): [*changes]}, cluster=KnownCluster(unfenced=[*unfenced]))
     timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
     told = []
     for timed in sorted(timeline.events, key=lambda one: (one.at_us, one.rank)):

@@ -8,15 +8,15 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, Cluster
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
-FIRST, SECOND = Batch(10, 12, 100, us(20), False, False, -1), Batch(13, 13, 60, us(40), False, False, -1)
-CLUSTER = Cluster(names={T: "t"}, changes=[LEADER])
+FIRST, SECOND = StoredBatch(10, 12, 100, us(20), False, False, -1), StoredBatch(13, 13, 60, us(40), False, False, -1)
+CLUSTER = KnownCluster(names={T: "t"}, changes=[LEADER])
 GIVEN_ALL = Given({T: "t"}, CLUSTER, {("t", 0): [FIRST]})
 
 # A follower and a consumer wait at the end of the log; a produce of three records wakes the follower, whose next fetch

@@ -20,7 +20,7 @@ from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
 from purgatory_udf.requestlog.requests.groups import MODERN
-from purgatory_udf.requestlog.requests.operation import Operation, Recorded
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, Recorded
 from purgatory_udf.requestlog.requests.sessions import session_key
 
 Event = dict[str, Any]
@@ -45,7 +45,7 @@ def translate(
     log = sorted(requests, key=lambda one: (one.start_us, one.place))
     context = context_of(log, given or Given())
     translation = Translation()
-    operations: list[Operation] = []
+    operations: list[LoggedOperation] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
     for parts in _parts(log, context, translation):
         operations.extend(parts.operations)
@@ -53,7 +53,7 @@ def translate(
             facts.setdefault((parts.broker, key), []).append(fact)
         if parts.bad:
             translation.bad.append(parts.bad)
-    ordered: list[tuple[Order, Event, Operation | None]] = []
+    ordered: list[tuple[Order, Event, LoggedOperation | None]] = []
     produced: list[ProducedAt] = []
     for (broker, key), own in facts.items():
         timeline = build_timeline(PartitionFacts.of(broker, key, own), context, translation.report)
@@ -122,7 +122,7 @@ def _parts(log: Sequence[Request], context: Context, translation: Translation) -
     yield from parts_of_sessions(fetches, context, translation.report)
 
 
-def fill_offsets(operations: Iterable[Operation], produced: Iterable[ProducedAt]) -> None:
+def fill_offsets(operations: Iterable[LoggedOperation], produced: Iterable[ProducedAt]) -> None:
     """A produce's partitions get the offsets that their partitions' timelines found for them; it is tried when all of
     them have been appended."""
     found: Mapping[tuple[Place, int], ProducedAt] = {(Place(one.file, one.line), one.slot): one for one in produced}

@@ -12,7 +12,7 @@ from purgatory_udf.contract import read_line
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.simulate.check import compare
 from purgatory_udf.simulate.output import Output
-from purgatory_udf.simulate.run import Played, simulate
+from purgatory_udf.simulate.run import ScenarioRun, simulate
 from purgatory_udf.simulate.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SCENARIO = Scenario.model_validate(
 def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken_law(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played = Played(SCENARIO, None, None, 1)
+    played = ScenarioRun(SCENARIO, None, None, 1)
     out, said = str(tmp_path / "out"), list[str]()
     simulate(spark, played, Output(out, played.run_id), said.append, tmp_path / "trace.jsonl", check=True)
     shown = capsys.readouterr().out

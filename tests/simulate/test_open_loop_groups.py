@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.simulate.open_loop.acts import Acts
-from purgatory_udf.simulate.open_loop.columns import Names, filled
-from purgatory_udf.simulate.open_loop.crew import Plan
+from purgatory_udf.simulate.open_loop.columns import PartitionNames, filled
+from purgatory_udf.simulate.open_loop.crew import CrewPlan
 from purgatory_udf.simulate.open_loop.group_rows import group_rows
 from purgatory_udf.simulate.open_loop.groups import acts_between, count_before
 from purgatory_udf.simulate.open_loop.workload import Workload
 
 LENGTH_US = 200_000_000
-PLAN = Plan(
+PLAN = CrewPlan(
     seed=3,
     groups=12,
     members=4,
@@ -42,7 +42,7 @@ def _rows(acts: Acts) -> list[tuple[int, ...]]:
 
 
 def _events(workload: Workload) -> list[Event]:
-    table = filled(group_rows(workload, 0, workload.length_us, Names(workload)))
+    table = filled(group_rows(workload, 0, workload.length_us, PartitionNames(workload)))
     table = table.take(np.argsort(table["time_us"].to_numpy(), kind="stable"))
     named = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
     return [

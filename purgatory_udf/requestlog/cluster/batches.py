@@ -17,7 +17,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.lines.files import open_text
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     base: int
     last: int
     bytes: int
@@ -40,21 +40,21 @@ _DUMPED_BATCH = re.compile(r"^baseOffset: (\d+) lastOffset: (\d+) ")
 class BatchIndex:
     """The batches of one partition, by base offset."""
 
-    def __init__(self, batches: Iterable[Batch]) -> None:
+    def __init__(self, batches: Iterable[StoredBatch]) -> None:
         self.batches = sorted(set(batches))
 
-    def between(self, base: int, end: int) -> list[Batch]:
+    def between(self, base: int, end: int) -> list[StoredBatch]:
         """The batches that lie in [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         return [one for one in self.batches[place : place + MOST_BATCHES] if one.last < end]
 
-    def run(self, base: int, size: int) -> list[Batch]:
+    def run(self, base: int, size: int) -> list[StoredBatch]:
         """The batches that one request of `size` bytes wrote from `base` on; none if no batch begins there.
 
         A request writes one batch a partition as a rule; a few clients write several, whose sizes add up.
         """
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
-        found: list[Batch] = []
+        found: list[StoredBatch] = []
         taken, end = 0, base
         for batch in self.batches[place : place + MOST_BATCHES]:
             if batch.base != end or (found and taken + batch.bytes > size):
@@ -64,9 +64,9 @@ class BatchIndex:
         return found
 
 
-def batches_in_file(path: str | Path) -> dict[Key, list[Batch]]:
+def batches_in_file(path: str | Path) -> dict[Key, list[StoredBatch]]:
     """Every partition's batches. Raises UserError when the file has neither form."""
-    found: dict[Key, list[Batch]] = {}
+    found: dict[Key, list[StoredBatch]] = {}
     with open_text(path) as lines:
         first = lines.readline()
         rows = _from_csv([first, *lines], path) if first.startswith("topic,") else _from_dump(_chain(first, lines))
@@ -82,7 +82,7 @@ def _chain(first: str, rest: Iterable[str]) -> Iterator[str]:
     yield from rest
 
 
-def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, Batch]]:
+def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, StoredBatch]]:
     rows = csv.DictReader(lines)
     missing = [column for column in _COLUMNS if column not in (rows.fieldnames or [])]
     if missing:
@@ -91,7 +91,7 @@ def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, Bat
         try:
             yield (
                 (row["topic"], int(row["partition"])),
-                Batch(
+                StoredBatch(
                     base=int(row["baseOffset"]),
                     last=int(row["lastOffset"]),
                     bytes=int(row["size"]),
@@ -105,7 +105,7 @@ def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, Bat
             raise UserError(f"{path}:{rows.line_num}: not a batch: {error}") from None
 
 
-def _from_dump(lines: Iterable[str]) -> Iterator[tuple[Key, Batch]]:
+def _from_dump(lines: Iterable[str]) -> Iterator[tuple[Key, StoredBatch]]:
     key: Key | None = None
     for line in lines:
         if dumped := _DUMPED_FILE.match(line):
@@ -115,7 +115,7 @@ def _from_dump(lines: Iterable[str]) -> Iterator[tuple[Key, Batch]]:
             fields = dict(zip(words[::2], words[1::2], strict=False))
             yield (
                 key,
-                Batch(
+                StoredBatch(
                     base=int(batch[1]),
                     last=int(batch[2]),
                     bytes=int(fields.get("size:", 0)),

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.group_history import GroupHistory
-from purgatory_udf.requestlog.cluster.metadata import Change, Cluster
+from purgatory_udf.requestlog.cluster.metadata import Change, KnownCluster
 from purgatory_udf.requestlog.cluster.telling import TELLING, Telling
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
 from purgatory_udf.requestlog.lines.request import Request
@@ -32,8 +32,8 @@ class Context:
 
     names: dict[str, str] = field(default_factory=dict)
     changes: dict[Key, list[Change]] = field(default_factory=dict)
-    batches: dict[Key, list[Batch]] = field(default_factory=dict)
-    cluster: Cluster = field(default_factory=Cluster)
+    batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
+    cluster: KnownCluster = field(default_factory=KnownCluster)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     partition_counts: dict[str, int] = field(default_factory=dict)
     groups: GroupHistory = field(default_factory=GroupHistory)
@@ -51,8 +51,8 @@ class Given:
     """What the operator hands over beside the log; it wins over what the log tells."""
 
     names: dict[str, str] = field(default_factory=dict)
-    cluster: Cluster = field(default_factory=Cluster)
-    batches: dict[Key, list[Batch]] = field(default_factory=dict)
+    cluster: KnownCluster = field(default_factory=KnownCluster)
+    batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
 
 
 def build_context(

@@ -19,7 +19,7 @@ KEPT = 8
 
 
 @dataclass(slots=True)
-class Stored:
+class GroupRecord:
     """One record of a group: members as `group_loaded` has them; none of an empty group."""
 
     at_us: int
@@ -32,7 +32,7 @@ class Stored:
 class GroupHistory:
     """Feed it requests of `STORING` in the order of time. `joined`: who was let into a group's newest generation."""
 
-    stored: dict[str, list[Stored]] = field(default_factory=dict)
+    stored: dict[str, list[GroupRecord]] = field(default_factory=dict)
     joined: dict[str, tuple[int, dict[str, dict[str, Any]]]] = field(default_factory=dict)
 
     def read(self, request: Request) -> None:
@@ -47,7 +47,7 @@ class GroupHistory:
             for member_id in _left(request.body, answer):
                 self._gone(group, member_id, request.start_us)
 
-    def at(self, group: str, at_us: int) -> Stored | None:
+    def at(self, group: str, at_us: int) -> GroupRecord | None:
         """What was stored last by then."""
         return next((one for one in reversed(self.stored.get(group, ())) if one.at_us <= at_us), None)
 
@@ -71,15 +71,15 @@ class GroupHistory:
         generation, members = self.joined.get(group, (-1, {}))
         if generation == int(request.body["generationId"]):
             leader = str(request.body.get("memberId") or "")
-            self._store(group, Stored(request.answered_us, generation, leader, list(members.values())))
+            self._store(group, GroupRecord(request.answered_us, generation, leader, list(members.values())))
 
     def _gone(self, group: str, member_id: str, at_us: int) -> None:
         generation, members = self.joined.get(group, (-1, {}))
         members.pop(member_id, None)
         if generation >= 0 and not members:
-            self._store(group, Stored(at_us, generation + 1, None))
+            self._store(group, GroupRecord(at_us, generation + 1, None))
 
-    def _store(self, group: str, stored: Stored) -> None:
+    def _store(self, group: str, stored: GroupRecord) -> None:
         self.stored[group] = [*self.stored.get(group, ()), stored][-KEPT:]
 
     def snapshot(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class GroupHistory:
     def resumed(cls, state: dict[str, Any]) -> GroupHistory:
         """From a `snapshot`."""
         return cls(
-            {group: [Stored(**one) for one in stored] for group, stored in state["stored"].items()},
+            {group: [GroupRecord(**one) for one in stored] for group, stored in state["stored"].items()},
             {group: (generation, members) for group, (generation, members) in state["joined"].items()},
         )
 

@@ -65,7 +65,7 @@ class Unfenced(NamedTuple):
 
 
 @dataclass(slots=True)
-class Cluster:
+class KnownCluster:
     """Everything of the cluster that brokers' logs need to know of each other."""
 
     names: dict[str, str] = field(default_factory=dict)
@@ -82,9 +82,9 @@ def _replicas(value: Any) -> tuple[int, ...] | None:
     return tuple(int(one) for one in value) if value is not None else None
 
 
-def cluster_in_file(path: str | Path) -> Cluster:
+def cluster_in_file(path: str | Path) -> KnownCluster:
     """A decoded metadata log. Raises UserError when no record of a partition is in it."""
-    cluster = Cluster()
+    cluster = KnownCluster()
     # A change record leaves out what did not change, and never says the epoch: it counts the leaders named.
     leaders: dict[Key, tuple[int, int]] = {}
     with open_text(path) as lines:
@@ -103,7 +103,7 @@ def cluster_in_file(path: str | Path) -> Cluster:
 
 
 def _read_record(
-    cluster: Cluster, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
+    cluster: KnownCluster, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
 ) -> None:
     if kind == "TOPIC_RECORD":
         cluster.names[data["topicId"]] = data["name"]

@@ -37,7 +37,7 @@ Stage = Callable[[str, "DataFrame"], "DataFrame"]
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenStep:
     """`finished` is to be written, but for events that the contract refuses (they have a `rule`): these only keep their
     numbers. `left` is for the next step."""
 
@@ -55,7 +55,7 @@ class Step:
     source: Column
     stage: Stage
 
-    def take(self, left: Left, read: DataFrame) -> Taken:
+    def take(self, left: Left, read: DataFrame) -> TakenStep:
         """`read` are READ rows of the new lines."""
         carried = left.carried
         ends = read.where(sf.col("row") == reading.END).select("counts", "body").collect()
@@ -85,7 +85,7 @@ class Step:
         carried.count(_counted(report, parts, said, events))
         waiting = operations.where("settled").where(sf.col("at_us") >= stretch.until_us)
         remaining = _remaining(parts, said, waiting)
-        return Taken(finished, Left(carried, requests.where(sf.col("start_us") >= stretch.until_us), remaining))
+        return TakenStep(finished, Left(carried, requests.where(sf.col("start_us") >= stretch.until_us), remaining))
 
 
 def _counted(report: Report, parts: DataFrame, said: DataFrame, events: DataFrame) -> Report:

@@ -11,7 +11,7 @@ from typing import Any
 from purgatory_udf import secrets
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, Limits
+from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, FileLimits
 from purgatory_udf.ingest.report import EVENTS_PER_FILE
 from purgatory_udf.requestlog.importing.anonymise import DEFAULT_KEY
 from purgatory_udf.requestlog.lines.files import open_text
@@ -43,7 +43,7 @@ class RequestLogOptions:
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
     hold_ms: int = HOLD_MS
-    limits: Limits = USUAL
+    limits: FileLimits = USUAL
 
     def __post_init__(self) -> None:
         if self.anonymise_key != DEFAULT_KEY and not self.anonymise:

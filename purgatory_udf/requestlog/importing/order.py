@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from purgatory_udf.requestlog.partitions.sweep import REQUEST, Timed
-from purgatory_udf.requestlog.requests.operation import Operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation
 
 
 class Order(NamedTuple):
@@ -26,6 +26,6 @@ def order_of_change(broker: int, topic: str, partition: int, number: int, timed:
     return Order(timed.at_us, timed.rank, broker, topic, partition, -1, -1, number)
 
 
-def order_of_operation(operation: Operation) -> Order:
+def order_of_operation(operation: LoggedOperation) -> Order:
     time_us = operation.event["time_us"]
     return Order(time_us, REQUEST, operation.broker, "", -1, *operation.place, operation.sub)

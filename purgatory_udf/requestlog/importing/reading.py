@@ -19,7 +19,7 @@ from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
 from purgatory_udf.requestlog.cluster.context import TELLING
 from purgatory_udf.requestlog.importing.rows import REQUESTS, from_json, request_row, row_of_texts
-from purgatory_udf.requestlog.lines.bodies import Fetch, fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.lines.bodies import FetchBody, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
 from purgatory_udf.requestlog.lines.line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
 from purgatory_udf.requestlog.lines.log_files import broker_of
@@ -68,7 +68,7 @@ class Tally:
         else:
             self.counts[left_to(request)] += 1
 
-    def asked(self, fetch: Fetch) -> None:
+    def asked(self, fetch: FetchBody) -> None:
         self.counts["racked"] += fetch.racked
         if fetch.replica_id >= 0:
             for one in fetch.partitions:

@@ -16,7 +16,7 @@ from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.requests.facts import (
     Append,
     Copied,
-    Delivery,
+    Delivered,
     Fact,
     Key,
     Position,
@@ -25,7 +25,7 @@ from purgatory_udf.requestlog.requests.facts import (
     Trouble,
     Try,
 )
-from purgatory_udf.requestlog.requests.operation import Operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation
 from purgatory_udf.tables import EVENTS
 
 REQUESTS = pa.schema(
@@ -113,7 +113,7 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _FACTS: dict[str, type[Fact]] = {
-    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivery, Trouble, Trim, Copied)
+    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivered, Trouble, Trim, Copied)
 }
 _NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
 _KINDS = list(_FACTS.values())
@@ -200,7 +200,7 @@ def facts_in(packed: bytes) -> Iterator[Fact]:
         yield _KINDS[number](*values)
 
 
-def operation_row(operation: Operation) -> dict[str, Any]:
+def operation_row(operation: LoggedOperation) -> dict[str, Any]:
     return {
         "part": OPERATION,
         "kind": operation.event["type"],

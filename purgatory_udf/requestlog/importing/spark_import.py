@@ -26,7 +26,7 @@ from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
 from purgatory_udf.ingest.tasks import spread
 from purgatory_udf.requestlog.cluster.batches import batches_in_file
 from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given, build_context, nameless
-from purgatory_udf.requestlog.cluster.metadata import Cluster, cluster_in_file
+from purgatory_udf.requestlog.cluster.metadata import KnownCluster, cluster_in_file
 from purgatory_udf.requestlog.cluster.topics import names_in_file
 from purgatory_udf.requestlog.importing import reading, rows, tasks
 from purgatory_udf.requestlog.importing.anonymise import pseudonyms
@@ -99,7 +99,7 @@ def given_by(options: RequestLogOptions) -> Given:
     """The files beside the log."""
     return Given(
         names=names_in_file(options.topics) if options.topics else {},
-        cluster=cluster_in_file(options.isr) if options.isr else Cluster(),
+        cluster=cluster_in_file(options.isr) if options.isr else KnownCluster(),
         batches=batches_in_file(options.batches) if options.batches else {},
     )
 

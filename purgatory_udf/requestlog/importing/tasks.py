@@ -36,7 +36,7 @@ from purgatory_udf.requestlog.importing.rows import (
     request_of,
     to_json,
 )
-from purgatory_udf.requestlog.partitions.timeline import Timeline, build_timeline
+from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, build_timeline
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
@@ -199,7 +199,7 @@ def _can_be(broker: int, key: Key) -> bool:
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 
-def rows_of_timeline(timeline: Timeline, facts: PartitionFacts) -> Iterator[Row]:
+def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
     for number, timed in enumerate(timeline.events):
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
         yield {"part": CHANGE, **order._asdict(), "event": to_json(timed.event)}

@@ -18,7 +18,7 @@ METADATA_TOPIC = "__cluster_metadata"
 Key = tuple[str, int]
 
 
-class FetchedPartition(NamedTuple):
+class AskedPartition(NamedTuple):
     """What a fetch asks of one partition."""
 
     topic: str
@@ -42,7 +42,7 @@ class ReadPartition(NamedTuple):
 
 
 @dataclass(slots=True)
-class Fetch:
+class FetchBody:
     replica_id: int
     max_wait_ms: int
     min_bytes: int
@@ -50,7 +50,7 @@ class Fetch:
     isolation: int
     session_id: int
     session_epoch: int
-    partitions: list[FetchedPartition]
+    partitions: list[AskedPartition]
     forgotten: list[Key]
     # A consumer that says where it is: it may be sent to a follower near it.
     racked: bool = False
@@ -78,7 +78,7 @@ class ProducedPartition(NamedTuple):
 
 
 @dataclass(slots=True)
-class Produce:
+class ProduceBody:
     acks: int
     timeout_ms: int
     transactional_id: str | None
@@ -123,7 +123,7 @@ def record_bytes(one: dict[str, Any]) -> int:
     return 0
 
 
-def fetch_of(body: dict[str, Any]) -> Fetch:
+def fetch_of(body: dict[str, Any]) -> FetchBody:
     state = body.get("replicaState")
     replica = state.get("replicaId", -1) if isinstance(state, dict) else body.get("replicaId", -1)
     listed = []
@@ -131,7 +131,7 @@ def fetch_of(body: dict[str, Any]) -> Fetch:
         name = topic_of(topic)
         for one in topic["partitions"]:
             listed.append(
-                FetchedPartition(
+                AskedPartition(
                     name,
                     _whole(_first(one, "partition", "partitionIndex")),
                     _whole(one["fetchOffset"]),
@@ -145,7 +145,7 @@ def fetch_of(body: dict[str, Any]) -> Fetch:
         for topic in body.get("forgottenTopicsData") or []
         for partition in topic["partitions"]
     ]
-    return Fetch(
+    return FetchBody(
         replica_id=_whole(replica),
         max_wait_ms=_whole(body["maxWaitMs"]),
         min_bytes=_whole(body["minBytes"]),
@@ -179,7 +179,7 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
     return FetchAnswer(_whole(answer.get("errorCode", 0)), _whole(answer.get("sessionId", 0)), read)
 
 
-def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> Produce:
+def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> ProduceBody:
     answers: dict[Key, tuple[int, int]] = {}
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)
@@ -193,7 +193,7 @@ def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> Produce:
             place = _whole(_first(one, "index", "partition", "partitionIndex"))
             error, base = answers.get((name, place), (0, -1))
             written.append(ProducedPartition(name, place, record_bytes(one), error, base))
-    return Produce(
+    return ProduceBody(
         acks=_whole(body["acks"]),
         timeout_ms=_whole(_first(body, "timeoutMs", "timeout")),
         transactional_id=body.get("transactionalId"),

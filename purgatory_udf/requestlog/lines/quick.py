@@ -13,7 +13,14 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.requestlog.lines.bodies import MOST, NO_TOPIC_ID, Fetch, FetchAnswer, FetchedPartition, ReadPartition
+from purgatory_udf.requestlog.lines.bodies import (
+    MOST,
+    NO_TOPIC_ID,
+    AskedPartition,
+    FetchAnswer,
+    FetchBody,
+    ReadPartition,
+)
 from purgatory_udf.requestlog.lines.line import API_NAMES, DEEPEST, MARK, MOST_MS, NO_BROKER, RENAMED, THREAD
 from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.lines.stamp import stamp_us
@@ -210,7 +217,7 @@ _decode_fetch = msgspec.json.Decoder(_Fetch).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
 
-def quick_fetch(body: str, answer: str | None) -> tuple[Fetch, FetchAnswer] | None:
+def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] | None:
     """Each as `bodies.fetch_of` and `bodies.fetch_answer_of` read it."""
     if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):
         return None
@@ -227,7 +234,7 @@ def quick_fetch(body: str, answer: str | None) -> tuple[Fetch, FetchAnswer] | No
             return None
         for one in topic.partitions:
             offset, most, place, epoch = one.fetchOffset, one.partitionMaxBytes, one.partition, one.currentLeaderEpoch
-            partitions.append(FetchedPartition(name, place, offset, most, epoch, one.logStartOffset))
+            partitions.append(AskedPartition(name, place, offset, most, epoch, one.logStartOffset))
     for left in asked.forgottenTopicsData or ():
         name = _name(left)
         if name is None:
@@ -241,7 +248,7 @@ def quick_fetch(body: str, answer: str | None) -> tuple[Fetch, FetchAnswer] | No
             parts_at = found.divergingEpoch.endOffset if found.divergingEpoch else -1
             size = max(0, found.recordsSizeInBytes or 0)
             read.append(ReadPartition(name, found.partitionIndex, found.errorCode, found.highWatermark, size, parts_at))
-    fetch = Fetch(
+    fetch = FetchBody(
         asked.replicaState.replicaId if asked.replicaState is not None else asked.replicaId,
         asked.maxWaitMs,
         asked.minBytes,

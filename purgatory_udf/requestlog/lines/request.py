@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer
+    from purgatory_udf.requestlog.lines.bodies import FetchAnswer, FetchBody
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Request:
     body: dict[str, Any]
     answer: dict[str, Any] | None
     # Of a fetch, where they are known already: what it asked, what it was answered.
-    fetch: tuple[Fetch, FetchAnswer] | None = None
+    fetch: tuple[FetchBody, FetchAnswer] | None = None
 
     @property
     def handling_us(self) -> int:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from purgatory_udf.requestlog.cluster.batches import Batch, BatchIndex
+from purgatory_udf.requestlog.cluster.batches import BatchIndex, StoredBatch
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
-from purgatory_udf.requestlog.partitions.returning import State
+from purgatory_udf.requestlog.partitions.returning import LeadershipState
 from purgatory_udf.requestlog.requests.facts import Append, Copied, PartitionFacts, Sight
 
 NEVER = 2**62
 
 
-def served_as_follower(facts: PartitionFacts, states: Iterable[State]) -> list[State]:
+def served_as_follower(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:
     """The same leadership, but that a broker serves consumers while it follows, where answers show that it did."""
     found = list(states)
     for place, state in enumerate(found):
         until = found[place + 1].at_us if place + 1 < len(found) else NEVER
         served = any(state.at_us <= one.until_us < until for one in facts.sights)
         if state.fields["change"] == "not_leader" and facts.copies and served:
-            found[place] = State(state.at_us, {"change": "online"})
+            found[place] = LeadershipState(state.at_us, {"change": "online"})
     return found
 
 
@@ -39,7 +39,7 @@ def place_copies(copies: Sequence[Copied], sights: Sequence[Sight]) -> None:
 
 
 def copied_appends(
-    facts: PartitionFacts, batches: Collection[Batch], transactions: TransactionFacts
+    facts: PartitionFacts, batches: Collection[StoredBatch], transactions: TransactionFacts
 ) -> Iterator[Append]:
     """The appends of a replica that never leads, batch by batch where the batches are known."""
     index = BatchIndex(batches)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from purgatory_udf.requestlog.cluster.batches import Batch
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, PartitionFacts, Position
@@ -26,7 +26,7 @@ SHOWN_WITHIN_US = 50_000
 
 
 def hidden_from_batches(
-    batches: Iterable[Batch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
+    batches: Iterable[StoredBatch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
 ) -> Iterator[Append]:
     """An append for each batch. `classic`: the group coordinator works in the thread that handles the request."""
     writers = _writers(facts)
@@ -48,7 +48,7 @@ def _writers(facts: PartitionFacts) -> list[Append]:
     return [one for one in facts.appends if not one.is_operation and one.base < 0]
 
 
-def _writer_of(batch: Batch, writers: Sequence[Append]) -> Append | None:
+def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
     """The first request in whose handling the batch was made."""
     first = bisect_left(writers, batch.created_us - WRITTEN_WITHIN_US, key=lambda one: one.start_us)
     for writer in writers[first:]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change, Cluster
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change, KnownCluster
 from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.partitions.felt import (
     GONE,
@@ -21,7 +21,7 @@ from purgatory_udf.requestlog.partitions.felt import (
     ready_us,
     taken_over_us,
 )
-from purgatory_udf.requestlog.partitions.returning import InSync, State, returning
+from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipState, returning
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
 
@@ -52,8 +52,8 @@ class _Known:
 
 
 def states(
-    facts: PartitionFacts, changes: Sequence[Change], cluster: Cluster, first_us: int, report: Report
-) -> list[State]:
+    facts: PartitionFacts, changes: Sequence[Change], cluster: KnownCluster, first_us: int, report: Report
+) -> list[LeadershipState]:
     """In time order; the first stands at or before `first_us`, which is before everything else of the partition."""
     min_isr = cluster.min_isr_of(facts.topic)
     given = [one for one in changes if one.source == GIVEN]
@@ -62,7 +62,7 @@ def states(
         return _supposed(facts, min_isr, first_us, report)
     report.count("isr_given" if given else "isr_reported")
     granted = [one for one in changes if one.source == GRANTED]
-    found: list[State] = []
+    found: list[LeadershipState] = []
     history: list[InSync] = []
     before = _Known()
     felt = 0
@@ -75,10 +75,10 @@ def states(
             begin = min([first_us, *(one.at_us - 1 for one in known[1:2])])
             at = ready_us(facts, begin) if leads else begin
             if at > begin:
-                found.append(State(begin, {"change": "not_leader"}))
+                found.append(LeadershipState(begin, {"change": "not_leader"}))
             elif not given and not leads and (members := _served(facts, change.at_us)):
                 # Nobody has reported who led before; followers came here.
-                found.append(State(begin, _leader(_Known(facts.broker, None, members, members), min_isr)))
+                found.append(LeadershipState(begin, _leader(_Known(facts.broker, None, members, members), min_isr)))
                 at = felt_us(facts, change, LOST)
         elif change.deleted:
             at = felt_us(facts, change, GONE)
@@ -90,13 +90,13 @@ def states(
             at = granted_us(facts, change, before.isr, granted)
         at = felt = max(at, felt)
         if change.deleted:
-            found.append(State(at, {"change": "deleted"}))
+            found.append(LeadershipState(at, {"change": "deleted"}))
         elif leads and anew:
-            found.append(State(at, _leader(now, min_isr)))
+            found.append(LeadershipState(at, _leader(now, min_isr)))
         elif leads and now.isr != before.isr:
-            found.append(State(at, {"change": "isr", "isr": list(now.isr or ())}))
+            found.append(LeadershipState(at, {"change": "isr", "isr": list(now.isr or ())}))
         elif not leads and (led or number == 0):
-            found.append(State(at, {"change": "not_leader"}))
+            found.append(LeadershipState(at, {"change": "not_leader"}))
         history.append(InSync(at, now.leader, now.epoch, now.isr or ()))
         before = now
     found.extend(returning(facts, history, cluster.unfenced, METADATA_LAG_US, min_isr))
@@ -119,26 +119,26 @@ def _served(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
     return (facts.broker, *followers) if followers else ()
 
 
-def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[State]:
+def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[LeadershipState]:
     followers = sorted({one.replica for one in facts.positions if one.replica >= 0})
-    found: list[State] = []
+    found: list[LeadershipState] = []
     if followers:
         report.count("isr_supposed")
         members = (facts.broker, *followers)
-        found.append(State(first_us, _leader(_Known(facts.broker, None, members, members), min_isr)))
+        found.append(LeadershipState(first_us, _leader(_Known(facts.broker, None, members, members), min_isr)))
     return sorted([*found, *_shown(facts, report)], key=lambda one: one.at_us)
 
 
-def _shown(facts: PartitionFacts, report: Report) -> list[State]:
+def _shown(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
     """Leadership as the errors in answers tell it, and its return as the first thing that works again."""
     marks = [(one.start_us, "online") for one in facts.appends if one.base >= 0]
     marks += [(one.proven_us, "online") for one in facts.positions]
     marks += [(one.at_us, SHOWS[one.error]) for one in facts.troubles if one.error in SHOWS]
-    found: list[State] = []
+    found: list[LeadershipState] = []
     now = "online"
     for at, change in sorted(marks):
         if change != now:
-            found.append(State(at - 1, {"change": change}))
+            found.append(LeadershipState(at - 1, {"change": change}))
             report.count("status_reported")
             now = change
     return found

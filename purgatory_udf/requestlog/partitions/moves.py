@@ -7,13 +7,15 @@ from typing import Any
 
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.cluster.coordinators import DEFAULT_PARTITIONS, OFFSETS_TOPIC, partition_for
-from purgatory_udf.requestlog.partitions.returning import State
+from purgatory_udf.requestlog.partitions.returning import LeadershipState
 from purgatory_udf.requestlog.partitions.stretch import Stretch
 from purgatory_udf.requestlog.partitions.sweep import STATE, Timed
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
 
 
-def moves(facts: PartitionFacts, context: Context, leadership: Sequence[State], stretch: Stretch) -> Iterator[Timed]:
+def moves(
+    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], stretch: Stretch
+) -> Iterator[Timed]:
     """Of groups that are known by what was stored of them; who led from the beginning has nothing to load."""
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return

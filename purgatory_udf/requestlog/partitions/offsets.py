@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from purgatory_udf.requestlog.cluster.batches import Batch, BatchIndex
+from purgatory_udf.requestlog.cluster.batches import BatchIndex, StoredBatch
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
 from purgatory_udf.requestlog.partitions.hidden import hidden_appends, hidden_from_batches
 from purgatory_udf.requestlog.report import Report
@@ -20,7 +20,7 @@ from purgatory_udf.requestlog.requests.facts import Append, PartitionFacts
 
 def appends_from_batches(
     facts: PartitionFacts,
-    batches: Iterable[Batch],
+    batches: Iterable[StoredBatch],
     span_us: tuple[int, int],
     classic: bool,
     transactions: TransactionFacts,

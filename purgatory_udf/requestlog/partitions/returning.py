@@ -18,7 +18,7 @@ LAG_TIME_US = 30_000_000
 NEVER = 2**62
 
 
-class State(NamedTuple):
+class LeadershipState(NamedTuple):
     at_us: int
     fields: dict[str, Any]
 
@@ -34,7 +34,7 @@ class InSync(NamedTuple):
 
 def returning(
     facts: PartitionFacts, history: Sequence[InSync], unfenced: Iterable[Unfenced], applied_us: int, min_isr: int | None
-) -> Iterator[State]:
+) -> Iterator[LeadershipState]:
     """The in-sync set with those added for which the leader waits, from when it does: until the set grows by them.
 
     `history` is in time order; `applied_us` is how long brokers take to act on the controller's word.
@@ -53,7 +53,7 @@ def returning(
             away_us = at - _last_fetch_us(facts.follower_tries, broker, at)
             if lost and now.at_us < at < until and away_us <= LAG_TIME_US:
                 isr.append(broker)
-                yield State(at, {"change": "isr", "isr": list(isr)})
+                yield LeadershipState(at, {"change": "isr", "isr": list(isr)})
 
 
 def _last_fetch_us(tries: Sequence[Try], replica: int, before_us: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.partitions import standing
 from purgatory_udf.requestlog.partitions.replica import Replica
-from purgatory_udf.requestlog.partitions.returning import State
+from purgatory_udf.requestlog.partitions.returning import LeadershipState
 from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Copied, PartitionFacts, Position, Trim
@@ -69,7 +69,7 @@ class Sweep:
         sweep._stable = state["stable"]
         return sweep
 
-    def run(self, leadership: Sequence[State], appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
+    def run(self, leadership: Sequence[LeadershipState], appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
         """`start_us` is before everything: what the log held until then is said there."""
         self._transactional |= any(one.transaction or one.ends_transaction for one in appends)
         positions, trims = self._facts.positions, self._facts.trims
@@ -88,7 +88,7 @@ class Sweep:
                 break
             at = self._stretch.within(dated)
             match what:
-                case State():
+                case LeadershipState():
                     yield from self._state(at, what.fields)
                 case Append():
                     yield from self._append(at, what)
@@ -104,7 +104,7 @@ class Sweep:
         key = {"broker": self._facts.broker, "topic": self._facts.topic, "partition": self._facts.partition}
         return Timed(at, rank, {"time_us": at, "type": "partition", **key, **fields})
 
-    def _news(self, leadership: Sequence[State]) -> list[State]:
+    def _news(self, leadership: Sequence[LeadershipState]) -> list[LeadershipState]:
         """What lies before the stretch is said at its beginning, in one, if it is not what has been said."""
         past = [one for one in leadership if one.at_us < self._stretch.from_us]
         coming = list(leadership[len(past) :])
@@ -112,7 +112,7 @@ class Sweep:
         for state in past:
             now = standing.after(now, state.fields)
         if past and standing.after(self._standing, standing.said(now)) != self._standing:
-            coming.insert(0, State(self._stretch.from_us, standing.said(now)))
+            coming.insert(0, LeadershipState(self._stretch.from_us, standing.said(now)))
         return coming
 
     def _begin(self, appends: Sequence[Append], start_us: int) -> Iterator[Timed]:

@@ -12,7 +12,7 @@ from purgatory_udf.requestlog.partitions.leadership import states
 from purgatory_udf.requestlog.partitions.moves import moves
 from purgatory_udf.requestlog.partitions.offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.requestlog.partitions.placing import place_appends, place_by_sight, place_positions
-from purgatory_udf.requestlog.partitions.returning import State
+from purgatory_udf.requestlog.partitions.returning import LeadershipState
 from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch
 from purgatory_udf.requestlog.partitions.sweep import Sweep, Timed
 from purgatory_udf.requestlog.report import Report
@@ -31,7 +31,7 @@ class ProducedAt(NamedTuple):
 
 
 @dataclass(slots=True)
-class Timeline:
+class PartitionTimeline:
     events: list[Timed] = field(default_factory=list)
     produced: list[ProducedAt] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
@@ -44,12 +44,12 @@ def build_timeline(
     report: Report,
     stretch: Stretch = ALL,
     before: dict[str, Any] | None = None,
-) -> Timeline:
+) -> PartitionTimeline:
     """The events of the stretch. `before` is the `sweep` of the timeline of the stretch before."""
     key = (facts.topic, facts.partition)
     sweep = Sweep.resumed(facts, report, stretch, before) if before else Sweep(facts, report, stretch)
     if facts.only_copied:
-        return Timeline(sweep=sweep.snapshot())
+        return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
     led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
     leadership = served_as_follower(facts, led)
@@ -60,10 +60,12 @@ def build_timeline(
     place_by_sight(facts.positions, facts.sights)
     start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
     events = [*sweep.run(leadership, appends, start_us), *moves(facts, context, leadership, stretch)]
-    return Timeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
+    return PartitionTimeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
-def _appends(facts: PartitionFacts, context: Context, leadership: Sequence[State], report: Report) -> list[Append]:
+def _appends(
+    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], report: Report
+) -> list[Append]:
     """At a broker that never leads, what it has copied, if consumers read there; else none: requests are turned away,
     whatever its log holds."""
     leads = any(state.fields["change"] == "leader" for state in leadership)

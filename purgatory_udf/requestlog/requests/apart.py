@@ -12,7 +12,7 @@ from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Fact, Key
 from purgatory_udf.requestlog.requests.fetches import SessionReader
-from purgatory_udf.requestlog.requests.operation import Operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation
 from purgatory_udf.requestlog.requests.take_apart import take_apart
 
 
@@ -20,7 +20,7 @@ class Parts(NamedTuple):
     """What one request came to."""
 
     broker: int
-    operations: list[Operation]
+    operations: list[LoggedOperation]
     facts: list[tuple[Key, Fact]]
     bad: BadLine | None = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from purgatory_udf.requestlog.lines.bodies import FetchAnswer, FetchedPartition
+from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.requests.facts import Copied
 
@@ -40,7 +40,7 @@ class Copies:
         self._learnt = list(learnt)
 
     def fetch(
-        self, request: Request, partitions: Iterable[FetchedPartition], answered: FetchAnswer
+        self, request: Request, partitions: Iterable[AskedPartition], answered: FetchAnswer
     ) -> Iterator[tuple[tuple[str, int], Copied]]:
         ends = {(one.topic, one.partition): one.offset for one in partitions}
         at = self._at_us + round((request.arrival_us - self._at_us) * COPIED_AT)

@@ -87,7 +87,7 @@ class Try:
 
 
 @dataclass(slots=True)
-class Delivery:
+class Delivered:
     """A follower's fetch was answered with `bytes` of records."""
 
     at_us: int
@@ -121,7 +121,7 @@ class Copied:
     high_watermark: int
 
 
-Fact = Append | Position | Sight | Try | Delivery | Trouble | Trim | Copied
+Fact = Append | Position | Sight | Try | Delivered | Trouble | Trim | Copied
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class PartitionFacts:
     follower_tries: list[Try] = field(default_factory=list)
     consumer_tries: list[Try] = field(default_factory=list)
     sights: list[Sight] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
+    deliveries: list[Delivered] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     trims: list[Trim] = field(default_factory=list)
     copies: list[Copied] = field(default_factory=list)
@@ -164,7 +164,7 @@ class PartitionFacts:
                 (self.follower_tries if fact.replica >= 0 else self.consumer_tries).append(fact)
             case Sight():
                 self.sights.append(fact)
-            case Delivery():
+            case Delivered():
                 self.deliveries.append(fact)
             case Trouble():
                 self.troubles.append(fact)

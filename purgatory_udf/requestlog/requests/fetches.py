@@ -8,13 +8,13 @@ from typing import Any
 
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.lines import error_codes as errors
-from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, FetchedPartition, fetch_answer_of, fetch_of
+from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer, FetchBody, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.copies import Copies
-from purgatory_udf.requestlog.requests.facts import Copied, Delivery, Fact, Key, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.requests.facts import Copied, Delivered, Fact, Key, Position, Sight, Trouble, Try
 from purgatory_udf.requestlog.requests.handling import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US, read_and_wake
-from purgatory_udf.requestlog.requests.operation import Operation, operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_fetch
 from purgatory_udf.requestlog.requests.sessions import FetchInForce, Session
 
@@ -41,7 +41,7 @@ class SessionReader:
         self._copies = Copies()
         self._copied: list[tuple[int, CopiedFact]] = []
 
-    def read(self, request: Request) -> tuple[Operation | None, list[tuple[Key, Fact]]]:
+    def read(self, request: Request) -> tuple[LoggedOperation | None, list[tuple[Key, Fact]]]:
         asked, answered = request.fetch or (fetch_of(request.body), fetch_answer_of(request.answer))
         in_force = self._session.fetch(asked, answered)
         if not in_force.complete and not in_force.partitions and not answered.error:
@@ -107,14 +107,14 @@ class SessionReader:
     def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionReader:
         """From a `snapshot`."""
         reader = cls(context, report)
-        listed = (FetchedPartition(*one) for one in state["partitions"])
+        listed = (AskedPartition(*one) for one in state["partitions"])
         reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
         reader._tries = {(topic, partition): Try(*one) for topic, partition, *one in state["tries"]}
         reader._read_us = state["read_us"]
         reader._copies = Copies.resumed(state["copies"])
         return reader
 
-    def _key(self, one: FetchedPartition) -> Key:
+    def _key(self, one: AskedPartition) -> Key:
         return self._context.name(one.topic), one.partition
 
     def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
@@ -126,7 +126,7 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(one.deleted and one.at_us < request.start_us for one in changes)
 
-    def _fetched(self, one: FetchedPartition) -> dict[str, object]:
+    def _fetched(self, one: AskedPartition) -> dict[str, object]:
         return {
             "topic": self._context.name(one.topic),
             "partition": one.partition,
@@ -135,7 +135,7 @@ class SessionReader:
             "current_leader_epoch": max(-1, one.leader_epoch),
         }
 
-    def _tries_of(self, request: Request, asked: Fetch, read: list[FetchedPartition]) -> Iterator[tuple[Key, Fact]]:
+    def _tries_of(self, request: Request, asked: FetchBody, read: list[AskedPartition]) -> Iterator[tuple[Key, Fact]]:
         # Whoever had to wait for the first byte had found none.
         in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and asked.isolation != READ_COMMITTED
         for one in read:
@@ -156,8 +156,8 @@ class SessionReader:
     def _positions(
         self,
         request: Request,
-        asked: Fetch,
-        read: list[FetchedPartition],
+        asked: FetchBody,
+        read: list[AskedPartition],
         in_force: FetchInForce,
         troubled: dict[Key, int],
     ) -> Iterator[tuple[Key, Fact]]:
@@ -185,7 +185,7 @@ class SessionReader:
                 at = request.arrival_us
                 yield self._key(one), Position(at, at, at, at, -1, one.offset)
 
-    def _sights(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+    def _sights(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
         """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""
         if request.remote_us:
             since, until = request.answered_us - READ_BEFORE_US, request.answered_us + RELEASES_TAKE_US
@@ -196,8 +196,8 @@ class SessionReader:
             if one.high_watermark >= 0 and not one.error:
                 yield (self._context.name(one.topic), one.partition), Sight(since, until, one.high_watermark)
 
-    def _deliveries(self, request: Request, asked: Fetch, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+    def _deliveries(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
         if asked.replica_id >= 0:
             for one in answered.partitions:
                 if one.bytes:
-                    yield (self._context.name(one.topic), one.partition), Delivery(request.answered_us, one.bytes)
+                    yield (self._context.name(one.topic), one.partition), Delivered(request.answered_us, one.bytes)

@@ -14,7 +14,7 @@ from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.lines.bodies import topic_of
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.requests.operation import Operation, operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_group
 
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
@@ -26,7 +26,7 @@ MODERN = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHAR
 
 def group_operations(
     request: Request, name: Callable[[str], str], report: Report, classic: bool
-) -> Iterator[Operation]:
+) -> Iterator[LoggedOperation]:
     """One event a request, but for LEAVE_GROUP (3+), which may name several members. `classic`: its coordinator works
     in the thread that handles the request."""
     body, answer = request.body, request.answer or {}

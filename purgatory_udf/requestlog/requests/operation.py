@@ -35,7 +35,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Operation:
+class LoggedOperation:
     """`sub` tells apart the events of one line. A produce's partitions get their offsets when all appends are known."""
 
     broker: int
@@ -45,8 +45,8 @@ class Operation:
     sub: int = 0
 
 
-def operation(request: Request, event: Event, recorded: Recorded, sub: int = 0) -> Operation:
+def operation(request: Request, event: Event, recorded: Recorded, sub: int = 0) -> LoggedOperation:
     event["broker"] = request.broker
     if request.client_id is not None:
         event["client_id"] = request.client_id
-    return Operation(request.broker, request.place, event, recorded, sub)
+    return LoggedOperation(request.broker, request.place, event, recorded, sub)

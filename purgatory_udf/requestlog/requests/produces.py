@@ -9,13 +9,13 @@ from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trouble
 from purgatory_udf.requestlog.requests.handling import JOINED_TO_APPENDED_US, append_and_check
-from purgatory_udf.requestlog.requests.operation import AT_ONCE, Operation, operation
+from purgatory_udf.requestlog.requests.operation import AT_ONCE, LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_produce
 
 ALL = -1
 
 
-def read_produce(request: Request, context: Context, report: Report) -> tuple[Operation, list[tuple[Key, Fact]]]:
+def read_produce(request: Request, context: Context, report: Report) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
     produced = produce_of(request.body, request.answer)
     at, check = append_and_check(request.start_us, request.local_us, produced.acks)
     report.count("acks_zero_errors", int(not produced.answered))

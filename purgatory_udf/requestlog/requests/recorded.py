@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from purgatory_udf.requestlog.lines import error_codes as errors
-from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, Produce
+from purgatory_udf.requestlog.lines.bodies import FetchAnswer, FetchBody, ProduceBody
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.requests.operation import AT_ONCE, COMPLETED, EXPIRED, Recorded
 
@@ -13,7 +13,7 @@ from purgatory_udf.requestlog.requests.operation import AT_ONCE, COMPLETED, EXPI
 TIMER_EARLY_US = 1_000
 
 
-def recorded_fetch(request: Request, asked: Fetch, answered: FetchAnswer) -> Recorded:
+def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) -> Recorded:
     """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
     recording that is the broker's own count of expirations, within one or two."""
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
@@ -25,7 +25,7 @@ def recorded_fetch(request: Request, asked: Fetch, answered: FetchAnswer) -> Rec
     return found
 
 
-def recorded_produce(request: Request, produced: Produce) -> Recorded:
+def recorded_produce(request: Request, produced: ProduceBody) -> Recorded:
     found = _recorded(request, f"produce acks={produced.acks}", [one.error for one in produced.partitions])
     return _timing_out(found)
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from purgatory_udf.requestlog.lines.bodies import Fetch, FetchAnswer, FetchedPartition, Key
+from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer, FetchBody, Key
 
 NEW, NONE = 0, -1
 
 
-def session_key(asked: Fetch, answered: FetchAnswer, connection: str) -> str:
+def session_key(asked: FetchBody, answered: FetchAnswer, connection: str) -> str:
     """What the fetches of one session have in common, its first included; those without one go by their connection."""
     if asked.session_epoch == NEW and answered.session_id:
         return str(answered.session_id)
@@ -31,7 +31,7 @@ class FetchInForce:
     """One fetch with all its partitions; `listed` are those that its line named itself. `complete` is false while
     partitions of a session that began before the log may be missing."""
 
-    partitions: list[FetchedPartition]
+    partitions: list[AskedPartition]
     listed: set[Key]
     complete: bool = True
 
@@ -40,10 +40,10 @@ class FetchInForce:
 class Session:
     """Feed it the fetches of one session key in the order in which they were handled."""
 
-    partitions: dict[Key, FetchedPartition] = field(default_factory=dict)
+    partitions: dict[Key, AskedPartition] = field(default_factory=dict)
     complete: bool = False
 
-    def fetch(self, asked: Fetch, answered: FetchAnswer) -> FetchInForce:
+    def fetch(self, asked: FetchBody, answered: FetchAnswer) -> FetchInForce:
         listed = {(one.topic, one.partition) for one in asked.partitions}
         if asked.session_epoch in (NEW, NONE):
             # A partition listed twice counts once, as in the broker's map.

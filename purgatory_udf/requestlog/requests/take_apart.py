@@ -18,7 +18,7 @@ from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trim
 from purgatory_udf.requestlog.requests.groups import GROUP_APIS, MODERN, group_operations
 from purgatory_udf.requestlog.requests.handling import append_and_check
-from purgatory_udf.requestlog.requests.operation import Operation, operation
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.produces import read_produce
 from purgatory_udf.requestlog.requests.recorded import recorded_delete_records
 
@@ -27,11 +27,13 @@ MARKERS = "WRITE_TXN_MARKERS"
 USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *GROUP_APIS, *COORDINATOR_APIS})
 
 
-def take_apart(request: Request, context: Context, report: Report) -> tuple[list[Operation], list[tuple[Key, Fact]]]:
+def take_apart(
+    request: Request, context: Context, report: Report
+) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
     if is_controllers(request):
         report.count("controller")
         return [], []
-    operations: list[Operation] = []
+    operations: list[LoggedOperation] = []
     facts: list[tuple[Key, Fact]] = []
     if request.api == "PRODUCE":
         produce, facts = read_produce(request, context, report)
@@ -54,7 +56,7 @@ def take_apart(request: Request, context: Context, report: Report) -> tuple[list
     return operations, facts
 
 
-def _delete_records(request: Request, context: Context) -> tuple[Operation, list[tuple[Key, Fact]]]:
+def _delete_records(request: Request, context: Context) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
     partitions: list[dict[str, object]] = []
     facts: list[tuple[Key, Fact]] = []
     for topic in request.body.get("topics") or []:

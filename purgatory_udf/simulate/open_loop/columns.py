@@ -14,7 +14,7 @@ CLIENTS = 100
 Columns = dict[str, pa.Array]
 
 
-class Names:
+class PartitionNames:
     """Topics and partition numbers by the workload's own count of partitions."""
 
     def __init__(self, workload: Workload) -> None:

@@ -18,7 +18,7 @@ SPARE_US = 1_000 * MS
 
 
 @dataclass(frozen=True)
-class Plan:
+class CrewPlan:
     seed: int
     groups: int
     # On average; a group has at least two.
@@ -56,7 +56,7 @@ class Crew:
     `pair` is the row's place among the groups asked for, `first` the row with which each of them begins.
     """
 
-    plan: Plan
+    plan: CrewPlan
     group: Numbers
     number: Numbers
     size: Numbers
@@ -65,7 +65,7 @@ class Crew:
     first: Numbers
 
     @classmethod
-    def of(cls, plan: Plan, group: Numbers, number: Numbers) -> Crew:
+    def of(cls, plan: CrewPlan, group: Numbers, number: Numbers) -> Crew:
         size = plan.sizes(group)
         pair = np.repeat(np.arange(len(group)), size)
         first = np.cumsum(size) - size

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.simulate.open_loop.acts import Act, Acts
-from purgatory_udf.simulate.open_loop.columns import Columns, Names, broker_of, one_partition_where
+from purgatory_udf.simulate.open_loop.columns import Columns, PartitionNames, broker_of, one_partition_where
 from purgatory_udf.simulate.open_loop.groups import acts_between
 from purgatory_udf.simulate.open_loop.streams import Flags, Numbers
 from purgatory_udf.simulate.open_loop.workload import Workload
@@ -21,7 +21,7 @@ REBALANCE_TIMEOUT_SESSIONS = 6
 RECORDS_PER_COMMIT = 100
 
 
-def group_rows(workload: Workload, begin_us: int, end_us: int, names: Names) -> Columns:
+def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionNames) -> Columns:
     acts = acts_between(workload.plan, begin_us, end_us)
     asks, joins = acts.act == Act.ASK, acts.act == Act.JOIN
     joining = asks | joins
@@ -74,7 +74,7 @@ def _protocols(chosen: Flags) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), names, mask=pa.array(~chosen))
 
 
-def _committed(workload: Workload, acts: Acts, names: Names) -> pa.Array:
+def _committed(workload: Workload, acts: Acts, names: PartitionNames) -> pa.Array:
     """Each member has one partition, and gets on at a steady pace."""
     commits = acts.act == Act.COMMIT
     partition = (acts.group[commits] * workload.members + acts.place[commits]) % workload.partitions

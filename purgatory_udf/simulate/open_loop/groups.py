@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory_udf.simulate.open_loop.acts import Act, Acts, together
-from purgatory_udf.simulate.open_loop.crew import INITIAL_ROUND_US, MS, SPARE_US, Crew, Plan
+from purgatory_udf.simulate.open_loop.crew import INITIAL_ROUND_US, MS, SPARE_US, Crew, CrewPlan
 from purgatory_udf.simulate.open_loop.streams import Numbers, Purpose, draw
 
 GRIDS = (Act.HEARTBEAT, Act.COMMIT)
@@ -40,7 +40,7 @@ SYNCED_US = 50 * MS
 PAIRS_AT_ONCE = 20_000
 
 
-def count_before(plan: Plan, end_us: int) -> int:
+def count_before(plan: CrewPlan, end_us: int) -> int:
     """How many requests all groups make before that time, without making them."""
     return sum(
         int(np.count_nonzero(steps.t < end_us))
@@ -49,7 +49,7 @@ def count_before(plan: Plan, end_us: int) -> int:
     )
 
 
-def acts_between(plan: Plan, begin_us: int, end_us: int) -> Acts:
+def acts_between(plan: CrewPlan, begin_us: int, end_us: int) -> Acts:
     """All that the members do from `begin_us` on, before `end_us`, in the order of `Act`."""
     parts = []
     for steps, spells in _lives(plan, begin_us, end_us):
@@ -70,7 +70,7 @@ class Spells:
     until: Numbers
 
 
-def _lives(plan: Plan, begin_us: int, end_us: int) -> Iterator[tuple[Acts, Spells]]:
+def _lives(plan: CrewPlan, begin_us: int, end_us: int) -> Iterator[tuple[Acts, Spells]]:
     """What may happen in that time (and what else happens in the same periods)."""
     group = np.arange(plan.groups)
     group = group[plan.begins(group) < end_us]

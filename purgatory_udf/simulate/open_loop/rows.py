@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.simulate.open_loop.administration import Creations, Deletes, creations, deletes, due
-from purgatory_udf.simulate.open_loop.columns import Columns, Names, broker_of, filled, partitions_of, same
+from purgatory_udf.simulate.open_loop.columns import Columns, PartitionNames, broker_of, filled, partitions_of, same
 from purgatory_udf.simulate.open_loop.group_rows import group_rows
 from purgatory_udf.simulate.open_loop.requests import Fetches, Marks, Move, Produces, fetches, marks, move, produces
 from purgatory_udf.simulate.open_loop.streams import Numbers
@@ -24,7 +24,7 @@ def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
     """The events of a slice in their order, from nothing but the workload and the slice's number."""
     now = produces(workload, number)
     rising = marks(workload, number, now)
-    names = Names(workload)
+    names = PartitionNames(workload)
     parts = [
         _produce_rows(workload, now, names),
         _mark_rows(rising, names),
@@ -41,7 +41,7 @@ def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
     return _named(rows, number * SEQ_STRIDE, run_id)
 
 
-def _produce_rows(workload: Workload, now: Produces, names: Names) -> Columns:
+def _produce_rows(workload: Workload, now: Produces, names: PartitionNames) -> Columns:
     size = len(now.t)
     batches = {
         **names.place(now.partition),
@@ -61,11 +61,11 @@ def _produce_rows(workload: Workload, now: Produces, names: Names) -> Columns:
     }
 
 
-def _mark_rows(rising: Marks, names: Names) -> Columns:
+def _mark_rows(rising: Marks, names: PartitionNames) -> Columns:
     return _change_rows(rising.t, rising.partition, rising.offset, "high_watermark", names)
 
 
-def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, names: Names) -> Columns:
+def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, names: PartitionNames) -> Columns:
     size = len(t)
     return {
         "type": same("partition", size, pa.string()),
@@ -77,7 +77,7 @@ def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, n
     }
 
 
-def _fetch_rows(workload: Workload, asked: Fetches, names: Names) -> Columns:
+def _fetch_rows(workload: Workload, asked: Fetches, names: PartitionNames) -> Columns:
     size, each = len(asked.t), workload.keys
     keys = {
         **names.place(asked.partitions.ravel()),
@@ -103,7 +103,7 @@ def _fetch_rows(workload: Workload, asked: Fetches, names: Names) -> Columns:
     }
 
 
-def _move_rows(number: int, moved: Move, names: Names) -> Columns:
+def _move_rows(number: int, moved: Move, names: PartitionNames) -> Columns:
     partition = np.full(2, moved.partition)
     return {
         "type": same("partition", 2, pa.string()),
@@ -115,7 +115,7 @@ def _move_rows(number: int, moved: Move, names: Names) -> Columns:
     }
 
 
-def _administration_rows(workload: Workload, number: int, names: Names) -> list[Columns]:
+def _administration_rows(workload: Workload, number: int, names: PartitionNames) -> list[Columns]:
     deleting, creating = deletes(workload, number), creations(workload, number)
     rows = [_delete_rows(workload, deleting, names), _create_rows(workload, creating)]
     for since in {max(0, number - 1), number}:
@@ -126,7 +126,7 @@ def _administration_rows(workload: Workload, number: int, names: Names) -> list[
     return rows
 
 
-def _delete_rows(workload: Workload, asked: Deletes, names: Names) -> Columns:
+def _delete_rows(workload: Workload, asked: Deletes, names: PartitionNames) -> Columns:
     size = len(asked.t)
     return {
         "type": same("delete_records", size, pa.string()),
@@ -172,7 +172,7 @@ def _new_topics(number: Numbers) -> pa.Array:
     return pc.binary_join_element_wise("new-", pa.array(number).cast(pa.string()), "")
 
 
-def _first_rows(workload: Workload, names: Names) -> Columns:
+def _first_rows(workload: Workload, names: PartitionNames) -> Columns:
     """All logs are empty when the trace begins."""
     everyone = np.arange(workload.partitions)
     zero = np.zeros(workload.partitions, dtype=np.int64)

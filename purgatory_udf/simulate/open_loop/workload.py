@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.simulate.open_loop.crew import MS, Plan
+from purgatory_udf.simulate.open_loop.crew import MS, CrewPlan
 from purgatory_udf.simulate.open_loop.groups import count_before
 
 # The 75th and the 99.9th percentile of the normal distribution.
@@ -127,9 +127,9 @@ class Workload:
     # How many requests there are. What depends on the length comes first; produces and fetches have what is left.
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> CrewPlan:
         per_member = 1000 / self.heartbeat_ms + 1000 / self.commit_ms
-        return Plan(
+        return CrewPlan(
             seed=self.seed,
             groups=round(self.group_share * self.rate / (per_member * self.members)),
             members=self.members,

@@ -1,0 +1,51 @@
+"""Names that one meets everywhere: a public class has a name of its own, and modules import each other in no circle."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from tests.docs import pages
+
+FILES = sorted(file for folder in ("purgatory_udf", "jobs") for file in (pages.ROOT / folder).rglob("*.py"))
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(pages.ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_module(file): file for file in FILES}
+
+
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _imports(file: Path) -> set[str]:
+    """Modules of ours, imported anywhere in the file."""
+    found = set()
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                found.add(module if module in MODULES else node.module)
+    return found & MODULES.keys()
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for file in FILES:
+        for node in _tree(file).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(_module(file))
+    assert len(places) > 300
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    order = list(TopologicalSorter({module: _imports(file) for module, file in MODULES.items()}).static_order())
+    assert sorted(order) == sorted(MODULES)
