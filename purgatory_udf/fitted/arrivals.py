@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from purgatory_udf.fitted.model import FittedAppends, FittedProducer, WorkBySize
 from purgatory_udf.fitted.producer import BATCH_OVERHEAD, SENDING_MS
 from purgatory_udf.fitted.window import RecordingWindow
+from purgatory_udf.simulate.fitted import FittedAppends, FittedProducer, WorkBySize
 
 # Kafka's default from 4.0 on, where a recording has too few requests to tell.
 LINGER_MS = 5

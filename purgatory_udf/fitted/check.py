@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from purgatory_udf.fitted.diary import PRODUCE
 from purgatory_udf.fitted.figures import NAMES, Figures
-from purgatory_udf.fitted.model import Fitted
 from purgatory_udf.printing import Cell, Table
+from purgatory_udf.simulate.fitted import Fitted
 
 # What is as near as two recordings of the same cluster are: shares by their difference, rates by a share, times by a
 # share or these milliseconds.

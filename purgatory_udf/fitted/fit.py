@@ -10,10 +10,10 @@ import pandas as pd
 
 from purgatory_udf.fitted.arrivals import LINGER_MS, fitted_appends, fitted_producer, linger_of, records
 from purgatory_udf.fitted.figures import recorded_figures
-from purgatory_udf.fitted.model import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 from purgatory_udf.fitted.recording import Recording
 from purgatory_udf.fitted.steps import TimedSteps, by_size, quantiles, steps
 from purgatory_udf.fitted.window import RecordingWindow, steady
+from purgatory_udf.simulate.fitted import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 from purgatory_udf.simulate.scenario import Brokers, Consumers, Producers, Scenario, Topic
 
 BATCH_BYTES = 16_384

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.model import Fitted, FittedReader, WorkBySize
 from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan, PartitionPlan, ProducerPlan, ReaderPlan
+from purgatory_udf.simulate.fitted import Fitted, FittedReader, WorkBySize
 from purgatory_udf.simulate.scenario import Producers, Scenario
 
 WARM_UP_MS = 3000.0

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from purgatory_udf.fitted.model import WorkBySize
 from purgatory_udf.fitted.recording import Recording
 from purgatory_udf.fitted.sharing import Sharing, sharing
 from purgatory_udf.fitted.window import RecordingWindow
+from purgatory_udf.simulate.fitted import WorkBySize
 
 # How finely a distribution is kept, and how many samples make one of their own.
 QUANTILES, SAMPLES = 101, 40

@@ -14,7 +14,7 @@ from purgatory_udf.metrics.rebalances import rebalances
 from purgatory_udf.metrics.waits import waits
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.run_tables import RunTables, as_table
-from purgatory_udf.tables import METRICS
+from purgatory_udf.tables.metrics import METRICS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

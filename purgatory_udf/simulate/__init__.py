@@ -3,7 +3,7 @@
 The brokers are the reference's own (`purgatory_udf/reference`), so what they did is the truth about the trace that they
 leave. Everything around them is a SimPy process. Read it in this order:
 
-- what is asked for: `scenario`, `load`; chance: `chance`
+- what is asked for: `scenario`, `load`, `fitted` (of a scenario that was fitted to a recording); chance: `chance`
 - the world: `engine` (the reference, made to answer), `world` (one clock, one trace), `messages`, `network`
 - brokers: `server`, and what it knows of: `fetch_session`, `quota`, `replication_quota`, `groups`; who leads what and
   who is in sync: `partitions`, `controller`; who copies: `follower`

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from purgatory_udf.fitted.model import Fitted
+from purgatory_udf.simulate.fitted import Fitted
 
 Count = Annotated[int, Field(ge=1, le=10_000)]
 Size = Annotated[int, Field(ge=1, le=2**31 - 1)]

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf import audit
-from purgatory_udf.tables import METRICS, TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
+from purgatory_udf.tables import TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
+from purgatory_udf.tables.metrics import METRICS
 from tests.docs import pages
 
 PAGE = pages.text("docs/tables.md")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.fitted.model import (
+from purgatory_udf.simulate.fitted import (
     Fitted,
     FittedFigures,
     FittedHost,
