@@ -121,12 +121,12 @@ def outcome_tables(
         "fetcher": _taken(_FETCHERS, ops["mode"] == Reader.FOLLOWER, fetches),
         "after_end": pa.array(ops["deadline"] > end_ms),
     }
-    expired = pa.array(ops["expired"] > 0)
+    completed = int(np.searchsorted(ops["expired"], 1))
 
-    def rows(schema: pa.Schema, which: pa.Array) -> pa.Table:
-        return pa.table([columns[name] for name in schema.names], schema=schema).filter(which)
+    def rows(schema: pa.Schema, begin: int, end: int) -> pa.Table:
+        return pa.table([columns[name][begin:end] for name in schema.names], schema=schema)
 
-    return rows(COMPLETIONS, pc.invert(expired)), rows(EXPIRATIONS, expired)
+    return rows(COMPLETIONS, 0, completed), rows(EXPIRATIONS, completed, len(ops))
 
 
 def watch_table(found: Found, run_id: str, names: Names | None = None) -> pa.Table:

@@ -10,14 +10,17 @@ import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
+from purgatory_udf.loop.entering import BASES, MORE, TOTALS, enter
+from purgatory_udf.loop.leaving import COMPLETED, EXPIRED, OPEN, SHARE, count, leave
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
-from purgatory_udf.loop.tables import world_of
-from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Acks, Code, parts_of
+from purgatory_udf.loop.tables import named, world_of
+from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, parts_of
 from purgatory_udf.loop.world import (
+    ASKED,
     BATCH,
-    ENDED,
+    EVENT,
     HEAPS,
     KEY,
     MEMBER,
@@ -41,7 +44,7 @@ from purgatory_udf.loop.world import (
 class Found:
     """What a call found: operations that ended, each with its parts, and gauges where they changed."""
 
-    operations: Records
+    operations: Records  # those that completed, then those that expired
     parts: Records  # of each operation together, in the operations' order; `first` and `count` say where
     request_ids: pa.Array  # by `text` of the operations
     client_ids: pa.Array
@@ -90,9 +93,8 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
     The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
     millisecond may follow): what is due by then expires.
     """
-    mapping = _number(state, call.names)
-    _meet(state, call, limits)
-    tables, world = _world(state, call, mapping)
+    entered = _entered(state, call, limits)
+    tables, world = _world(state, call, entered)
     link(world)
     run(world, len(call), horizon_ms)
     return _close(state, call, tables, world[0], limits)
@@ -124,25 +126,48 @@ def _unknown(names: list[str]) -> Records:
     return keys
 
 
-def _meet(state: State, call: Call, limits: Limits) -> None:
+@dataclass
+class _Entered:
+    """A call's records by the state's numbers, and what they need room for."""
+
+    events: Records
+    asked: Records
+    more: Records
+    totals: Any
+
+
+def _entered(state: State, call: Call, limits: Limits) -> _Entered:
+    places = _number(state, call.names)
+    entered = _Entered(
+        named(np.empty(len(call.events), EVENT)),
+        named(np.empty(len(call.asked), ASKED)),
+        named(np.zeros(len(state.keys), MORE)),
+        named(np.zeros(1, TOTALS)),
+    )
+    bases = named(np.array([(len(state.request_ids), len(state.errors), len(state.in_sync))], BASES))
+    missing = np.empty(len(call.events), np.int64)
+    enter(
+        named(call.events), named(call.asked), places, bases, named(state.purgatories), entered.events, entered.asked,
+        entered.more, missing, entered.totals,
+    )  # fmt: skip
+    _meet(state, entered.events[missing[: entered.totals[0].purgatories]], limits)
+    return entered
+
+
+def _meet(state: State, requests: Records, limits: Limits) -> None:
     """Purgatories that are needed for the first time. Their reapers have been waking since the trace began."""
-    requests = call.events[call.events["code"] <= Code.CREATE_TOPICS]
-    pairs = requests["broker"].astype(np.int64) * 16 + requests["code"]
-    known = {(int(one["broker"]), int(one["code"])) for one in state.purgatories}
-    new = [(int(pair) >> 4, int(pair) & 15) for pair in np.unique(pairs)]
-    new = [pair for pair in new if pair not in known]
-    if not new:
+    if not len(requests):
         return
     began_ms = limits.began_ms // STEP_MS * STEP_MS
-    added = np.zeros(len(new), PURGATORY)
-    for place, (broker, code) in enumerate(new):
-        added[place]["broker"], added[place]["code"] = broker, code
-        added[place]["interval"] = limits.intervals[Code(code)]
+    added = np.zeros(len(requests), PURGATORY)
+    for place, request in enumerate(requests):
+        added[place]["broker"], added[place]["code"] = request["broker"], request["code"]
+        added[place]["interval"] = limits.intervals[Code(int(request["code"]))]
     added["wheel_ms"] = added["last_wake_ms"] = began_ms
     added["next_step_ms"] = began_ms + STEP_MS
     added["next_bucket_ms"] = FOREVER
     state.purgatories = np.concatenate([state.purgatories, added])
-    state.queued = np.concatenate([state.queued, np.zeros(len(new) * WHEELS, QUEUED)])
+    state.queued = np.concatenate([state.queued, np.zeros(len(added) * WHEELS, QUEUED)])
     state.now_ms = max(state.now_ms, began_ms)
 
 
@@ -157,42 +182,21 @@ def _roomy(counts: Records, more: Records, held: Records, begins: Records) -> tu
     return rows, begin
 
 
-def _world(state: State, call: Call, mapping: Records) -> tuple[dict[str, Records], Records]:
-    events, asked = call.events, call.asked.copy()
-    if len(asked):
-        asked["key"] = mapping[asked["key"]]
-    asked["who"][asked["more"] >= 0] += len(state.in_sync)
-    asked["text"][asked["text"] >= 0] += len(state.errors)
-    events = events.copy()
-    events["text"] += len(state.request_ids)
-    keys, count = state.keys, len(state.keys)
-
-    code, parents = events["code"], np.repeat(np.arange(len(events)), events["count"])
-    rows = _rows_of(events)
-    parent_code = code[parents]
-    appends = (parent_code == Code.LOG_END) | (
-        (parent_code == Code.PRODUCE) & (asked["error"][rows] == 0) & (events["mode"][parents] < Acks.INVALID)
-    )
-    key = asked["key"][rows]
-    more = np.bincount(key[appends], minlength=count)
-    batches, keys["batch_begin"] = _roomy(keys["batch_count"], more, state.batches, keys["batch_begin"])
-    more = np.bincount(key[parent_code == Code.SEGMENT_ROLL], minlength=count)
-    rolls, keys["roll_begin"] = _roomy(keys["roll_count"], more, state.rolls, keys["roll_begin"])
-
-    requests = code <= Code.CREATE_TOPICS
-    operations = np.empty(len(state.operations) + int(requests.sum()), OPERATION)
-    parts = np.empty(len(state.parts) + int(events["count"][requests].sum()), PART)
+def _world(state: State, call: Call, entered: _Entered) -> tuple[dict[str, Records], Records]:
+    keys, totals = state.keys, entered.totals[0]
+    more = entered.more
+    batches, keys["batch_begin"] = _roomy(keys["batch_count"], more["batches"], state.batches, keys["batch_begin"])
+    rolls, keys["roll_begin"] = _roomy(keys["roll_count"], more["rolls"], state.rolls, keys["roll_begin"])
+    operations = np.empty(len(state.operations) + totals.operations, OPERATION)
+    parts = np.empty(len(state.parts) + totals.parts, PART)
     operations[: len(state.operations)], parts[: len(state.parts)] = state.operations, state.parts
-    telling = (events["mode"][parents] == 0) & (parent_code == Code.FETCH) | np.isin(
-        parent_code, (Code.REPLICA_END, Code.LED, Code.CREATE_TOPICS)
-    )
-    nodes = np.empty(len(state.nodes) + len(state.parts) + int(telling.sum()), NODE)
+    nodes = np.empty(len(state.nodes) + len(state.parts) + totals.nodes, NODE)
     nodes[: len(state.nodes)] = state.nodes
-    roots, wheels = np.empty(count * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
+    roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
     roots["part"], wheels["first"] = NONE, NONE
     tables = {
-        "events": events,
-        "asked": asked,
+        "events": entered.events,
+        "asked": entered.asked,
         "keys": keys,
         "batches": batches,
         "rolls": rolls,
@@ -218,26 +222,17 @@ def _world(state: State, call: Call, mapping: Records) -> tuple[dict[str, Record
     )
 
 
-def _rows_of(events: Records) -> Records:
-    """Places of what the events ask, event after event."""
-    count = events["count"].astype(np.int64)
-    inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return np.repeat(events["first"].astype(np.int64), count) + inside
-
-
 def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Found:
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
-    ended = operations["state"] == ENDED
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
-    mine, those = _apart(operations, parts, ended)
+    ended, of_ended, kept, of_kept = _apart(operations, parts)
     found = Found(
-        mine, those, request_ids, client_ids, errors, state.names,
+        ended, of_ended, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip
 
-    kept, of_kept = _apart(operations, parts, ~ended)
     state.request_ids, state.client_ids = (
         request_ids.take(pa.array(kept["text"])),
         client_ids.take(pa.array(kept["text"])),
@@ -255,13 +250,16 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     return found
 
 
-def _apart(operations: Records, parts: Records, which: Records) -> tuple[Records, Records]:
-    """Some operations with their parts, numbered anew."""
-    mine = operations[which]
-    those = parts[_rows_of(mine)]
-    mine["first"] = np.cumsum(mine["count"]) - mine["count"]
-    those["operation"] = np.repeat(np.arange(len(mine)), mine["count"])
-    return mine, those
+def _apart(operations: Records, parts: Records) -> tuple[Records, Records, Records, Records]:
+    """Operations that have ended with their parts, and those that are open with theirs."""
+    shares, begins = (named(np.zeros(3, SHARE)) for _ in range(2))
+    count(named(operations), shares)
+    begins[EXPIRED] = shares[COMPLETED]
+    many, of_many = shares["operations"].tolist(), shares["parts"].tolist()
+    ended, kept = (named(np.empty(rows, OPERATION)) for rows in (sum(many[:OPEN]), many[OPEN]))
+    of_ended, of_kept = (named(np.empty(rows, PART)) for rows in (sum(of_many[:OPEN]), of_many[OPEN]))
+    leave(named(operations), named(parts), begins, ended, of_ended, kept, of_kept)
+    return ended, of_ended, kept, of_kept
 
 
 def _rows_by_key(keys: Records, what: str) -> tuple[Records, Records]:

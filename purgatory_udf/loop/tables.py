@@ -1,15 +1,15 @@
-"""How the loop finds its records: a world is one record with its tables' addresses, and `part_at(w, 7)` a pointer.
+"""How compiled code finds its records: a world is one record with its tables' addresses, `part_at(w, 7)` a pointer.
 
 To hand a dozen arrays from helper to helper costs more than what most helpers do, in time and, above all, in
 compilation. A record costs one word. Nothing checks an index, so a world is made with room for all that its call can
-bring about (`state`), and uncompiled every access is checked.
+bring about, and uncompiled every access is checked.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numba
@@ -18,31 +18,40 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.world import TABLES, WORLD, Records
+from purgatory_udf.loop.world import TABLES, WORLD, Kind, Records
 
 World = Any  # the record
 Access = Callable[[World, int], Any]
 
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
-def world_of(tables: dict[str, Records], **scalars: int) -> Records:
+
+def named(rows: Records) -> Records:
+    """Records whose fields can be had by name uncompiled, too."""
+    return rows.view(np.recarray)
+
+
+def world_of(
+    tables: Mapping[str, Records], kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD, **scalars: int
+) -> Records:
     """A world over these tables, which must outlive it: an array of one record."""
-    world = np.zeros(1, WORLD).view(np.recarray)
+    made = named(np.zeros(1, world))
     for name, rows in tables.items():
-        assert rows.dtype == TABLES[name] and rows.flags.c_contiguous, name
-        world[f"{name}_address"], world[f"{name}_room"] = rows.ctypes.data, rows.size
+        assert rows.dtype == kinds[name] and rows.flags.c_contiguous, name
+        made[f"{name}_address"], made[f"{name}_room"] = rows.ctypes.data, rows.size
     for name, value in scalars.items():
-        world[name] = value
-    return world
+        made[name] = value
+    return made
 
 
-def _place(field: str) -> int:
-    assert WORLD.fields is not None
-    return WORLD.fields[field][1]
+def access(name: str, kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD) -> Access:
+    """How a world's table is read and written: `part_at(w, 7)`."""
+    assert world.fields is not None
+    return _compiled(kinds[name], world.fields[f"{name}_address"][1]) if COMPILED else _plain(name, kinds[name])
 
 
-def _compiled(name: str) -> Access:
-    dtype = TABLES[name]
-    record, where = numba.from_dtype(dtype), _place(f"{name}_address")
+def _compiled(kind: Kind, where: int) -> Access:
+    record = numba.from_dtype(kind)
     long, byte = ir.IntType(64), ir.IntType(8)
 
     def at(typing: Any, w: Any, index: Any) -> Any:
@@ -54,7 +63,7 @@ def _compiled(name: str) -> Access:
             address = builder.load(builder.bitcast(field, long.as_pointer()))
             # A table never moves during a call.
             address.set_metadata("invariant.load", builder.module.add_metadata([]))
-            offset = builder.mul(place, ir.Constant(long, dtype.itemsize))
+            offset = builder.mul(place, ir.Constant(long, kind.itemsize))
             return builder.inttoptr(builder.add(address, offset), context.get_value_type(record))
 
         if not isinstance(index, types.Integer):
@@ -64,31 +73,42 @@ def _compiled(name: str) -> Access:
     return cast("Access", intrinsic(at))
 
 
-def _plain(name: str) -> Access:
-    dtype = TABLES[name]
+class _Row:
+    """A record whose fields come by name, also those that numpy's own records call otherwise (`size`, `base`)."""
 
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Any) -> None:
+        object.__setattr__(self, "_fields", fields)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._fields[name] = value
+
+
+def _plain(name: str, kind: Kind) -> Access:
     def at(w: World, index: int) -> Any:
         assert 0 <= index < w[f"{name}_room"], f"{name}: {index} of {w[f'{name}_room']}"
-        address = int(w[f"{name}_address"]) + int(index) * dtype.itemsize
-        raw: Any = (ctypes.c_char * dtype.itemsize).from_address(address)
-        return np.frombuffer(raw, dtype).view(np.recarray)[0]
+        address = int(w[f"{name}_address"]) + int(index) * kind.itemsize
+        raw: Any = (ctypes.c_char * kind.itemsize).from_address(address)
+        return _Row(np.frombuffer(raw, kind)[0])
 
     return at
 
 
-_access = _plain if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0" else _compiled
-
-event_at = _access("events")
-asked_at = _access("asked")
-key_at = _access("keys")
-batch_at = _access("batches")
-roll_at = _access("rolls")
-node_at = _access("nodes")
-member_at = _access("in_sync")
-operation_at = _access("operations")
-part_at = _access("parts")
-root_at = _access("roots")
-purgatory_at = _access("purgatories")
-queued_at = _access("queued")
-wheel_at = _access("wheels")
-reading_at = _access("readings")
+event_at = access("events")
+asked_at = access("asked")
+key_at = access("keys")
+batch_at = access("batches")
+roll_at = access("rolls")
+node_at = access("nodes")
+member_at = access("in_sync")
+operation_at = access("operations")
+part_at = access("parts")
+root_at = access("roots")
+purgatory_at = access("purgatories")
+queued_at = access("queued")
+wheel_at = access("wheels")
+reading_at = access("readings")

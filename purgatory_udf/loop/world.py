@@ -16,6 +16,7 @@ Between calls a state keeps of it what is open (`state`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ import numpy.typing as npt
 from purgatory_udf.loop.compiled import number
 
 Records = npt.NDArray[Any]
+Kind = np.dtype[Any]
 
 
-def _record(i8: str, i4: str = "") -> np.dtype[Any]:
+def record(i8: str, i4: str = "") -> Kind:
     """Long fields first, so that each lies at a multiple of its size; the whole is one as well."""
     short = i4.split()
     padding = ["padding"] if i8 and len(short) % 2 else []
@@ -35,38 +37,38 @@ def _record(i8: str, i4: str = "") -> np.dtype[Any]:
 
 # What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
 # leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
-EVENT = _record(i8="t seq delay least", i4="code mode who first count total broker text apart")
+EVENT = record(i8="t seq delay least", i4="code mode who first count total broker text apart")
 # `offset`: the log's end after a produce; where a fetch begins; else the event's. `size`: bytes; a fetch's maximum.
 # `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
-ASKED = _record(i8="offset size", i4="key place epoch error who more throttled change text")
+ASKED = record(i8="offset size", i4="key place epoch error who more throttled change text")
 
-KEY = _record(
+KEY = record(
     i8="end end_seg end_pos hw hw_seg hw_pos lso lso_seg lso_pos log_start",
     i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists "
     "batch_begin batch_count roll_begin roll_count told "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
-BATCH = _record(i8="end pos")
-NODE = _record(i8="value", i4="who next")
+BATCH = record(i8="end pos")
+NODE = record(i8="value", i4="who next")
 
-OPERATION = _record(
+OPERATION = record(
     i8="seq t deadline least end_t",
     i4="code mode broker total count first purgatory pending state rule expired watched trigger text "
     "bucket next prev apart odd settled_by last_place",
 )
 # `wants`: the offset or position at which the heap gives the part up. `start_seg`, `start_pos`: where a fetch begins.
-PART = _record(
+PART = record(
     i8="wants offset start_seg start_pos size bytes end_t",
     i4="key operation place epoch error settled throttled again heap child next prev told text",
 )
 
-PURGATORY = _record(
+PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed",
 )
-READING = _record(i8="at_ms", i4="purgatory watched delayed purged")
-ROLL, MEMBER, ROOT = _record("base"), _record("", "replica"), _record("", "part")
-QUEUED, WHEEL = _record("", "bits"), _record("", "first")
+READING = record(i8="at_ms", i4="purgatory watched delayed purged")
+ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
+QUEUED, WHEEL = record("", "bits"), record("", "first")
 
 TABLES = {
     "events": EVENT,
@@ -85,14 +87,21 @@ TABLES = {
     "readings": READING,
 }
 
-# The world: where each table lies and how much room it has; the time; and how much of each table is in use.
-WORLD = np.dtype(
-    [(f"{name}_{what}", "i8") for name in TABLES for what in ("address", "room")]
-    + [(name, "i8") for name in ("now_ms", "next_due_ms")]
-    + [(name, "i8") for name in ("operations", "parts", "nodes", "readings", "purgatories")]
-    # `due`: the first of the operations that were due when they came; `event`: how many events there have been;
-    # `checking`: of an event that checks several keys, how many of them have been checked.
-    + [(name, "i8") for name in ("due", "event", "checking")]
+
+def world(tables: Iterable[str], *scalars: str) -> Kind:
+    """A world: where each of its tables lies and how much room that has; and its own numbers."""
+    places = [f"{name}_{what}" for name in tables for what in ("address", "room")]
+    return np.dtype([(name, "i8") for name in (*places, *scalars)])
+
+
+# The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
+# came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
+# have been checked.
+WORLD = world(
+    TABLES,
+    *("now_ms", "next_due_ms"),
+    *("operations", "parts", "nodes", "readings", "purgatories"),
+    *("due", "event", "checking"),
 )
 
 

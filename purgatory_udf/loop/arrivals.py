@@ -1,0 +1,273 @@
+"""Events of the contract, row by row out of their columns, as records: an event, and a row for each key it touches.
+
+The columns are those of `explode`, which also numbers the words in them. Keys are numbered here, as they are met.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from purgatory_udf.config import INT32_MAX
+from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
+from purgatory_udf.loop.compiled import entry, number, rule
+from purgatory_udf.loop.tables import World, access
+from purgatory_udf.loop.words import NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
+from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, NONE, Records, record, world
+
+
+class Of(IntEnum):
+    """The columns, by their places: of events, of what these list, and of changes."""
+
+    TIME, SEQ, BROKER, TYPE = 0, 1, 2, 3
+    ACKS, REPLICA, TIMEOUT, WAIT, LEAST, MOST, ISOLATION = 4, 5, 6, 7, 8, 9, 10
+    PARTITIONS, TOPICS = 11, 12
+    ITEM_TOPIC, ITEM_PARTITION, ITEM_LAST_OFFSET, ITEM_BYTES, ITEM_ERROR = 13, 14, 15, 16, 17
+    ITEM_FETCH_OFFSET, ITEM_MOST, ITEM_EPOCH, ITEM_THROTTLED, ITEM_OFFSET = 18, 19, 20, 21, 22
+    NEW_TOPIC, NEW_PARTITIONS = 23, 24
+    CHANGE, TOPIC, PARTITION, OFFSET, BYTES, EPOCH, ISR, IN_SYNC, MIN_ISR = 25, 26, 27, 28, 29, 30, 31, 32, 33
+
+
+WORD, ROW, SLOT = record("", "number"), record("row"), record("", "key")
+NAME = record("", "broker topic partition")
+
+# What words stand for, by their codes in the columns; what comes out; keys' names, and where to find these by hash.
+TABLES = {
+    "columns": COLUMN,
+    "types": WORD,
+    "changes": WORD,
+    "isolations": WORD,
+    "errors": WORD,
+    "events": EVENT,
+    "asked": ASKED,
+    "in_sync": MEMBER,
+    "requests": ROW,
+    "named": ROW,
+    "names": NAME,
+    "slots": SLOT,
+}
+# How many there are of each; `most`: the most bytes that a fetch is given; `mixed`: whether any event comes before one
+# that is earlier.
+WORLD = world(TABLES, "event_count", "asked_count", "members", "request_count", "named_count", "keys", "most", "mixed")
+
+_column_at, _type_at, _change_at, _isolation_at, _error_at, _event_at, _asked_at, _member_at = (
+    access(name, TABLES, WORLD)
+    for name in ("columns", "types", "changes", "isolations", "errors", "events", "asked", "in_sync")
+)
+_request_at, _named_at, _name_at, _slot_at = (
+    access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots")
+)
+
+(
+    _TIME, _SEQ, _BROKER, _TYPE, _ACKS, _REPLICA, _TIMEOUT, _WAIT, _LEAST, _MOST, _ISOLATION, _PARTITIONS,
+    _TOPICS, _ITEM_TOPIC, _ITEM_PARTITION, _ITEM_LAST_OFFSET, _ITEM_BYTES, _ITEM_ERROR, _ITEM_FETCH_OFFSET, _ITEM_MOST,
+    _ITEM_EPOCH, _ITEM_THROTTLED, _ITEM_OFFSET, _NEW_TOPIC, _NEW_PARTITIONS, _CHANGE, _TOPIC, _PARTITION, _OFFSET,
+    _BYTES, _EPOCH, _ISR, _IN_SYNC, _MIN_ISR,
+) = (number(column) for column in Of)  # fmt: skip
+_PRODUCE, _FETCH, _DELETE, _CREATE = map(number, (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS))
+_LEADER, _ISR_CHANGE, _DELETED, _LED, _UNLED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.LED, Code.UNLED))
+_DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT_ONCE, Acks.INVALID, Acks.ALL_IN_ERROR))
+_FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
+_SOUND, _INVALID_ACKS = number(Error.NONE), number(Error.INVALID_REQUIRED_ACKS)
+_UNKNOWN, _NO_PARTITION, _ANYBODY = map(number, (UNKNOWN, NO_PARTITION, UNKNOWN))
+_SPREAD = (number(40_503), number(668_265_263), number(374_761_393))
+_ZERO, _UNBOUNDED = number(0), number(INT32_MAX)
+
+
+@entry
+def arrive(arrivals: Records, rows: int) -> None:
+    w = arrivals[0]
+    for slot in range(w.slots_room):
+        _slot_at(w, slot).key = NONE
+    for row in range(rows):
+        code = _type_at(w, int_of(_column_at(w, _TYPE), row, _ZERO)).number
+        if code == _PRODUCE:
+            _produce(w, row)
+        elif code == _FETCH:
+            _fetch(w, row)
+        elif code == _DELETE:
+            _delete(w, row)
+        elif code == _CREATE:
+            _create(w, row)
+        elif code != 0:
+            _change(w, row)
+
+
+@rule
+def _long(w: World, column: int, row: int, absent: int) -> int:
+    return long_of(_column_at(w, column), row, absent)
+
+
+@rule
+def _int(w: World, column: int, row: int, absent: int) -> int:
+    return int_of(_column_at(w, column), row, absent)
+
+
+@rule
+def _key(w: World, broker: int, topic: int, partition: int) -> int:
+    """The key's number; a new one if it has not been met."""
+    last = w.slots_room - 1
+    mixed = broker * _SPREAD[0] + topic * _SPREAD[1] + partition * _SPREAD[2]
+    slot = (mixed ^ (mixed >> 24)) & last
+    while True:
+        key = _slot_at(w, slot).key
+        if key == NONE:
+            break
+        name = _name_at(w, key)
+        if name.partition == partition and name.topic == topic and name.broker == broker:
+            return key
+        slot = (slot + 1) & last
+    key = w.keys
+    w.keys += 1
+    _slot_at(w, slot).key = key
+    name = _name_at(w, key)
+    name.broker, name.topic, name.partition = broker, topic, partition
+    return key
+
+
+@rule
+def _event(w: World, row: int, code: int) -> int:
+    e = w.event_count
+    w.event_count += 1
+    event = _event_at(w, e)
+    event.t, event.seq = _long(w, _TIME, row, _UNKNOWN), _long(w, _SEQ, row, _UNKNOWN)
+    event.broker, event.code, event.who = _int(w, _BROKER, row, _ZERO), code, UNKNOWN
+    event.delay, event.least, event.mode = 0, 0, 0
+    event.first, event.count, event.total, event.text, event.apart = w.asked_count, 0, 0, 0, 0
+    if e > 0:
+        before = _event_at(w, e - 1)
+        if before.t > event.t or (before.t == event.t and before.seq > event.seq):
+            w.mixed = 1
+    return e
+
+
+@rule
+def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
+    """One more key that the event touches."""
+    a = w.asked_count
+    w.asked_count += 1
+    event, asked = _event_at(w, e), _asked_at(w, a)
+    asked.offset, asked.size, asked.key, asked.place = offset, size, key, event.count
+    asked.epoch, asked.more, asked.text = UNKNOWN, UNKNOWN, UNKNOWN
+    asked.error, asked.who, asked.throttled, asked.change = 0, 0, 0, 0
+    asked.padding = 0
+    event.count += 1
+    return a
+
+
+@rule
+def _request(w: World, row: int, code: int, delay: int) -> int:
+    e = _event(w, row, code)
+    event = _event_at(w, e)
+    event.delay = delay
+    event.text = w.request_count
+    _request_at(w, w.request_count).row = row
+    w.request_count += 1
+    return e
+
+
+@rule
+def _items(w: World, lists: int, row: int) -> tuple[int, int]:
+    """From where to where the row's items lie."""
+    column = _column_at(w, lists)
+    if not known(column, row):
+        return 0, 0
+    return begin_of(column, row), begin_of(column, row + 1)
+
+
+@rule
+def _asks_item(w: World, e: int, item: int, offset: int, size: int) -> int:
+    topic, partition = _int(w, _ITEM_TOPIC, item, _UNKNOWN), _int(w, _ITEM_PARTITION, item, _NO_PARTITION)
+    return _asks(w, e, _key(w, _event_at(w, e).broker, topic, partition), offset, size)
+
+
+@rule
+def _produce(w: World, row: int) -> None:
+    e = _request(w, row, _PRODUCE, _long(w, _TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, _PARTITIONS, row)
+    sound = 0
+    for item in range(begin, end):
+        offset, size = _long(w, _ITEM_LAST_OFFSET, item, _UNKNOWN) + 1, _long(w, _ITEM_BYTES, item, _ZERO)
+        asked = _asked_at(w, _asks_item(w, e, item, offset, size))
+        if known(_column_at(w, _ITEM_ERROR), item):
+            asked.error = _error_at(w, _int(w, _ITEM_ERROR, item, _ZERO)).number
+        if asked.error == _SOUND:
+            sound += 1
+        else:
+            asked.text = w.named_count
+            _named_at(w, w.named_count).row = item
+            w.named_count += 1
+    event = _event_at(w, e)
+    event.total = event.count
+    acks = _int(w, _ACKS, row, _UNKNOWN)
+    if acks == -1:
+        event.mode = _DELAYED if sound > 0 else _ALL_IN_ERROR
+    elif acks == 0 or acks == 1:
+        event.mode = _AT_ONCE
+    else:
+        event.mode = _INVALID
+        for at in range(event.first, event.first + event.count):
+            _asked_at(w, at).error = _INVALID_ACKS
+
+
+@rule
+def _fetch(w: World, row: int) -> None:
+    e = _request(w, row, _FETCH, _long(w, _WAIT, row, _UNKNOWN))
+    event = _event_at(w, e)
+    event.least = min(_long(w, _LEAST, row, _UNKNOWN), _long(w, _MOST, row, _UNBOUNDED), w.most)
+    event.who = _int(w, _REPLICA, row, _UNKNOWN)
+    follows = event.who >= 0
+    if follows:
+        event.mode = _FOLLOWER
+    elif _isolation_at(w, _int(w, _ISOLATION, row, _ZERO)).number != 0 and known(_column_at(w, _ISOLATION), row):
+        event.mode = _COMMITTED
+    else:
+        event.mode = _CONSUMER
+    begin, end = _items(w, _PARTITIONS, row)
+    for item in range(begin, end):
+        offset, size = _long(w, _ITEM_FETCH_OFFSET, item, _UNKNOWN), _long(w, _ITEM_MOST, item, _UNBOUNDED)
+        asked = _asked_at(w, _asks_item(w, e, item, offset, size))
+        asked.epoch = _int(w, _ITEM_EPOCH, item, _UNKNOWN)
+        asked.throttled = follows and flag_of(_column_at(w, _ITEM_THROTTLED), item)
+    event.total = event.count
+
+
+@rule
+def _delete(w: World, row: int) -> None:
+    e = _request(w, row, _DELETE, _long(w, _TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, _PARTITIONS, row)
+    for item in range(begin, end):
+        _asks_item(w, e, item, _long(w, _ITEM_OFFSET, item, _UNKNOWN), _ZERO)
+    _event_at(w, e).total = _event_at(w, e).count
+
+
+@rule
+def _create(w: World, row: int) -> None:
+    e = _request(w, row, _CREATE, _long(w, _TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, _TOPICS, row)
+    for item in range(begin, end):
+        key = _key(w, _ANYBODY, _int(w, _NEW_TOPIC, item, _UNKNOWN), _NO_PARTITION)
+        _asks(w, e, key, _int(w, _NEW_PARTITIONS, item, _UNKNOWN), _ZERO)
+    _event_at(w, e).total = _event_at(w, e).count
+
+
+@rule
+def _change(w: World, row: int) -> None:
+    """What happened to a replica; and what of it all brokers learn, who know which partitions are led."""
+    code = _change_at(w, _int(w, _CHANGE, row, _ZERO)).number
+    e = _event(w, row, code)
+    event = _event_at(w, e)
+    leads = code == _LEADER
+    event.who = _int(w, _MIN_ISR if leads else _REPLICA, row, _UNKNOWN)
+    topic, partition = _int(w, _TOPIC, row, _UNKNOWN), _int(w, _PARTITION, row, _NO_PARTITION)
+    key = _key(w, event.broker, topic, partition)
+    asked = _asked_at(w, _asks(w, e, key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)))
+    asked.epoch = _int(w, _EPOCH, row, _UNKNOWN)
+    if (leads or code == _ISR_CHANGE) and known(_column_at(w, _ISR), row):
+        begin, end = _items(w, _ISR, row)
+        asked.who, asked.more = w.members, end - begin
+        for item in range(begin, end):
+            _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
+            w.members += 1
+    if leads or code == _DELETED:
+        told = _event(w, row, _LED if leads else _UNLED)
+        _asks(w, told, _key(w, _ANYBODY, topic, _NO_PARTITION), partition, _ZERO)

@@ -1,0 +1,92 @@
+"""Arrow's columns as compiled code reads them: where values and validity lie, nothing copied."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, cast
+
+import pyarrow as pa
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.tables import COMPILED
+from purgatory_udf.loop.world import record
+
+# `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins.
+COLUMN = record("values bits offset")
+Column = Any  # the record
+
+
+def placed(array: pa.Array | None) -> tuple[int, int, int]:
+    """An array's record. Of a list the values are its offsets; the array must outlive the record."""
+    if array is None or array.null_count == len(array):
+        return 0, 0, 0
+    bits, values = array.buffers()[:2]
+    return values.address, bits.address if array.null_count else 0, array.offset
+
+
+def _loader(bits: int) -> Callable[[int, int], int]:
+    long, kind = ir.IntType(64), ir.IntType(bits)
+
+    def load(typing: Any, address: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            begin, place = arguments
+            if place.type.width < 64:
+                place = builder.sext(place, long)
+            at = builder.add(begin, builder.mul(place, ir.Constant(long, bits // 8)))
+            value = builder.load(builder.inttoptr(at, kind.as_pointer()))
+            if bits == 64:
+                return value
+            return (builder.zext if bits == 8 else builder.sext)(value, long)
+
+        if not isinstance(address, types.Integer) or not isinstance(index, types.Integer):
+            return None
+        return types.int64(types.int64, index), code
+
+    return cast("Callable[[int, int], int]", intrinsic(load))
+
+
+def _plain(kind: Any) -> Callable[[int, int], int]:
+    def load(address: int, index: int) -> int:
+        return int(kind.from_address(int(address) + int(index) * ctypes.sizeof(kind)).value)
+
+    return load
+
+
+_byte = _loader(8) if COMPILED else _plain(ctypes.c_uint8)
+_int = _loader(32) if COMPILED else _plain(ctypes.c_int32)
+_long = _loader(64) if COMPILED else _plain(ctypes.c_int64)
+
+
+@rule
+def _bit(bits: int, place: int) -> bool:
+    return ((_byte(bits, place >> 3) >> (place & 7)) & 1) != 0
+
+
+@rule
+def known(column: Column, row: int) -> bool:
+    return column.values != 0 and (column.bits == 0 or _bit(column.bits, column.offset + row))
+
+
+@rule
+def long_of(column: Column, row: int, absent: int) -> int:
+    return _long(column.values, column.offset + row) if known(column, row) else absent
+
+
+@rule
+def int_of(column: Column, row: int, absent: int) -> int:
+    return _int(column.values, column.offset + row) if known(column, row) else absent
+
+
+@rule
+def flag_of(column: Column, row: int) -> bool:
+    return known(column, row) and _bit(column.values, column.offset + row)
+
+
+@rule
+def begin_of(lists: Column, row: int) -> int:
+    """Where the row's list begins among the items; it ends where the next row's begins."""
+    return _int(lists.values, lists.offset + row)

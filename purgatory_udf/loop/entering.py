@@ -1,0 +1,88 @@
+"""A call's records become the state's: keys, texts and in-sync sets by its numbers; and what room they need."""
+
+from __future__ import annotations
+
+from purgatory_udf.loop.compiled import entry, number, rule
+from purgatory_udf.loop.words import Acks, Code, Error, Reader
+from purgatory_udf.loop.world import Records, record
+
+_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL, _REPLICA_END, _LED = map(
+    number,
+    (Code.PRODUCE, Code.FETCH, Code.CREATE_TOPICS, Code.LOG_END, Code.SEGMENT_ROLL, Code.REPLICA_END, Code.LED),
+)
+_INVALID, _FOLLOWER, _SOUND = number(Acks.INVALID), number(Reader.FOLLOWER), number(Error.NONE)
+
+# How many of each the call brings at most; `purgatories` that the state does not have yet.
+TOTALS = record("operations parts nodes purgatories")
+# By key: batches that will be appended, segments rolled.
+MORE = record("batches rolls")
+# Before a call's own: how many texts, errors and members of in-sync sets the state has.
+BASES = record("texts errors members")
+
+
+@entry
+def enter(
+    call_events: Records,
+    call_asked: Records,
+    places: Records,
+    bases: Records,
+    known: Records,
+    events: Records,
+    asked: Records,
+    more: Records,
+    missing: Records,
+    totals: Records,
+) -> None:
+    """`places`: the state's number of each key of the call. `known`: the state's purgatories; `missing` (out): places
+    of events whose purgatories are not among these."""
+    base, total = bases[0], totals[0]
+    for a in range(len(call_asked)):
+        asked[a] = call_asked[a]
+        one = asked[a]
+        one.key = places[one.key]
+        if one.more >= 0:
+            one.who += base.members
+        if one.text >= 0:
+            one.text += base.errors
+    last = -1
+    for e in range(len(call_events)):
+        events[e] = call_events[e]
+        event = events[e]
+        code, mode = event.code, event.mode
+        if code <= _CREATE:
+            event.text += base.texts
+            total.operations += 1
+            total.parts += event.count
+            if last < 0 or events[last].code != code or events[last].broker != event.broker:
+                last = e
+                if not _known(known, events, missing, total.purgatories, code, event.broker):
+                    missing[total.purgatories] = e
+                    total.purgatories += 1
+        for a in range(event.first, event.first + event.count):
+            one = asked[a]
+            if code == _LOG_END or (code == _PRODUCE and one.error == _SOUND and mode < _INVALID):
+                more[one.key].batches += 1
+            elif code == _ROLL:
+                more[one.key].rolls += 1
+            elif _tells(code, mode):
+                total.nodes += 1
+
+
+@rule
+def _tells(code: int, mode: int) -> bool:
+    """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
+    if code == _FETCH:
+        return mode == _FOLLOWER
+    return code in (_REPLICA_END, _LED, _CREATE)
+
+
+@rule
+def _known(known: Records, events: Records, missing: Records, count: int, code: int, broker: int) -> bool:
+    for purgatory in known:
+        if purgatory.code == code and purgatory.broker == broker:
+            return True
+    for place in range(count):
+        event = events[missing[place]]
+        if event.code == code and event.broker == broker:
+            return True
+    return False
