@@ -12,7 +12,7 @@ from purgatory_udf.loop.call import Call, together
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.grouping import GroupOf, apart, by_broker, whole
-from purgatory_udf.loop.outcomes import gauge_table, outcome_tables, watch_table
+from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER, Code
@@ -96,10 +96,10 @@ class Tables:
 
     @staticmethod
     def of(found: Iterable[Found], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
-        tables = [
-            (*outcome_tables(each, run_id, trace_end_us), watch_table(each, run_id), gauge_table(each, run_id))
-            for each in found
-        ]
+        tables = []
+        for each in found:
+            ended = Ended(each, run_id, trace_end_us)
+            tables.append((*ended.outcomes(), ended.watches(), gauge_table(each, run_id)))
         schemas = (COMPLETIONS, EXPIRATIONS, WATCHES, PURGATORY_GAUGES)
         return Tables(
             *(

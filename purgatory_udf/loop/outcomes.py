@@ -6,21 +6,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.loop.state import Found
-from purgatory_udf.loop.words import (
-    ANY_BROKER,
-    KINDS,
-    NO_PARTITION,
-    PURGATORIES,
-    UNKNOWN,
-    Code,
-    Error,
-    Reader,
-    Rule,
-    parts_of,
+from purgatory_udf.loop.flatten import (
+    BROKER,
+    BYTES,
+    CODE,
+    DEADLINE,
+    ENDED,
+    ERROR,
+    FETCHER,
+    INCREMENTS,
+    INTS,
+    KEY,
+    KEYS,
+    LONGS,
+    NOBODY,
+    PART_BROKER,
+    PART_BYTES,
+    PART_CODE,
+    PART_DEADLINE,
+    PART_ENDED,
+    PART_INTS,
+    PART_KEY,
+    PART_LONGS,
+    PART_SEQ,
+    PART_STARTED,
+    RULE,
+    SEQ,
+    STARTED,
+    STATUS,
+    TEXT,
+    TRIGGER,
+    WAIT,
+    flatten,
 )
+from purgatory_udf.loop.state import Found
+from purgatory_udf.loop.tables import named
+from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
 from purgatory_udf.loop.world import Records
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, PURGATORY_GAUGES, TIMESTAMP, WATCHES
+from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, OUTCOME_PARTITION, PURGATORY_GAUGES, TIMESTAMP, WATCHES
 
 
 def _words(names: dict[int, str]) -> pa.Array:
@@ -30,15 +53,13 @@ def _words(names: dict[int, str]) -> pa.Array:
 _RULES = _words({int(rule): rule.name.lower() for rule in Rule})
 _ERRORS = _words({int(error): error.name for error in Error})
 _KINDS = _words({int(code): kind for code, kind in KINDS.items()})
+# In the order of the numbers in `flatten`.
 _STATUS = pa.array(["satisfied", "error", "forced", "expired"], pa.string())
-_FETCHERS = pa.array(["consumer", "follower"], pa.string())
-_SATISFIED, _IN_ERROR, _FORCED, _EXPIRED = range(4)
+_FETCHERS = pa.array(["consumer", "follower", None], pa.string())
 
 
-def _taken(words: pa.Array, numbers: Records, known: Records | None = None) -> pa.Array:
-    """Words by their numbers; null where the number is not known."""
-    mask = None if known is None else ~known
-    return words.take(pa.array(np.ascontiguousarray(numbers), pa.int32(), mask=mask))
+def _taken(words: pa.Array, numbers: Records) -> pa.Array:
+    return pc.take(words, pa.array(numbers), boundscheck=False)
 
 
 def _plain(column: Records) -> pa.Array:
@@ -55,8 +76,8 @@ def _text(column: pa.Array) -> pa.Array:
     return pc.if_else(empty, pa.scalar(None, pa.string()), column) if pc.any(empty).as_py() else column
 
 
-class Names:
-    """Topics, partitions and readable names of the state's keys."""
+class _Names:
+    """Topics, partitions and readable names of the state's keys; a last readable name is null, for no key."""
 
     def __init__(self, keys: list[str]) -> None:
         parts = [parts_of(key) for key in keys]
@@ -66,95 +87,94 @@ class Names:
             [
                 topic if broker == ANY_BROKER else (None if partition == NO_PARTITION else f"{topic}-{partition}")
                 for broker, partition, topic in parts
-            ],
+            ]
+            + [None],
             pa.string(),
         )
 
 
-def _partitions(operations: Records, parts: Records, found: Found, names: Names) -> pa.Array:
-    error = _taken(_ERRORS, parts["error"])
-    recorded = np.flatnonzero(parts["error"] == Error.RECORDED)
-    if len(recorded):
-        told = found.errors.take(pa.array(parts["text"][recorded]))
-        error = pc.replace_with_mask(error, pa.array(parts["error"] == Error.RECORDED), told)
-    fields = ["topic", "partition", "error", "bytes"]
-    key = _plain(parts["key"])
-    values = [names.topic.take(key), names.partition.take(key), error, _plain(parts["bytes"])]
-    offsets = np.append(0, np.cumsum(operations["count"])).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(values, fields))
+class Ended:
+    """What a call found, as columns from which the tables are put together."""
+
+    def __init__(self, found: Found, run_id: str, trace_end_us: int | None = None) -> None:
+        self._found, self._run_id = found, run_id
+        self._names = _Names(found.names)
+        operations, parts = len(found.operations), len(found.parts)
+        self._completed = int(np.searchsorted(found.operations["expired"], 1))
+        self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
+        self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
+        self._part_longs = np.empty((PART_LONGS, parts), np.int64)
+        self._part_ints = np.empty((PART_INTS, parts), np.int32)
+        flatten(
+            named(found.operations), named(found.parts), len(found.names), self._longs, self._ints, self._watched,
+            self._offsets, self._part_longs, self._part_ints,
+        )  # fmt: skip
+        self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
+
+    def outcomes(self) -> tuple[pa.Table, pa.Table]:
+        """Completions and expirations; an expiration after the trace's last event is marked so."""
+        found, longs, ints, names = self._found, self._longs, self._ints, self._names
+        text, rows = pa.array(longs[TEXT]), len(found.operations)
+        columns = {
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), rows),
+            "operation_id": pa.array(longs[SEQ]),
+            "kind": _taken(_KINDS, ints[CODE]),
+            "broker": pa.array(ints[BROKER]),
+            "request_id": _text(found.request_ids.take(text)),
+            "client_id": _text(found.client_ids.take(text)),
+            "key": _taken(names.readable, ints[KEY]),
+            "started_at": _time(longs[STARTED]),
+            "completed_at": _time(longs[ENDED]),
+            "expired_at": _time(longs[ENDED]),
+            "deadline": _time(longs[DEADLINE]),
+            "wait_ms": pa.array(longs[WAIT]),
+            "watched": pa.array(self._watched),
+            "completed_by": _taken(_RULES, ints[RULE]),
+            "trigger": _taken(names.readable, ints[TRIGGER]),
+            "bytes": pa.array(longs[BYTES], mask=ints[FETCHER] == NOBODY),
+            "partitions": self._partitions(),
+            "fetcher": _taken(_FETCHERS, ints[FETCHER]),
+            "after_end": pa.array(longs[DEADLINE] > self._end_us),
+        }
+
+        def table(schema: pa.Schema, begin: int, end: int) -> pa.Table:
+            return pa.table([columns[name][begin:end] for name in schema.names], schema=schema)
+
+        return table(COMPLETIONS, 0, self._completed), table(EXPIRATIONS, self._completed, rows)
+
+    def _partitions(self) -> pa.Array:
+        parts, longs, ints, names = self._found.parts, self._part_longs, self._part_ints, self._names
+        error = _taken(_ERRORS, ints[ERROR])
+        recorded = ints[ERROR] == Error.RECORDED
+        if recorded.any():
+            told = self._found.errors.take(pa.array(parts["text"][recorded]))
+            error = pc.replace_with_mask(error, pa.array(recorded), told)
+        values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
+        fields = pa.StructArray.from_arrays([*values, pa.array(longs[PART_BYTES])], fields=list(OUTCOME_PARTITION))
+        return pa.ListArray.from_arrays(pa.array(self._offsets), fields)
+
+    def watches(self) -> pa.Table:
+        """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
+        longs, ints, names = self._part_longs, self._part_ints, self._names
+        columns = {
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(self._found.parts)),
+            "operation_id": pa.array(longs[PART_SEQ]),
+            "kind": _taken(_KINDS, ints[PART_CODE]),
+            "broker": pa.array(ints[PART_BROKER]),
+            "topic": _taken(names.topic, ints[PART_KEY]),
+            "partition": _taken(names.partition, ints[PART_KEY]),
+            "keys": pa.array(ints[KEYS]),
+            "started_at": _time(longs[PART_STARTED]),
+            "deadline": _time(longs[PART_DEADLINE]),
+            "ended_at": _time(longs[PART_ENDED]),
+            "status": _taken(_STATUS, ints[STATUS]),
+            "increments": pa.array(longs[INCREMENTS]),
+        }
+        return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
 
 
-def outcome_tables(
-    found: Found, run_id: str, trace_end_us: int | None, names: Names | None = None
-) -> tuple[pa.Table, pa.Table]:
-    """Completions and expirations; an expiration after the trace's last event is marked so."""
-    names = Names(found.names) if names is None else names
-    ops, parts = found.operations, found.parts
-    some = ops["count"] > 0
-    first = np.where(some, ops["first"], 0)
-    key = parts["key"][first] if len(parts) else np.zeros(len(ops), np.int32)
-    trigger = np.where(ops["trigger"] == UNKNOWN, 0, ops["first"] + ops["trigger"])
-    triggered_by = parts["key"][trigger] if len(parts) else np.zeros(len(ops), np.int32)
-    fetches = ops["code"] == Code.FETCH
-    total = np.append(0, np.cumsum(parts["bytes"]))
-    sums = total[ops["first"] + ops["count"]] - total[ops["first"]]
-    text, end_us = _plain(ops["text"]), ops["end_t"]
-    end_ms = np.int64(2**62) if trace_end_us is None else np.int64(trace_end_us // 1000)
-    columns = {
-        "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(ops)),
-        "operation_id": _plain(ops["seq"]),
-        "kind": _taken(_KINDS, ops["code"]),
-        "broker": _plain(ops["broker"]),
-        "request_id": _text(found.request_ids.take(text)),
-        "client_id": _text(found.client_ids.take(text)),
-        "key": _taken(names.readable, key, some),
-        "started_at": _time(ops["t"]),
-        "completed_at": _time(end_us),
-        "expired_at": _time(end_us),
-        "deadline": _time(ops["deadline"] * 1000),
-        "wait_ms": pa.array(end_us // 1000 - ops["t"] // 1000),
-        "watched": pa.array(ops["watched"] > 0),
-        "completed_by": _taken(_RULES, ops["rule"]),
-        "trigger": _taken(names.readable, triggered_by, ops["trigger"] != UNKNOWN),
-        "bytes": pa.array(sums, mask=~fetches),
-        "partitions": _partitions(ops, parts, found, names),
-        "fetcher": _taken(_FETCHERS, ops["mode"] == Reader.FOLLOWER, fetches),
-        "after_end": pa.array(ops["deadline"] > end_ms),
-    }
-    completed = int(np.searchsorted(ops["expired"], 1))
-
-    def rows(schema: pa.Schema, begin: int, end: int) -> pa.Table:
-        return pa.table([columns[name][begin:end] for name in schema.names], schema=schema)
-
-    return rows(COMPLETIONS, 0, completed), rows(EXPIRATIONS, completed, len(ops))
-
-
-def watch_table(found: Found, run_id: str, names: Names | None = None) -> pa.Table:
-    """One row per finished watch. A fetch's watches end with it; the others each when their partition is settled."""
-    names = Names(found.names) if names is None else names
-    ops, parts = found.operations, found.parts
-    owner = parts["operation"]
-    fetch, expired = (ops["code"] == Code.FETCH)[owner], (ops["expired"] > 0)[owner]
-    status = np.where(parts["error"] != 0, _IN_ERROR, _SATISFIED)
-    forced_alone = fetch & ((ops["count"] == 1) & (ops["rule"] != Rule.MIN_BYTES))[owner]
-    status[(parts["settled"] == 2) | forced_alone] = _FORCED
-    status[expired & (fetch | (parts["settled"] == 0))] = _EXPIRED
-    key = _plain(parts["key"])
-    columns = {
-        "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(parts)),
-        "operation_id": _plain(ops["seq"][owner]),
-        "kind": _taken(_KINDS, ops["code"][owner]),
-        "broker": _plain(ops["broker"][owner]),
-        "topic": names.topic.take(key),
-        "partition": names.partition.take(key),
-        "keys": _plain(ops["total"][owner]),
-        "started_at": _time(ops["t"][owner]),
-        "deadline": _time(ops["deadline"][owner] * 1000),
-        "ended_at": _time(parts["end_t"]),
-        "status": _taken(_STATUS, status),
-        "increments": pa.array(np.where(fetch, parts["told"], 0).astype(np.int64)),
-    }
-    return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
+def outcome_tables(found: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table]:
+    return Ended(found, run_id, trace_end_us).outcomes()
 
 
 def gauge_table(found: Found, run_id: str) -> pa.Table:

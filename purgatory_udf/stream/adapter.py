@@ -20,7 +20,7 @@ import pyarrow as pa
 from purgatory_udf.loop.call import Call, together
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.grouping import by_broker, whole
-from purgatory_udf.loop.outcomes import Names, gauge_table, outcome_tables, watch_table
+from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER
@@ -141,11 +141,11 @@ def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: 
 def _rows(found: Found, plan: Plan) -> Iterator[Row]:
     """What a call found, as rows of the tables."""
     if len(found.operations):
-        names = Names(found.names)
-        completions, expirations = outcome_tables(found, plan.run_id, plan.trace_end_us, names)
+        ended = Ended(found, plan.run_id, plan.trace_end_us)
+        completions, expirations = ended.outcomes()
         yield from _values("completions", completions)
         yield from _values("expirations", expirations)
-        yield from _values("watches", watch_table(found, plan.run_id, names))
+        yield from _values("watches", ended.watches())
     if len(found.readings):
         yield from _values("purgatory_gauges", gauge_table(found, plan.run_id))
 
