@@ -13,6 +13,8 @@ D) after all: the bytes between start and end, at most the partition's maximum e
 Kafka tries every fetch of the list at every check. Here a part hangs in its key's heap by the position of the end from
 which on it may matter (its *slack*): all parts together lack some bytes; before the sum can be had, one key at least
 must grow by its share of them. A fetch of one partition has a share of all, so it is tried just when it is complete.
+Where the share is only a few batches, a fetch of several partitions is *counted* instead: its parts are in plain lists,
+and whatever a key grows by is taken from what the fetch lacks.
 What makes A, B, E, F or C true, and what breaks "an end only grows, within one segment", makes a fetch *odd*: from then
 on it is tried at every check of any of its keys. Such are truncations, rolls, a new epoch, a high watermark that moves
 into the next segment, a last stable offset that rises unseen, an end that is unknown.
@@ -20,13 +22,15 @@ into the next segment, a last stable offset that rises unseen, an end that is un
 
 from __future__ import annotations
 
+from typing import Any
+
 from purgatory_udf.loop import heap, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.settling import rule_of_standing
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, root_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.loop.world import FETCHES, HEAPS, NONE, ODD
+from purgatory_udf.loop.world import COUNTED, FETCHES, HEAPS, NONE, ODD
 
 _ONLINE, _FENCED, _UNKNOWN_EPOCH = (
     number(Error.NONE),
@@ -40,6 +44,9 @@ _NOTHING = number(Rule.TIMEOUT)
 _CODE = number(2)
 _CONSUMER, _COMMITTED = number(Reader.CONSUMER), number(Reader.COMMITTED)
 READERS = 3
+
+# A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
+_WORTH_SHARING = 16
 
 
 @rule
@@ -91,13 +98,14 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
 
 
 @rule
-def first_try(w: World, o: int) -> bool:
-    """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for."""
-    rule_, _, forced_by = _tried(w, o, True)
+def first_try(w: World, o: int) -> int:
+    """How many bytes it lacks; 0 if it is complete. The first read also meets the errors of offset and epoch, which a
+    waiting fetch does not look for."""
+    rule_, lacking, forced_by = _tried(w, o, True)
     if rule_ == _NOTHING:
-        return False
+        return lacking
     _complete(w, o, rule_, operation_at(w, o).t, NONE, forced_by)
-    return True
+    return 0
 
 
 @rule
@@ -124,13 +132,31 @@ def _is_odd(w: World, o: int) -> bool:
 
 
 @rule
-def _share_out(w: World, o: int, lacking: int) -> None:
+def _hang(w: World, o: int, lacking: int) -> None:
+    """Where events find the fetch: among the odd ones, by its slack, or to be counted."""
+    if _is_odd(w, o):
+        lists.make_odd(w, o)
+        return
+    operation = operation_at(w, o)
+    sharing = size = batches = 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        sharing += 1 - part.throttled
+        size += key.end_pos
+        batches += key.batch_count
+    share = -(-lacking // max(1, sharing))
+    # What can never be had here (see `shares`) is not counted.
+    if operation.count > 1 and lacking < FOREVER // 2 and share * batches < _WORTH_SHARING * size:
+        _count(w, o, lacking)
+    else:
+        _share_out(w, o, lacking, share)
+
+
+@rule
+def _share_out(w: World, o: int, lacking: int, share: int) -> None:
     """Hang every part at the position up to which its key may grow before the sum must be looked at again."""
     operation = operation_at(w, o)
-    sharing = 0
-    for at in range(operation.first, operation.first + operation.count):
-        sharing += 1 - part_at(w, at).throttled
-    share = -(-lacking // max(1, sharing))
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         _, _, end_pos = lists.reader_end(key_at(w, part.key), operation.mode)
@@ -141,13 +167,51 @@ def _share_out(w: World, o: int, lacking: int) -> None:
 
 
 @rule
-def wait(w: World, o: int) -> None:
+def _gained(w: World, key: Any, part: Any, reader: int) -> int:
+    """Bytes between where the part begins and the reader's end."""
+    _, _, end_pos = lists.reader_end(key, reader)
+    return min(end_pos - part.start_pos, part.size)
+
+
+@rule
+def _count(w: World, o: int, lacking: int) -> None:
+    """Put every part on the list of those that are counted; one that has its maximum, or is throttled, gains nothing
+    any more, and is only there to be shaken."""
+    operation = operation_at(w, o)
+    operation.lacking = lacking
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        part.wants = _gained(w, key_at(w, part.key), part, operation.mode)
+        heap.push_listed(w, part.key * HEAPS + COUNTED + operation.mode, at)
+
+
+@rule
+def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
+    """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
+    complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
+    key = key_at(w, k)
+    at = root_at(w, k * HEAPS + COUNTED + reader).part
+    while at != NONE:
+        part = part_at(w, at)
+        # One that is complete leaves the list; nobody else does.
+        following = part.next
+        gained = _gained(w, key, part, reader)
+        if gained != part.wants and part.throttled == 0:
+            operation = operation_at(w, part.operation)
+            operation.lacking -= gained - part.wants
+            part.wants = gained
+            if operation.lacking <= 0:
+                if heard:
+                    _try(w, at, t)
+                else:
+                    lists.make_odd(w, part.operation)
+        at = following
+
+
+@rule
+def wait(w: World, o: int, lacking: int) -> None:
     lists.watch(w, o)
-    if _is_odd(w, o):
-        lists.make_odd(w, o)
-    else:
-        _, lacking, _ = _tried(w, o, False)
-        _share_out(w, o, lacking)
+    _hang(w, o, lacking)
 
 
 @rule
@@ -162,19 +226,17 @@ def _try(w: World, at: int, t: int) -> bool:
     if not operation.odd:
         for other in range(operation.first, operation.first + operation.count):
             heap.remove(w, other)
-        if _is_odd(w, o):
-            lists.make_odd(w, o)
-        else:
-            _share_out(w, o, lacking)
+        _hang(w, o, lacking)
     return False
 
 
 @rule
 def shake(w: World, k: int, reader: int) -> None:
     """All fetches of this kind of reader that wait on the key are odd from now on."""
-    slot = k * HEAPS + FETCHES + reader
-    while root_at(w, slot).part != NONE:
-        lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+    for kind in (FETCHES, COUNTED):
+        slot = k * HEAPS + kind + reader
+        while root_at(w, slot).part != NONE:
+            lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
 
 
 @rule
@@ -190,6 +252,7 @@ def ripen(w: World, k: int) -> None:
     _, _, end_pos = lists.reader_end(key_at(w, k), _COMMITTED)
     while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
         lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+    _take_count(w, k, _COMMITTED, False, 0)
 
 
 @rule
@@ -199,14 +262,18 @@ def check(w: World, p: int, k: int, t: int) -> None:
     if key.standing != _ONLINE:
         shake_all(w, k)
     for reader in range(READERS):
-        slot = k * HEAPS + FETCHES + reader
-        if root_at(w, slot).part == NONE:
+        slot, counted = k * HEAPS + FETCHES + reader, k * HEAPS + COUNTED + reader
+        some = root_at(w, slot).part
+        if some == NONE:
+            some = root_at(w, counted).part
+        if some == NONE:
             continue
         _, end_seg, end_pos = lists.reader_end(key, reader)
-        if end_seg != part_at(w, root_at(w, slot).part).start_seg:
+        if end_seg != part_at(w, some).start_seg:
             shake(w, k, reader)
         while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
             _try(w, root_at(w, slot).part, t)
+        _take_count(w, k, reader, True, t)
     odd = root_at(w, k * HEAPS + ODD).part
     while odd != NONE:
         # What is tried may end, and leave the list; nobody else does.

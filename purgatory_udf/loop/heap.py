@@ -1,7 +1,7 @@
 """The parts that wait on a key, by what they wait for: a pairing heap for each kind of watermark (see `world.HEAPS`).
 
 An event moves a watermark, and gives up the parts with `wants` at or below it; nobody else is touched. A part that
-ends otherwise is taken out from wherever it is. Parts of operations that must be tried in full are in a plain list.
+ends otherwise is taken out from wherever it is. Parts that every event must look at are in plain lists.
 
     roots[key, heap] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop.compiled import rule
 from purgatory_udf.loop.tables import World, part_at, root_at
-from purgatory_udf.loop.world import HEAPS, NONE, ODD
+from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
 
 
 @rule
@@ -68,7 +68,8 @@ def push(w: World, heap: int, p: int, wants: int) -> None:
 
 
 @rule
-def push_odd(w: World, heap: int, p: int) -> None:
+def push_listed(w: World, heap: int, p: int) -> None:
+    """To the front of one of the key's plain lists."""
     part = part_at(w, p)
     part.heap, part.child, part.prev = heap, NONE, NONE
     root = root_at(w, heap).part
@@ -86,7 +87,7 @@ def remove(w: World, p: int) -> None:
     if heap == NONE:
         return
     part.heap = NONE
-    if heap % HEAPS == ODD:
+    if heap % HEAPS >= COUNTED:
         if part.prev == NONE:
             root_at(w, heap).part = part.next
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from purgatory_udf.loop import heap
 from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import operation_at, part_at, wheel_at
-from purgatory_udf.loop.world import HEAPS, NONE, ODD, TIMER, Records
+from purgatory_udf.loop.world import COUNTED, HEAPS, NONE, TIMER, Records
 
 
 @entry
@@ -16,8 +16,8 @@ def link(world: Records) -> None:
         part = part_at(w, p)
         place = part.heap
         if place != NONE:
-            if place % HEAPS == ODD:
-                heap.push_odd(w, place, p)
+            if place % HEAPS >= COUNTED:
+                heap.push_listed(w, place, p)
             else:
                 heap.push(w, place, p, part.wants)
     for o in range(w.operations):

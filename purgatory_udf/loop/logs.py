@@ -12,10 +12,16 @@ from purgatory_udf.loop.words import UNKNOWN
 @rule
 def batch_of(w: World, key: Any, offset: int) -> int:
     """The first batch of the log that ends beyond the offset."""
-    low, high = key.batch_begin, key.batch_begin + key.batch_count
-    # Nearly everybody reads at the end.
-    if high > low and batch_at(w, high - 1).end <= offset:
-        return high
+    first = low = key.batch_begin
+    high = first + key.batch_count
+    # Nearly everybody reads near the end: from there backwards, in steps that double.
+    back = 1
+    while high - first >= back:
+        if batch_at(w, high - back).end <= offset:
+            low = high - back + 1
+            break
+        high -= back
+        back *= 2
     while low < high:
         middle = (low + high) // 2
         if batch_at(w, middle).end <= offset:

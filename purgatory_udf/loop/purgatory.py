@@ -256,4 +256,4 @@ def make_odd(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)
         if part_at(w, at).again == 0:
-            heap.push_odd(w, part_at(w, at).key * HEAPS + ODD, at)
+            heap.push_listed(w, part_at(w, at).key * HEAPS + ODD, at)

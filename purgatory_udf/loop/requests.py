@@ -134,8 +134,9 @@ def fetch_messages(w: World, e: int) -> None:
         _answer_at_once(w, o, _BY_NO_PARTITIONS)
         return
     fetch.begin(w, o)
-    if not fetch.first_try(w, o):
-        fetch.wait(w, o)
+    lacking = fetch.first_try(w, o)
+    if lacking > 0:
+        fetch.wait(w, o, lacking)
 
 
 @rule

@@ -54,9 +54,11 @@ NODE = record(i8="value", i4="who next")
 OPERATION = record(
     i8="seq t deadline least end_t",
     i4="code mode broker total count first purgatory pending state rule expired watched trigger text "
-    "bucket next prev apart odd settled_by last_place",
+    "bucket next prev apart odd settled_by last_place lacking",
 )
-# `wants`: the offset or position at which the heap gives the part up. `start_seg`, `start_pos`: where a fetch begins.
+# `lacking`: bytes that a fetch waits for, where they are counted as they come.
+# `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
+# been. `start_seg`, `start_pos`: where a fetch begins.
 PART = record(
     i8="wants offset start_seg start_pos size bytes end_t",
     i4="key operation place epoch error settled throttled again heap child next prev told text",
@@ -110,8 +112,9 @@ NONE = number(-1)  # no index
 # An operation's state.
 OPEN, ENDED = number(0), number(1)
 
-# Heaps of a key (`roots`), and the list of those that are tried in full.
-SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, ODD, HEAPS = map(number, (0, 1, 2, 5, 6))
+# Of a key (`roots`): heaps, three of them for fetches, one for each kind of reader; for each kind of reader a list of
+# the fetches whose bytes are counted as they come; and the list of those that are tried in full.
+SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, HEAPS = map(number, (0, 1, 2, 5, 8, 9))
 
 # A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
 WHEELS = 12
