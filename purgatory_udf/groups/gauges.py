@@ -1,7 +1,8 @@
-"""The gauges of a coordinator's two purgatories, from what its groups' calls have found.
+"""The gauges of a coordinator's two purgatories, batch by batch, from what its groups' calls say of their waits.
 
-Each operation is on one list: that of its group (rounds and syncs) or of its member's sessions. The check that
-completes it takes it off; if its timer ends it, it stays until the list's next walk, or a purge.
+What a batch tells reaches to its horizon: no group has anything to add before it. Until then the clock runs, as
+`loop.told` has it; what came later already (a group with events is decided up to the last of them) is kept for the
+next batch, with what waits, the dead entries of lists, and the timer's wheels.
 
 One thing is not known here. Where an operation has no delay at all and its purgatory's wheels lag, its timer runs not
 with the event but when the reaper wakes after it; and what that sets off in the other purgatory may be one purge later
@@ -11,61 +12,203 @@ can show it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from purgatory_udf.frames.frame import Frame, FrameLayout
-from purgatory_udf.groups.chronicle import Watching
-from purgatory_udf.groups.packet import unpacked
-from purgatory_udf.groups.words import KINDS
-from purgatory_udf.loop.words import Code
-from purgatory_udf.timeline.gauges import GAUGES, Lives, readings
+from purgatory_udf.frames.codec import pack, unpack
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
+from purgatory_udf.groups.waits import Told
+from purgatory_udf.loop.links import link
+from purgatory_udf.loop.reaper import STEP_MS
+from purgatory_udf.loop.tables import world_of
+from purgatory_udf.loop.told import BEGIN, END, LIST, MOMENT, WALK, tell
+from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
+from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, Records
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
 
-_LIST_OF = {"heartbeat": Watching.SESSIONS, "sync": Watching.SYNCS}
-_LIST_OF_KIND = np.array([_LIST_OF.get(kind, Watching.JOINS) for kind in KINDS], dtype=np.int64)
+# The steps at which a purgatory reads otherwise than at the step before, or has purged since.
+READINGS = FrameLayout(("at_ms", "watched", "delayed", "purged"))
 
-# `key` is a place in a list of names.
-LIVES = FrameLayout(("key", "t", "seq", "sub", "end_t", "end_seq", "end_sub", "deadline", "triggered"))
-WALKED = FrameLayout(("key", "t", "seq", "sub"))
+# What is still to happen. `op` and `deadline` are of the operation; a walk has none.
+_LATER = FrameLayout(("t", "seq", "sub", "late", "kind", "list", "op", "deadline"))
+_WAITING = FrameLayout(("op", "list", "deadline", "bucket"))
+_OF_NO_OPERATION = FrameLayout(("op", "deadline"))
 
-
-def by_purgatory(packets: Sequence[bytes]) -> Iterator[tuple[int, Code, list[str], Frame, Frame]]:
-    """Of each broker's purgatories: the names of the lists, `LIVES` of what waited, and `WALKED` in vain."""
-    found = unpacked(packets, "ended", "walks")
-    ended, walks = found["ended"].take(found["ended"].watched > 0), found["walks"]
-    ended = ended.with_columns(list=_LIST_OF_KIND[ended.kind])
-    for code in TURNS:
-        rounds = code is Code.REBALANCE
-        mine = ended.take((ended.list != Watching.SESSIONS) == rounds)
-        walked = walks.take((walks.list != Watching.SESSIONS) == rounds)
-        for broker in np.unique(np.concatenate([mine.broker, walked.broker])).tolist():
-            here, there = mine.take(mine.broker == broker), walked.take(walked.broker == broker)
-            numbers: dict[tuple[str, int, str], int] = {}
-            keys = [_numbered(frame, numbers) for frame in (here, there)]
-            names = [f"{group}/{number}/{member_id}" for group, number, member_id in numbers]
-            yield broker, code, names, keys[0].only(LIVES.names), keys[1].only(WALKED.names)
+# After this long without events every reaper has woken, and what it purged was read.
+_SETTLED_MS = 5 * int(STEP_MS)
 
 
-def _numbered(frame: Frame, numbers: dict[tuple[str, int, str], int]) -> Frame:
-    lists = zip(frame.group.tolist(), frame.list.tolist(), frame.member_id.tolist(), strict=True)
-    places = [numbers.setdefault(one, len(numbers)) for one in lists]
-    return frame.with_columns(key=np.array(places, dtype=np.int64))
+@dataclass
+class Purgatory:
+    """One purgatory between two batches. `began_ms`: when the trace began; its reaper has been waking since."""
+
+    code: Code
+    interval: int
+    began_ms: int
+    names: list[str] = field(default_factory=list)
+    dead: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    waiting: Frame = field(default_factory=_WAITING.empty)
+    later: Frame = field(default_factory=_LATER.empty)
+    queued: Records = field(default_factory=lambda: np.zeros(WHEELS, QUEUED))
+    now_ms: int = 0
+    record: Records = field(default_factory=lambda: np.zeros(1, PURGATORY))
+
+    def __post_init__(self) -> None:
+        if self.record["next_step_ms"][0]:
+            return
+        began_ms = self.began_ms // STEP_MS * STEP_MS
+        self.record["interval"], self.now_ms = self.interval, began_ms
+        self.record["wheel_ms"] = self.record["last_wake_ms"] = began_ms
+        self.record["next_step_ms"], self.record["next_bucket_ms"] = began_ms + STEP_MS, FOREVER
+
+    @property
+    def open(self) -> int:
+        return len(self.waiting)
+
+    def tell(self, told: Told | None, horizon_ms: int) -> Frame:
+        """Take in what a batch tells; `READINGS` up to the horizon, before which nothing more can come. `FOREVER`: up
+        to where everything has come to rest."""
+        moments = self._moments(told)
+        known = moments.t // 1000 < horizon_ms
+        self.later, now = moments.take(~known), moments.take(known)
+        until_ms = horizon_ms - 1
+        if horizon_ms >= FOREVER:
+            until_ms = max(self.now_ms, int(now.t.max(initial=0)) // 1000) + _SETTLED_MS
+        readings = self._run(now, until_ms)
+        self._forget()
+        return readings
+
+    def _moments(self, told: Told | None) -> Frame:
+        """Everything that has not happened yet, in order."""
+        if told is None:
+            return self.later
+        numbers = {name: place for place, name in enumerate(self.names)}
+        places = np.array([numbers.setdefault(name, len(numbers)) for name in told.names], dtype=np.int64)
+        self.dead = np.concatenate([self.dead, np.zeros(len(numbers) - len(self.names), np.int64)])
+        self.names = list(numbers)
+        known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
+        ended = told.ended
+        new = ended.take(~np.isin(ended.op, known))
+        # A deadline in whole milliseconds may lie before the beginning; nothing ends before that.
+        ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
+        at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
+        ends_of = ended.with_columns(**ends)
+        parts = [self.later, *(self._at(begun, BEGIN, places) for begun in (told.begun, new))]
+        # Buckets begin after the ends that they do not bring about, and before everything that begins in their turn.
+        parts += [
+            self._at(ends_of.take(at_once), END, places),
+            self._at(ends_of.take(~at_once), END, places, early=True),
+        ]
+        walks = Frame({**_OF_NO_OPERATION.empty(len(told.walked)).columns, **told.walked.columns})
+        parts += [self._at(rows, WALK, places) for rows in (walks, ends_of.take(ended.triggered > 0))]
+        moments = Frame.concat(parts)
+        return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
+
+    def _at(self, rows: Frame, kind: int, places: Array, early: bool = False) -> Frame:
+        if not len(rows):
+            return _LATER.empty()
+        late = (rows.seq == UNKNOWN) & (rows.sub == TURNS[self.code]) & (not early)
+        columns = {"kind": np.full(len(rows), int(kind)), "list": places[rows.list], "late": late.astype(np.int64)}
+        return rows.with_columns(**columns).only(_LATER.names)
+
+    def _run(self, now: Frame, until_ms: int) -> Frame:
+        waiting = self.waiting
+        begins = now.kind == BEGIN
+        ids = np.concatenate([waiting.op, now.op[begins]])
+        operations = np.zeros(len(ids), OPERATION)
+        operations["seq"] = ids
+        operations["deadline"] = np.concatenate([waiting.deadline, now.deadline[begins]])
+        operations["bucket"] = np.concatenate([waiting.bucket, np.full(int(begins.sum()), NONE)])
+        order = np.argsort(ids)
+        moments = np.zeros(len(now), MOMENT)
+        for name in ("t", "seq", "sub", "late", "kind"):
+            moments[name] = now.columns[name]
+        moments["key"] = now.list
+        owned = now.kind != WALK
+        moments["operation"] = NONE
+        moments["operation"][owned] = order[np.searchsorted(ids, now.op[owned], sorter=order)]
+        lists = np.zeros(len(self.names), LIST)
+        lists["dead"], lists["stamp"] = self.dead, self.record["stamp"][0]
+        wheels = np.zeros(int(TIMER), WHEEL)
+        wheels["first"] = NONE
+        tables = {
+            "operations": operations,
+            "purgatories": self.record,
+            "queued": self.queued,
+            "wheels": wheels,
+            "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
+        }
+        world = world_of(tables, now_ms=self.now_ms, operations=len(operations), purgatories=1, due=NONE, checking=NONE)
+        link(world)
+        tell(world, moments, lists, TURNS[self.code], until_ms)
+        self.now_ms = int(world["now_ms"][0])
+        self.dead = np.where(lists["stamp"] == self.record["stamp"][0], lists["dead"], 0)
+        gone = np.zeros(len(ids), bool)
+        gone[moments["operation"][moments["kind"] == END]] = True
+        left = ~gone
+        held = np.concatenate([waiting.list, now.list[begins]])
+        self.waiting = Frame(
+            {
+                "op": ids[left],
+                "list": held[left],
+                "deadline": operations["deadline"][left],
+                "bucket": operations["bucket"][left].astype(np.int64),
+            }
+        )
+        read = tables["readings"][: int(world["readings"][0])]
+        return Frame({name: read[name].astype(np.int64) for name in READINGS.names})
+
+    def _forget(self) -> None:
+        """Lists without entries, of which nothing is to come."""
+        used = self.dead > 0
+        used[self.waiting.list] = True
+        used[self.later.list] = True
+        if used.all():
+            return
+        number = np.cumsum(used) - 1
+        self.names = [name for name, keep in zip(self.names, used.tolist(), strict=True) if keep]
+        self.dead = self.dead[used]
+        self.waiting = self.waiting.with_columns(list=number[self.waiting.list])
+        self.later = self.later.with_columns(list=number[self.later.list])
+
+    def to_bytes(self) -> bytes:
+        frames = {
+            "of": Frame({name: np.array([value]) for name, value in self._scalars().items()}),
+            "names": Frame({"dead": self.dead, "name": np.array(self.names, dtype=object)}),
+            "waiting": self.waiting,
+            "later": self.later,
+            "record": Frame({name: self.record[name].astype(np.int64) for name in _fields(PURGATORY)}),
+            "queued": Frame({"bits": self.queued["bits"].astype(np.int64)}),
+        }
+        return pack(frames)
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Purgatory:
+        frames = unpack(value)
+        record, queued = np.zeros(1, PURGATORY), np.zeros(WHEELS, QUEUED)
+        for name in _fields(PURGATORY):
+            record[name] = frames["record"].columns[name]
+        queued["bits"] = frames["queued"].bits
+        of = {name: int(values[0]) for name, values in frames["of"].columns.items()}
+        return cls(
+            Code(of["code"]),
+            of["interval"],
+            of["began_ms"],
+            frames["names"].name.tolist(),
+            frames["names"].dead.copy(),
+            frames["waiting"],
+            frames["later"],
+            queued,
+            of["now_ms"],
+            record,
+        )
+
+    def _scalars(self) -> dict[str, int]:
+        return {"code": self.code, "interval": self.interval, "began_ms": self.began_ms, "now_ms": self.now_ms}
 
 
-def group_gauges(lives: Frame, walked: Frame, code: Code, purge_interval: int, first_ms: int, last_ms: int) -> Frame:
-    """As `timeline.gauges.gauges`, of one broker's purgatory; keys of all parts count in one list of names."""
-    if not len(lives):
-        return GAUGES.empty()
-    lives = lives.take(np.lexsort((lives.sub, lives.seq, lives.t)))
-    began = lives.only(("t", "seq", "sub"))
-    # A deadline in whole milliseconds may lie before the beginning; nothing ends before that.
-    ended = Frame({"t": np.maximum(lives.t, lives.end_t), "seq": lives.end_seq, "sub": lives.end_sub})
-    entries = Frame({"key": lives.key, "owner": np.arange(len(lives))})
-    by_check = lives.triggered > 0
-    walks = Frame.concat([walked, ended.with_columns(key=lives.key).take(by_check).only(WALKED.names)])
-    lived = Lives(began, ended, lives.deadline, ~by_check)
-    return readings(lived, entries, walks, purge_interval, first_ms, last_ms, TURNS[code])
+def _fields(kind: np.dtype[np.void]) -> tuple[str, ...]:
+    return tuple(name for name in kind.names or () if name != "padding")

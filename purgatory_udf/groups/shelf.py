@@ -16,7 +16,7 @@ from purgatory_udf.groups.kept import SESSIONS, KeptGroup
 from purgatory_udf.groups.snapshot import from_text, to_text
 from purgatory_udf.groups.words import FOREVER
 
-VERSION = 3
+VERSION = 4
 
 
 class Shelf:

@@ -15,9 +15,6 @@ from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
 
-# Operations that have no end by the end of a trace that is not drained.
-OPEN = pa.schema([("broker", pa.int32()), ("group", pa.string()), ("n", pa.int64())])
-
 # What requests were answered (heartbeats and commits that are well excepted), and what the trace says of the recorded
 # answer. Null is what there is none of, or what is not recorded.
 TOLD = pa.schema(
@@ -44,7 +41,6 @@ SCHEMAS = {
     "completions": COMPLETIONS,
     "expirations": EXPIRATIONS,
     "group_transitions": GROUP_TRANSITIONS,
-    "open": OPEN,
     "told": TOLD,
 }
 
@@ -68,8 +64,6 @@ class GroupTables:
         if table == "told":
             return self._told(unpacked(packets, "answers")["answers"])
         ended = unpacked(packets, "ended")["ended"]
-        if table == "open":
-            return self._open(ended)
         expired = table == "expirations"
         chosen = (ended.expired > 0) == expired
         if not self.drain:
@@ -142,13 +136,6 @@ class GroupTables:
             "leader_member_id": _named(answers.named_leader),
         }
         return pa.table([columns[name] for name in TOLD.names], schema=TOLD)
-
-    def _open(self, ended: Frame) -> pa.Table:
-        """Of a run that does not drain: what was begun in the trace and ends after it, one row each."""
-        after = (ended.end_t // 1000 > self._end_ms) & (ended.t // 1000 <= self._end_ms) & (not self.drain)
-        left = ended.take(after)
-        one = np.ones(len(left), dtype=np.int64)
-        return pa.table([pa.array(left.broker.astype(np.int32)), _texts(left.group), pa.array(one)], schema=OPEN)
 
 
 def _texts(column: Array) -> pa.Array:

@@ -24,7 +24,7 @@ def _expire(w: World, o: int) -> None:
 
 
 @rule
-def _read(w: World, p: int, at_ms: int) -> None:
+def read(w: World, p: int, at_ms: int) -> None:
     """The gauges, where they read otherwise than at the step before, or a purge came between."""
     purgatory = purgatory_at(w, p)
     if (
@@ -42,12 +42,14 @@ def _read(w: World, p: int, at_ms: int) -> None:
 
 
 @rule
-def _wake(w: World, p: int, at_ms: int) -> None:
-    """Expire what is due, then purge if more than the interval may be dead.
+def wake(w: World, p: int, at_ms: int) -> None:
+    """Expire what is due, then purge if more than the interval may be dead."""
+    fire(w, p, at_ms)
+    clean(w, p)
 
-    The estimate counts operations watched since the last purge and is not lowered when a walk removes them, so a purge
-    may find nothing.
-    """
+
+@rule
+def fire(w: World, p: int, at_ms: int) -> None:
     purgatory = purgatory_at(w, p)
     purgatory.last_wake_ms = at_ms
     while purgatory.next_bucket_ms <= at_ms:
@@ -62,6 +64,13 @@ def _wake(w: World, p: int, at_ms: int) -> None:
                 _expire(w, o)
             o = following
         timer.earliest(w, p)
+
+
+@rule
+def clean(w: World, p: int) -> None:
+    """The estimate counts operations watched since the last purge and is not lowered when a walk removes them, so a
+    purge may find nothing."""
+    purgatory = purgatory_at(w, p)
     if purgatory.estimated - purgatory.delayed > purgatory.interval:
         purgatory.estimated = purgatory.delayed
         lists.purge(w, p)
@@ -75,25 +84,25 @@ def _advance_one(w: World, p: int, now_ms: int) -> None:
         wake_ms = min(purgatory.last_wake_ms + IDLE_MS, max(purgatory.next_bucket_ms, at_ms))
         step_ms = purgatory.next_step_ms
         if step_ms <= now_ms and step_ms < wake_ms:
-            _read(w, p, step_ms)
+            read(w, p, step_ms)
             purgatory.next_step_ms += STEP_MS
             continue
         if wake_ms > now_ms:
             return
-        _wake(w, p, wake_ms)
+        wake(w, p, wake_ms)
         at_ms = wake_ms
-        _pass_quiet_time(w, p, now_ms)
+        pass_quiet_time(w, p, now_ms)
 
 
 @rule
-def _pass_quiet_time(w: World, p: int, now_ms: int) -> None:
+def pass_quiet_time(w: World, p: int, now_ms: int) -> None:
     """Until the next bucket begins nobody has anything to do, and every reading is as the one before."""
     purgatory = purgatory_at(w, p)
     quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1)
     if quiet_ms - purgatory.last_wake_ms < 3 * STEP_MS:
         return
     if purgatory.next_step_ms <= quiet_ms:
-        _read(w, p, purgatory.next_step_ms)
+        read(w, p, purgatory.next_step_ms)
         purgatory.next_step_ms += (quiet_ms - purgatory.next_step_ms) // STEP_MS * STEP_MS + STEP_MS
     purgatory.last_wake_ms += (quiet_ms - purgatory.last_wake_ms) // IDLE_MS * IDLE_MS
 

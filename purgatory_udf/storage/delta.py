@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LOG_KEPT = "interval 7 days"
 
 
-def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
+def files_at(spark: SparkSession, path: str) -> tuple[Any, Any]:
     jvm: Any = spark._jvm
     place = jvm.org.apache.hadoop.fs.Path(path)
     return place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), place
@@ -22,12 +22,12 @@ def _files(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 def exists(spark: SparkSession, path: str) -> bool:
     """Whether anything lies at the path, on whatever file system it names."""
-    files, place = _files(spark, path)
+    files, place = files_at(spark, path)
     return bool(files.exists(place))
 
 
 def is_file(spark: SparkSession, path: str) -> bool:
-    files, place = _files(spark, path)
+    files, place = files_at(spark, path)
     return bool(files.exists(place)) and bool(files.getFileStatus(place).isFile())
 
 
@@ -37,13 +37,13 @@ def is_table(spark: SparkSession, path: str) -> bool:
 
 
 def remove(spark: SparkSession, path: str) -> None:
-    files, place = _files(spark, path)
+    files, place = files_at(spark, path)
     files.delete(place, True)
 
 
 def names(spark: SparkSession, path: str) -> list[str]:
     """What lies in the folder; nothing if there is none."""
-    files, place = _files(spark, path)
+    files, place = files_at(spark, path)
     return [str(status.getPath().getName()) for status in files.listStatus(place)] if files.exists(place) else []
 
 

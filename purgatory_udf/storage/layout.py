@@ -22,9 +22,14 @@ class Layout:
         return f"{self.machinery}/relay"
 
     @property
-    def group_packets(self) -> str:
-        """What the groups' coordinators found, packed by call."""
-        return f"{self.machinery}/groups"
+    def told(self) -> str:
+        """What groups' requests were answered, but for signs of life that are well."""
+        return f"{self.machinery}/told"
+
+    @property
+    def coordinators(self) -> str:
+        """What waits in the groups' purgatories, after each of the last batches."""
+        return f"{self.machinery}/coordinators"
 
     @property
     def control(self) -> str:

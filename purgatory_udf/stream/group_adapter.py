@@ -19,6 +19,7 @@ from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS
 from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.step import Findings, step
+from purgatory_udf.groups.waits import Waits, open_of
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.stream.adapter import SparkGroupState
 from purgatory_udf.stream.packing import CLOCK
@@ -27,7 +28,12 @@ from purgatory_udf.stream.packing import CLOCK
 STATE_SCHEMA = (
     "groups BIGINT, sessions BIGINT, next_deadline_ms BIGINT, state_name STRING, state BINARY, waiting BINARY"
 )
-OUTPUT_SCHEMA = "payload BINARY"
+# A call's packet, how many rows its tables will have, and what it says of its groups' waits.
+OUTPUT_SCHEMA = (
+    "watermark_ms BIGINT, completions BIGINT, expirations BIGINT, group_transitions BIGINT, told BIGINT, "
+    "waits BINARY, payload BINARY"
+)
+COUNTED = ("completions", "expirations", "group_transitions", "told")
 
 
 @dataclass(frozen=True)
@@ -46,17 +52,29 @@ def coordinating(
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
-        if key[0] == CLOCK:
-            # It tells the time by having come; nothing is kept, so nothing fires.
-            return
-        found = _call(values, group, limits)
-        if found:
-            yield pd.DataFrame({"payload": [packet(found)]})
+        row = _tick(group) if key[0] == CLOCK else _call(values, group, limits)
+        if row is not None:
+            yield pd.DataFrame([row], columns=["watermark_ms", *COUNTED, "waits", "payload"])
 
     return run
 
 
-def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> dict[str, Findings]:
+Row = tuple[int, int, int, int, int, bytes | None, bytes | None]
+
+
+def _tick(group: SparkGroupState) -> Row:
+    """The group of no key is called in every batch, and once more when the time that it told has passed: it says up to
+    when all groups are told, though none of them has anything to say."""
+    watermark = group.getCurrentWatermarkMs()
+    if group.hasTimedOut:
+        group.remove()
+    else:
+        group.update((0, 0, None, None, b"", None))
+        group.setTimeoutTimestamp(max(watermark, 1))
+    return watermark, 0, 0, 0, 0, None, None
+
+
+def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> Row | None:
     watermark = group.getCurrentWatermarkMs()
     shelf, waiting = Shelf(), []
     if group.exists:
@@ -69,9 +87,20 @@ def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> d
     if limits.disorder:
         now = ready.rows.t <= watermark * 1000
         ready, later = ready.where(now), ready.where(~now)
-    found = _decided(shelf, ready, _horizon(ready, watermark, limits), limits.config)
+    waits = Waits()
+    found = _decided(shelf, ready, _horizon(ready, watermark, limits), limits.config, waits)
     _leave(group, shelf, later, watermark)
-    return found
+    told = waits.to_bytes()
+    if not found and told is None:
+        return None
+    return watermark, *_counted(found), told, packet(found) if found else None
+
+
+def _counted(found: dict[str, Findings]) -> tuple[int, int, int, int]:
+    expired = sum(int((ended.expired > 0).sum()) for one in found.values() for ended in one.ended)
+    ended = sum(len(ended) for one in found.values() for ended in one.ended)
+    changes = sum(len(one.transitions) for one in found.values())
+    return ended - expired, expired, changes, sum(len(told) for one in found.values() for told in one.told)
 
 
 def _horizon(ready: Requests, watermark: int, limits: GroupLimits) -> int:
@@ -83,13 +112,16 @@ def _horizon(ready: Requests, watermark: int, limits: GroupLimits) -> int:
     return watermark
 
 
-def _decided(shelf: Shelf, ready: Requests, horizon: int, config: GroupSettings) -> dict[str, Findings]:
+def _decided(shelf: Shelf, ready: Requests, horizon: int, config: GroupSettings, waits: Waits) -> dict[str, Findings]:
     """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
     found = {}
     rows = dict(ready.by_group())
     for key in {**rows, **dict.fromkeys(shelf.due(horizon))}:
-        kept, mine = step(key, shelf.take(key), rows.get(key, ROWS.empty()), horizon, config)
+        kept = shelf.take(key)
+        before = open_of(kept)
+        kept, mine = step(key, kept, rows.get(key, ROWS.empty()), horizon, config)
         shelf.put(key, kept)
+        waits.note(key, before, kept, mine)
         if mine:
             found[key] = mine
     return found

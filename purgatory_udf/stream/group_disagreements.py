@@ -12,12 +12,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
-from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.printing import Table
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
-from purgatory_udf.stream.group_queries import table_of
 from purgatory_udf.tables import GROUP_DISAGREEMENTS
 
 if TYPE_CHECKING:
@@ -29,9 +27,9 @@ _ANSWERED = ("join_group", "sync_group", "heartbeat")
 _NAMED_IN_RUNS = 50
 
 
-def write_disagreements(spark: SparkSession, layout: Layout, run: Run, tables: GroupTables, packets: DataFrame) -> None:
+def write_disagreements(spark: SparkSession, layout: Layout, run: Run, told: DataFrame) -> None:
     """Write the table anew."""
-    told, recorded = table_of(packets, "told", tables), _recorded(spark, run)
+    recorded = _recorded(spark, run)
     if recorded is None:
         compared = told.withColumns({name: sf.lit(None) for name in ("recorded_error", "recorded_generation")})
     else:

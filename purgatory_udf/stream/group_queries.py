@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def groups_query(events: DataFrame, control: DataFrame, config: Config, limits: GroupLimits) -> DataFrame:
-    """Query 3: packets of what each group's coordinator found."""
+    """What each group's coordinator found, call by call."""
     packed = events.select(*COLUMNS).mapInArrow(packer(config), from_arrow_schema(PACKED))
     return (
         packed.unionByName(control.select(*PACKED.names))
@@ -74,6 +74,6 @@ def _rows_of(table: str, tables: GroupTables) -> Callable[[Iterator[pa.RecordBat
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield from tables.rows(table, batch.column("payload").to_pylist()).to_batches()
+                yield from tables.rows(table, batch.column("payload").drop_null().to_pylist()).to_batches()
 
     return run

@@ -1,38 +1,36 @@
-"""The groups of a replay from beginning to end: stream, let the clock run out, write the tables, count.
+"""The groups of a replay from beginning to end: stream, let the clock run out, count.
 
-As with partitions, every step may be interrupted and run again: two streams go on from their checkpoints, events to
-packets and packets to tables, and Delta takes each batch of a table once.
+As with partitions, every step may be interrupted and run again: the stream goes on from its checkpoint, and Delta takes
+each batch of a table once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.groups.tables import GroupTables
+from purgatory_udf.groups.ledger import Ledger
+from purgatory_udf.groups.tables import TOLD, GroupTables
 from purgatory_udf.groups.words import API_OF, KINDS
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.group_adapter import GroupLimits
 from purgatory_udf.stream.group_disagreements import counted, write_disagreements
-from purgatory_udf.stream.group_queries import groups_query, table_of
+from purgatory_udf.stream.group_queries import groups_query
+from purgatory_udf.stream.group_sink import GroupSink
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import delta_stream, to_delta
+from purgatory_udf.stream.queries import delta_stream
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.stream.watch import follow_to_end
-from purgatory_udf.tables import GROUP_TRANSITIONS
+from purgatory_udf.tables import GROUP_TRANSITIONS, PURGATORY_GAUGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-PACKETS = pa.schema([("payload", pa.binary())])
-_TABLES = ("completions", "expirations", "group_transitions")
 
 
 def control_path(layout: Layout) -> str:
@@ -46,35 +44,41 @@ def replay_groups(
     """Replay the group events of the staged table; what to say of them in `runs`, nothing if there are none."""
     if not _has_groups(spark, events):
         return {}
-    assert found.last_us is not None
+    assert found.first_us is not None and found.last_us is not None
     _create_tables(spark, layout)
     stream = delta_stream(spark, events, files, delta.began(spark, events))
-    query = _coordinators(spark, config, layout, stream, found.last_us // 1000).trigger(availableNow=True)
+    tables = GroupTables(run.run_id, found.last_us, config.drain)
+    sink = _sink(spark, config, layout, run, tables, found.first_us // 1000)
+    query = _coordinators(spark, config, layout, stream, sink).trigger(availableNow=True)
     if not _clock_has_run_out(spark, layout):
         follow_to_end(query.start(), "groups", found)
         _run_out_the_clock(spark, layout, found.last_us)
     follow_to_end(query.start(), "groups", found)
-    tables = GroupTables(run.run_id, found.last_us, config.drain)
-    follow_to_end(_writer(spark, layout, run, tables).trigger(availableNow=True).start(), "group tables", None)
-    write_disagreements(spark, layout, run, tables, spark.read.format("delta").load(layout.group_packets))
-    return _counts(spark, tables, layout)
+    write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.told))
+    return _counts(spark, 0 if config.drain else sink.left_open(), layout)
 
 
 def follow_groups(
-    spark: SparkSession, config: Config, layout: Layout, run: Run, events: DataFrame
+    spark: SparkSession, config: Config, layout: Layout, run: Run, events: DataFrame, began_ms: int
 ) -> list[StreamingQuery]:
-    """Both queries over a table of events that still grows, running until they are stopped; nothing is drained."""
+    """The query over a table of events that still grows, running until it is stopped; nothing is drained."""
     _create_tables(spark, layout)
-    tables = GroupTables(run.run_id, None, True)
-    return [
-        _coordinators(spark, config, layout, events, None).start(),
-        _writer(spark, layout, run, tables).start(),
-    ]
+    sink = _sink(spark, config, layout, run, GroupTables(run.run_id, None, True), began_ms)
+    return [_coordinators(spark, config, layout, events, sink).start()]
+
+
+def _sink(
+    spark: SparkSession, config: Config, layout: Layout, run: Run, tables: GroupTables, began_ms: int
+) -> GroupSink:
+    end_us = tables.trace_end_us
+    ledger = Ledger(config.group.purge_interval, began_ms, None if end_us is None else end_us // 1000)
+    return GroupSink(spark, layout, f"{run.run_id}/{run.configuration['stream']}", tables, ledger)
 
 
 def _create_tables(spark: SparkSession, layout: Layout) -> None:
     delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
-    delta.create(spark, layout.group_packets, PACKETS)
+    delta.create(spark, layout.table("purgatory_gauges"), PURGATORY_GAUGES)
+    delta.create(spark, layout.told, TOLD)
     delta.create(spark, control_path(layout), PACKED)
 
 
@@ -83,12 +87,16 @@ def _has_groups(spark: SparkSession, events: str) -> bool:
 
 
 def _coordinators(
-    spark: SparkSession, config: Config, layout: Layout, events: DataFrame, trace_end_ms: int | None
+    spark: SparkSession, config: Config, layout: Layout, events: DataFrame, sink: GroupSink
 ) -> DataStreamWriter:
-    """Events to packets."""
-    limits = GroupLimits(config.group, config.max_disorder_ms > 0, trace_end_ms)
+    """Events to tables."""
+    limits = GroupLimits(config.group, config.max_disorder_ms > 0, sink.ledger.end_ms)
     frame = groups_query(events, delta_stream(spark, control_path(layout)), config, limits)
-    return to_delta(frame, layout.group_packets, layout.checkpoint("groups"), "groups")
+    return (
+        frame.writeStream.foreachBatch(sink.write)
+        .queryName("groups")
+        .option("checkpointLocation", layout.checkpoint("groups"))
+    )
 
 
 def _clock_has_run_out(spark: SparkSession, layout: Layout) -> bool:
@@ -108,36 +116,12 @@ def _run_out_the_clock(spark: SparkSession, layout: Layout, last_us: int) -> Non
     row.write.format("delta").mode("append").save(control_path(layout))
 
 
-def _writer(spark: SparkSession, layout: Layout, run: Run, tables: GroupTables) -> DataStreamWriter:
-    """Packets to tables. The query keeps no state, so a write that Delta skips as seen leaves nothing behind."""
-
-    def write(packets: DataFrame, number: int) -> None:
-        for table in _TABLES:
-            (
-                table_of(packets, table, tables)
-                .write.format("delta")
-                .mode("append")
-                .option("txnAppId", f"{run.run_id}/{run.configuration['stream']}/groups/{table}")
-                .option("txnVersion", number)
-                .save(layout.table(table))
-            )
-
-    return (
-        delta_stream(spark, layout.group_packets)
-        .writeStream.foreachBatch(write)
-        .queryName("group tables")
-        .option("checkpointLocation", layout.checkpoint("group_tables"))
-    )
-
-
-def _counts(spark: SparkSession, tables: GroupTables, layout: Layout) -> dict[str, Any]:
+def _counts(spark: SparkSession, still_open: int, layout: Layout) -> dict[str, Any]:
     def rows(table: str) -> int:
         frame = spark.read.format("delta").load(layout.table(table))
         return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
 
-    packets = spark.read.format("delta").load(layout.group_packets)
     completions, expirations = rows("completions"), rows("expirations")
-    still_open = 0 if tables.drain else table_of(packets, "open", tables).count()
     return {
         "operations": completions + expirations + still_open,
         "completions": completions,

@@ -86,8 +86,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
         for query in stream.queries(lambda: delta_stream(spark, events, files, delta.began(spark, events))):
             query.to_end(found)
     groups = replay_groups(spark, options.config, layout, run, found, events, files)
-    log.info("working out the gauges")
-    close_gauges(spark, layout, options.config, run.run_id, found.first_us, found.last_us)
+    close_gauges(spark, layout, options.config, found.last_us)
     counts = _counts(spark, layout, found, groups)
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
@@ -249,13 +248,12 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
             return delta_stream(spark, options.events, since=delta.began(spark, options.events))
 
         running = [query.writer().start() for query in stream.queries(events)]
-        others = follow_groups(spark, stream.config, layout, run, events())
+        others = follow_groups(spark, stream.config, layout, run, events(), began_ms)
         try:
             follow_to_end(running[0], "replay", nothing, beside=(*running[1:], *others))
         finally:
             # What others read from stops first.
-            coordinators, group_tables = others
-            stop_all((running[0], coordinators, *running[1:], group_tables))
+            stop_all((running[0], *others, *running[1:]))
     return run
 
 

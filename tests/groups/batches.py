@@ -18,6 +18,7 @@ from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS, key_of, parts_of
 from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.step import WORTH_COLUMNS, Findings, step
+from purgatory_udf.groups.waits import Waits, open_of
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, replay
@@ -52,6 +53,7 @@ class Batches:
     def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
         self.told: dict[str, Told] = {}
         self.packets: list[bytes] = []
+        self.waits: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
         self._deadlines: dict[str, int] = {}
@@ -72,11 +74,17 @@ class Batches:
     def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
         shelf = Shelf.from_bytes(self._state[key]) if key in self._state else Shelf()
         rows = rows if rows is not None else ROWS.empty()
-        kept, found = step(key, shelf.take(key), rows, horizon_ms, self._config, self._worth_columns)
+        kept = shelf.take(key)
+        before, waits = open_of(kept), Waits()
+        kept, found = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
+        waits.note(key, before, kept, found)
         shelf.put(key, kept)
         self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
         self._note(key, found, kept)
         self.packets.append(packet({key: found}))
+        told = waits.to_bytes()
+        if told is not None:
+            self.waits.append(told)
 
     def _note(self, key: str, found: Findings, kept: KeptGroup) -> None:
         told = self.told.setdefault(key, Told())

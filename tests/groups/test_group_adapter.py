@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.coordinator.journal import StateChange
+from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.groups.tables import SCHEMAS, GroupTables
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
@@ -27,16 +29,25 @@ from tests.stream.groups_by_hand import Groups
 _SOME = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> dict[str, pa.Table]:
+def end_of(events: Iterable[Event]) -> int:
+    return max(event["time_us"] for event in events)
+
+
+def streamed(
+    batches: list[list[Event]], config: Config, chunk: int = 10_000, ledger: Ledger | None = None
+) -> dict[str, pa.Table]:
     """The query over these batches, then the row that lets the clock run out."""
-    end_us = max(event["time_us"] for batch in batches for event in batch)
+    end_us = end_of(event for batch in batches for event in batch)
     limits = GroupLimits(config.group, config.max_disorder_ms > 0, end_us // 1000)
     tables = GroupTables("run", end_us, config.drain)
     groups = Groups(coordinating(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
     found: list[bytes] = []
     for batch in [*batches, None, []]:
         rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, config)
-        found += [payload for (payload,) in groups.batch(rows)]
+        calls = groups.batch(rows)
+        found += [call[-1] for call in calls if call[-1] is not None]
+        if ledger is not None and calls:
+            ledger.tell([call[-2] for call in calls if call[-2] is not None], calls[0][0], "run")
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
@@ -124,10 +135,10 @@ def test_what_may_still_be_preceded_waits() -> None:
 @given(group_traffic())
 def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
-    tables = streamed([traffic.events], config)
-    assert told(tables) == expected(traffic.events, config)
+    ledger = Ledger(config.group.purge_interval, 0, end_of(traffic.events) // 1000)
+    assert told(streamed([traffic.events], config, ledger=ledger)) == expected(traffic.events, config)
     still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
-    assert sum(tables["open"]["n"].to_pylist()) == len(still_open)
+    assert (ledger.left_open, ledger.open) == (len(still_open), 0)
 
 
 def vanishing() -> GroupTimeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
@@ -14,7 +15,7 @@ from purgatory_udf.stream.queries import delta_stream
 from purgatory_udf.stream.watch import stop_all
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
 from tests.groups.cells import every_cell
-from tests.groups.test_group_replay import CONFIG, told, told_by, write_trace
+from tests.groups.test_group_replay import CONFIG, gauges, told, told_by, write_trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,13 +32,15 @@ def test_a_followed_table_tells_what_its_events_and_their_clock_have_decided(
     for name, schema in (("completions", COMPLETIONS), ("expirations", EXPIRATIONS)):
         delta.create(spark, layout.table(name), schema)
     events = write_trace(spark, tmp_path, cells[:300], per_batch=10_000)
-    queries = follow_groups(spark, CONFIG, layout, run, delta_stream(spark, events, since=delta.began(spark, events)))
+    began_ms = cells[0]["time_us"] // 1000
+    stream = delta_stream(spark, events, since=delta.began(spark, events))
+    queries = follow_groups(spark, CONFIG, layout, run, stream, began_ms)
     try:
         for more in ([*cells[300:], late], [later]):
             write_trace(spark, tmp_path, more, per_batch=10_000, mode="append")
             queries[0].processAllAvailable()
-        queries[1].processAllAvailable()
     finally:
         stop_all(queries)
-    undrained = CONFIG.model_copy(update={"drain": False})
-    assert told(spark, tmp_path) == told_by(replay([*cells, late], undrained))
+    expected = replay([*cells, late], CONFIG.model_copy(update={"drain": False}))
+    assert told(spark, tmp_path) == told_by(expected)
+    assert gauges(spark, tmp_path) == changed(expected.gauges)

@@ -1,36 +1,69 @@
-"""The gauges of the purgatories Heartbeat and Rebalance, from the calls of batches: what the reference's clock read."""
+"""The gauges of the purgatories Heartbeat and Rebalance, batch by batch: what the reference's clock read."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.groups.gauges import by_purgatory, group_gauges
-from purgatory_udf.loop.words import PURGATORIES
+from purgatory_udf.groups.gauges import Purgatory
+from purgatory_udf.groups.waits import by_purgatory
+from purgatory_udf.groups.words import FOREVER
+from purgatory_udf.loop.words import PURGATORIES, Code
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from tests import oracle_groups
 from tests.group_strategies import Event, GroupTraffic, group_traffic
-from tests.groups.batches import Batches, in_batches
+from tests.groups.batches import Batches
 
 
-def read(batches: Batches, config: Config, first_ms: int, last_ms: int) -> list[Gauge]:
-    """The steps at which a purgatory reads otherwise than at the step before, or has purged since."""
-    gauges = []
-    for broker, code, _, lives, walked in by_purgatory(batches.packets):
-        rows = group_gauges(lives, walked, code, config.group.purge_interval, first_ms, last_ms)
-        columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
-        gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
-    return sorted(gauges, key=lambda gauge: (gauge.at_ms, gauge.broker, gauge.purgatory))
+class Coordinators:
+    """All brokers' purgatories; kept as bytes between two batches."""
+
+    def __init__(self, config: Config, first_ms: int) -> None:
+        self.gauges: list[Gauge] = []
+        self._interval, self._first_ms = config.group.purge_interval, first_ms
+        self._kept: dict[tuple[int, Code], bytes] = {}
+
+    def tell(self, calls: list[bytes], horizon_ms: int) -> None:
+        told = by_purgatory(calls)
+        for owner in dict.fromkeys([*self._kept, *told]):
+            broker, code = owner
+            if owner in self._kept:
+                purgatory = Purgatory.from_bytes(self._kept[owner])
+            else:
+                purgatory = Purgatory(code, self._interval, self._first_ms)
+            rows = purgatory.tell(told.get(owner), horizon_ms)
+            self._kept[owner] = purgatory.to_bytes()
+            columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
+            self.gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
+
+    @property
+    def open(self) -> int:
+        return sum(Purgatory.from_bytes(value).open for value in self._kept.values())
+
+
+def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) -> Coordinators:
+    coordinators, batches = Coordinators(config, first_ms), Batches(config)
+    borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    for begin, end in pairwise(borders):
+        batches.take(events[begin:end])
+        coordinators.tell(batches.waits, events[end - 1]["time_us"] // 1000)
+        batches.waits.clear()
+    batches.drain()
+    coordinators.tell(batches.waits, FOREVER)
+    assert coordinators.open == 0
+    return coordinators
 
 
 def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[list[Gauge], list[Gauge]]:
     """What only the batches' gauges, and what only the reference's say."""
     expected = replay(events, config)
-    found = read(in_batches(events, config, cuts), config, expected.start_ms, expected.end_ms)
+    found = [one for one in read(events, config, cuts, expected.start_ms).gauges if one.at_ms <= expected.end_ms]
     wanted = changed(expected.gauges)
     return [one for one in found if one not in wanted], [one for one in wanted if one not in found]
 

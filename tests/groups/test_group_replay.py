@@ -11,17 +11,17 @@ from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
-from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream import groups
 from purgatory_udf.stream.group_disagreements import explained
-from purgatory_udf.stream.group_queries import table_of
+from purgatory_udf.stream.group_sink import GroupSink
 from purgatory_udf.stream.groups import replay_groups
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
 from purgatory_udf.stream.survey import Survey, survey
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Told = tuple[list[Outcome], list[Transition]]
+
+append = GroupSink._append
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
@@ -152,14 +154,19 @@ def die_after_the_first_batch(query: StreamingQuery, title: str, found: Survey |
     raise KilledError
 
 
-def die_between_two_tables(packets: DataFrame, table: str, tables: GroupTables) -> DataFrame:
-    """In place of `table_of`."""
+def die_between_two_tables(sink: GroupSink, rows: DataFrame, table: str, number: int) -> None:
+    """In place of a sink's `_append`: the others may have been written, or not."""
     if table == "expirations":
         raise KilledError
-    return table_of(packets, table, tables)
+    append(sink, rows, table, number)
 
 
-def test_small_batches_of_shards_and_a_run_killed_twice_give_the_same_tables(
+def die_before_it_is_done(*_: object) -> None:
+    """In place of a sink's last step: all tables are written."""
+    raise KilledError
+
+
+def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tables(
     spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
@@ -172,14 +179,21 @@ def test_small_batches_of_shards_and_a_run_killed_twice_give_the_same_tables(
         found = survey(spark.read.format("delta").load(events))
         return replay_groups(spark, shards, layout, run, found, events, 1)
 
-    for name, death in (("follow_to_end", die_after_the_first_batch), ("table_of", die_between_two_tables)):
-        with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
-            patch.setattr(groups, name, death)
-            go_on()
+    deaths: tuple[tuple[Any, str, Any], ...] = (
+        (groups, "follow_to_end", die_after_the_first_batch),
+        (GroupSink, "_append", die_between_two_tables),
+        (Snapshots, "keep", die_before_it_is_done),
+    )
     expected = told_by(reference)
-    assert told(spark, tmp_path) != expected
+    for where, name, death in deaths:
+        assert told(spark, tmp_path) != expected
+        with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
+            patch.setattr(where, name, death)
+            go_on()
     counts = go_on()
     assert told(spark, tmp_path) == expected
+    read = gauges(spark, tmp_path)
+    assert [one for one in read if one.at_ms <= reference.end_ms] == changed(reference.gauges)
     assert {name: counts[name] for name in ("operations", "completions", "expirations", "open", "transitions")} == {
         "operations": len(expected[0]),
         "completions": sum(not one.expired for one in expected[0]),

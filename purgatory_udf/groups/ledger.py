@@ -1,0 +1,88 @@
+"""All coordinators' purgatories of a run between two batches, as one value; and what a batch reads of them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.frames.frame import Frame
+from purgatory_udf.groups.gauges import Purgatory
+from purgatory_udf.groups.waits import Told, by_purgatory
+from purgatory_udf.loop.words import FOREVER, PURGATORIES, Code
+from purgatory_udf.tables import PURGATORY_GAUGES, TIMESTAMP
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass
+class Ledger:
+    """`began_ms`: when the trace began. `end_ms`: when it ended, if it has; nothing comes after all groups are told
+    that, and what would happen later is what is left open."""
+
+    interval: int
+    began_ms: int
+    end_ms: int | None = None
+    left_open: int = 0
+    purgatories: dict[tuple[int, Code], Purgatory] = field(default_factory=dict)
+
+    @property
+    def open(self) -> int:
+        return sum(purgatory.open for purgatory in self.purgatories.values())
+
+    def tell(self, values: Iterable[bytes], watermark_ms: int, run_id: str) -> pa.Table:
+        """Rows of `purgatory_gauges`: all that is known for good once groups have been called up to the watermark."""
+        told = by_purgatory(values)
+        for broker, code in told:
+            if (broker, code) not in self.purgatories:
+                self.purgatories[broker, code] = Purgatory(code, self.interval, self.began_ms)
+        over = self.end_ms is not None and watermark_ms > self.end_ms
+        self.left_open += sum(map(self._left, told.values()))
+        tables = [PURGATORY_GAUGES.empty_table()]
+        for (broker, code), purgatory in sorted(self.purgatories.items()):
+            readings = purgatory.tell(told.get((broker, code)), FOREVER if over else watermark_ms)
+            tables.append(_rows(run_id, broker, code, readings))
+        return pa.concat_tables(tables)
+
+    def _left(self, told: Told) -> int:
+        if self.end_ms is None:
+            return 0
+        ended = told.ended
+        return int(((ended.t // 1000 <= self.end_ms) & (ended.end_t // 1000 > self.end_ms)).sum())
+
+    def to_bytes(self) -> bytes:
+        head = json.dumps({"left_open": self.left_open, "of": list(self.purgatories)}).encode()
+        parts = [head, *(purgatory.to_bytes() for purgatory in self.purgatories.values())]
+        return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+
+    def take_up(self, value: bytes) -> None:
+        """Go on from what was kept."""
+        parts = _parts(value)
+        head = json.loads(next(parts))
+        self.left_open = head["left_open"]
+        self.purgatories = {(broker, Code(code)): Purgatory.from_bytes(next(parts)) for broker, code in head["of"]}
+
+
+def _parts(value: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(value):
+        (length,) = _LENGTH.unpack_from(value, at)
+        at += _LENGTH.size
+        yield value[at : at + length]
+        at += length
+
+
+def _rows(run_id: str, broker: int, code: Code, readings: Frame) -> pa.Table:
+    count = len(readings)
+    columns = {
+        "run_id": pa.repeat(pa.scalar(run_id, pa.string()), count),
+        "broker": pa.array(np.full(count, broker, dtype=np.int32)),
+        "purgatory": pa.repeat(pa.scalar(PURGATORIES[code], pa.string()), count),
+        "at": pa.array(readings.at_ms * 1000, pa.int64()).view(TIMESTAMP),
+        **{name: pa.array(readings.columns[name], pa.int64()) for name in ("watched", "delayed", "purged")},
+    }
+    return pa.table([columns[name] for name in PURGATORY_GAUGES.names], schema=PURGATORY_GAUGES)

@@ -1,0 +1,138 @@
+"""What a call says of a coordinator's watcher lists: operations that began to wait, that waited no longer, and walks.
+
+Each operation is on one list: that of its group (rounds and syncs) or of its member's sessions. The check that
+completes it takes it off; if its timer ends it, it stays until the list's next walk, or a purge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from purgatory_udf.frames.codec import pack, unpack
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
+from purgatory_udf.groups.chronicle import Watching
+from purgatory_udf.groups.kept import KeptGroup
+from purgatory_udf.groups.rows import parts_of
+from purgatory_udf.groups.step import Findings
+from purgatory_udf.groups.words import KINDS
+from purgatory_udf.loop.words import Code
+
+_LIST_OF = {"heartbeat": Watching.SESSIONS, "sync": Watching.SYNCS}
+_LIST_OF_KIND = np.array([_LIST_OF.get(kind, Watching.JOINS) for kind in KINDS], dtype=np.int64)
+
+# `list` is a place among the call's lists. `op` is the operation's id; an end says its beginning, too.
+BEGUN = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
+ENDED = FrameLayout((*BEGUN.names, "end_t", "end_seq", "end_sub", "triggered"))
+WALKED = FrameLayout(("list", "t", "seq", "sub"))
+_LAYOUTS = {"begun": BEGUN, "ended": ENDED, "walked": WALKED}
+_LISTS = FrameLayout(("broker", "code"), ("name",))
+
+
+def open_of(kept: KeptGroup) -> Array:
+    """The ids of the operations that wait."""
+    return np.concatenate([kept.sessions.op, np.array([one.operation_id for one in kept.rounds], dtype=np.int64)])
+
+
+@dataclass
+class Waits:
+    """Of the groups of one call, group by group; `lists` are numbered as they come."""
+
+    lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
+
+    def note(self, key: str, before: Array, kept: KeptGroup, found: Findings) -> None:
+        """`before`: what waited before the call; `kept` and `found`: what it has left and told."""
+        broker, group = parts_of(key)
+        sessions = kept.sessions
+        new = sessions.take(~np.isin(sessions.op, before)) if len(before) else sessions
+        if len(new):
+            self._add("begun", new.with_columns(list=self._sessions(broker, group, new.member_id)))
+        rounds = [one for one in kept.rounds if one.operation_id not in before]
+        if rounds:
+            lists = [_LIST_OF.get(one.kind, Watching.JOINS) for one in rounds]
+            rows = [
+                (self._list(broker, group, of, ""), one.operation_id, one.started_us, one.seq, one.sub, one.deadline_ms)
+                for of, one in zip(lists, rounds, strict=True)
+            ]
+            self._add("begun", BEGUN.of(rows))
+        for ended in found.ended:
+            waited = ended.take(ended.watched > 0)
+            if len(waited):
+                lists_ = self._lists(broker, group, _LIST_OF_KIND[waited.kind], waited.member_id)
+                self._add("ended", waited.with_columns(list=lists_))
+        for walked in found.walked:
+            if len(walked):
+                self._add("walked", walked.with_columns(list=self._lists(broker, group, walked.list, walked.member_id)))
+
+    def to_bytes(self) -> bytes | None:
+        """Nothing, if there is nothing to tell."""
+        if not any(self.frames.values()):
+            return None
+        joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
+        return pack({"lists": _LISTS.of(list(self.lists)), **joined})
+
+    def _add(self, name: str, frame: Frame) -> None:
+        self.frames[name].append(frame.only(_LAYOUTS[name].names))
+
+    def _list(self, broker: int, group: str, of: int, member_id: str) -> int:
+        code = Code.HEARTBEAT if of == Watching.SESSIONS else Code.REBALANCE
+        return self.lists.setdefault((broker, int(code), f"{group}/{int(of)}/{member_id}"), len(self.lists))
+
+    def _sessions(self, broker: int, group: str, members: Array) -> Array:
+        return self._lists(broker, group, np.full(len(members), int(Watching.SESSIONS)), members)
+
+    def _lists(self, broker: int, group: str, of: Array, members: Array) -> Array:
+        known: dict[tuple[int, str], int] = {}
+        found = []
+        for pair in zip(of.tolist(), members.tolist(), strict=True):
+            place = known.get(pair)
+            if place is None:
+                place = known[pair] = self._list(broker, group, *pair)
+            found.append(place)
+        return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What some calls say of one broker's purgatory; `list` is a place among `names`."""
+
+    names: list[str]
+    begun: Frame
+    ended: Frame
+    walked: Frame
+
+
+def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], Told]:
+    """Calls taken apart, and put together again by purgatory."""
+    names: dict[tuple[int, int], dict[str, int]] = {}
+    parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
+    for value in values:
+        frames = unpack(value)
+        lists = frames["lists"]
+        owners = list(zip(lists.broker.tolist(), lists.code.tolist(), strict=True))
+        places = np.array(
+            [
+                names.setdefault(owner, {}).setdefault(name, len(names[owner]))
+                for owner, name in zip(owners, lists.name.tolist(), strict=True)
+            ],
+            dtype=np.int64,
+        )
+        for owner in dict.fromkeys(owners):
+            mine = (lists.broker == owner[0]) & (lists.code == owner[1])
+            for what in _LAYOUTS:
+                rows = frames[what].take(mine[frames[what].list]) if len(frames[what]) else frames[what]
+                if len(rows):
+                    kept = parts.setdefault(owner, {}).setdefault(what, [])
+                    kept.append(rows.with_columns(list=places[rows.list]))
+    return {
+        (broker, Code(code)): Told(list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS))
+        for (broker, code), mine in parts.items()
+    }
+
+
+def _joined(frames: Sequence[Frame], what: str) -> Frame:
+    layout = _LAYOUTS[what]
+    return Frame.concat([layout.empty(), *frames]).only(layout.names)
