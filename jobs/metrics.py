@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from purgatory_udf import cli
+from purgatory_udf.errors import UserError
 from purgatory_udf.metrics.options import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
 from purgatory_udf.storage.outputs import require_folder
 
@@ -18,8 +20,12 @@ def _options(window_ms: int, by: list[str] | None, bytes_per_watch: int, top: in
     )
 
 
-def _checks(out: str, window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int) -> None:
+def _checks(
+    out: str, window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int, prometheus: Path | None
+) -> None:
     _options(window_ms, by, bytes_per_watch, top)
+    if prometheus is not None and prometheus.is_dir():
+        raise UserError(f"{prometheus}: is a folder; --prometheus names a file")
     require_folder(out)
 
 
@@ -39,14 +45,25 @@ def main(
         int, typer.Option(min=0, help="What an ended operation's entry on a watcher list is taken to hold in memory.")
     ] = BYTES_PER_WATCH,
     top: Annotated[int, typer.Option(min=1, help="How many rows of each table to print.")] = 10,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write them in Prometheus's text format, too, for a node exporter's collector."
+        ),
+    ] = None,
 ) -> None:
     """Kafka's own meters, waits and their causes, purgatory sizes, rebalances: as tables, and summed up."""
+    from purgatory_udf.metrics.prometheus import write_prometheus
     from purgatory_udf.metrics.run import write_metrics
     from purgatory_udf.metrics.summary import summary
     from purgatory_udf.session import build_session
 
     options = _options(window_ms, by, bytes_per_watch, top)
-    print("\n".join(summary(write_metrics(build_session("purgatory-metrics"), out, options))))
+    metrics = write_metrics(build_session("purgatory-metrics"), out, options)
+    print("\n".join(summary(metrics)))
+    if prometheus is not None:
+        write_prometheus(metrics, prometheus)
+        print(f"Prometheus: {prometheus}")
 
 
 if __name__ == "__main__":
