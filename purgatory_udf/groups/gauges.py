@@ -18,7 +18,7 @@ import numpy as np
 
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
-from purgatory_udf.groups.waits import Told
+from purgatory_udf.groups.waits import ToldWaits
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
@@ -42,7 +42,7 @@ _SETTLED_MS = 5 * int(STEP_MS)
 
 
 @dataclass
-class Purgatory:
+class CoordinatorPurgatory:
     """One purgatory between two batches. `began_ms`: when the trace began; its reaper has been waking since."""
 
     code: Code
@@ -68,7 +68,7 @@ class Purgatory:
     def open(self) -> int:
         return len(self.waiting)
 
-    def tell(self, told: Told | None, horizon_ms: int) -> Frame:
+    def tell(self, told: ToldWaits | None, horizon_ms: int) -> Frame:
         """Take in what a batch tells; `READINGS` up to the horizon, before which nothing more can come. `FOREVER`: up
         to where everything has come to rest."""
         moments = self._moments(told)
@@ -81,7 +81,7 @@ class Purgatory:
         self._forget()
         return readings
 
-    def _moments(self, told: Told | None) -> Frame:
+    def _moments(self, told: ToldWaits | None) -> Frame:
         """Everything that has not happened yet, in order."""
         if told is None:
             return self.later
@@ -186,7 +186,7 @@ class Purgatory:
         return pack(frames)
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Purgatory:
+    def from_bytes(cls, value: bytes) -> CoordinatorPurgatory:
         frames = unpack(value)
         record, queued = np.zeros(1, PURGATORY), np.zeros(WHEELS, QUEUED)
         for name in _fields(PURGATORY):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.frames.frame import Frame
-from purgatory_udf.groups.gauges import Purgatory
-from purgatory_udf.groups.waits import Told, by_purgatory
+from purgatory_udf.groups.gauges import CoordinatorPurgatory
+from purgatory_udf.groups.waits import ToldWaits, by_purgatory
 from purgatory_udf.loop.words import FOREVER, PURGATORIES, Code
 from purgatory_udf.tables import PURGATORY_GAUGES, TIMESTAMP
 
@@ -28,7 +28,7 @@ class Ledger:
     began_ms: int
     end_ms: int | None = None
     left_open: int = 0
-    purgatories: dict[tuple[int, Code], Purgatory] = field(default_factory=dict)
+    purgatories: dict[tuple[int, Code], CoordinatorPurgatory] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -39,16 +39,17 @@ class Ledger:
         told = by_purgatory(values)
         for broker, code in told:
             if (broker, code) not in self.purgatories:
-                self.purgatories[broker, code] = Purgatory(code, self.interval, self.began_ms)
+                self.purgatories[broker, code] = CoordinatorPurgatory(code, self.interval, self.began_ms)
         over = self.end_ms is not None and watermark_ms > self.end_ms
         self.left_open += sum(map(self._left, told.values()))
         tables = [PURGATORY_GAUGES.empty_table()]
         for (broker, code), purgatory in sorted(self.purgatories.items()):
             readings = purgatory.tell(told.get((broker, code)), FOREVER if over else watermark_ms)
             tables.append(_rows(run_id, broker, code, readings))
-        return pa.concat_tables(tables)
+        # Spark loses rows of a table that has empty chunks.
+        return pa.concat_tables(tables).combine_chunks()
 
-    def _left(self, told: Told) -> int:
+    def _left(self, told: ToldWaits) -> int:
         if self.end_ms is None:
             return 0
         ended = told.ended
@@ -64,7 +65,9 @@ class Ledger:
         parts = _parts(value)
         head = json.loads(next(parts))
         self.left_open = head["left_open"]
-        self.purgatories = {(broker, Code(code)): Purgatory.from_bytes(next(parts)) for broker, code in head["of"]}
+        self.purgatories = {
+            (broker, Code(code)): CoordinatorPurgatory.from_bytes(next(parts)) for broker, code in head["of"]
+        }
 
 
 def _parts(value: bytes) -> Iterator[bytes]:

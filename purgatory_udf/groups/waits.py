@@ -96,7 +96,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Told:
+class ToldWaits:
     """What some calls say of one broker's purgatory; `list` is a place among `names`."""
 
     names: list[str]
@@ -105,7 +105,7 @@ class Told:
     walked: Frame
 
 
-def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], Told]:
+def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], ToldWaits]:
     """Calls taken apart, and put together again by purgatory."""
     names: dict[tuple[int, int], dict[str, int]] = {}
     parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
@@ -128,7 +128,9 @@ def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], Told]:
                     kept = parts.setdefault(owner, {}).setdefault(what, [])
                     kept.append(rows.with_columns(list=places[rows.list]))
     return {
-        (broker, Code(code)): Told(list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS))
+        (broker, Code(code)): ToldWaits(
+            list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS)
+        )
         for (broker, code), mine in parts.items()
     }
 

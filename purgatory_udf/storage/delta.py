@@ -70,3 +70,26 @@ def identity(spark: SparkSession, path: str) -> dict[str, Any]:
     latest = table.history(1).select("version").first()
     assert detail is not None and latest is not None
     return {"table": detail.id, "version": latest.version, "files": detail.numFiles}
+
+
+def read_file(spark: SparkSession, path: str) -> bytes | None:
+    """A whole file, on whatever file system; None if there is none."""
+    files, place = files_at(spark, path)
+    if not files.exists(place):
+        return None
+    jvm: Any = spark._jvm
+    stream = files.open(place)
+    try:
+        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+    finally:
+        stream.close()
+
+
+def write_file(spark: SparkSession, path: str, value: bytes) -> None:
+    """In place of what is there."""
+    files, place = files_at(spark, path)
+    out = files.create(place, True)
+    try:
+        out.write(value)
+    finally:
+        out.close()

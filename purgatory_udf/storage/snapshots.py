@@ -6,7 +6,7 @@ is repeated after a crash finds the same past, and replaces what it had written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from purgatory_udf.storage import delta
 
@@ -32,12 +32,7 @@ class Snapshots:
         return self._read(max(numbers)) if numbers else None
 
     def keep(self, batch: int, value: bytes) -> None:
-        files, place = delta.files_at(self._spark, self._path(batch))
-        out = files.create(place, True)
-        try:
-            out.write(value)
-        finally:
-            out.close()
+        delta.write_file(self._spark, self._path(batch), value)
         self._last = batch, value
         old = batch - _KEPT
         if old >= 0:
@@ -50,12 +45,4 @@ class Snapshots:
         return [int(name) for name in delta.names(self._spark, self._folder) if name.isdigit()]
 
     def _read(self, batch: int) -> bytes | None:
-        files, place = delta.files_at(self._spark, self._path(batch))
-        if not files.exists(place):
-            return None
-        jvm: Any = self._spark._jvm
-        stream = files.open(place)
-        try:
-            return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+        return delta.read_file(self._spark, self._path(batch))

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.groups.gauges import Purgatory
+from purgatory_udf.groups.gauges import CoordinatorPurgatory
 from purgatory_udf.groups.waits import by_purgatory
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.loop.words import PURGATORIES, Code
@@ -34,9 +34,9 @@ class Coordinators:
         for owner in dict.fromkeys([*self._kept, *told]):
             broker, code = owner
             if owner in self._kept:
-                purgatory = Purgatory.from_bytes(self._kept[owner])
+                purgatory = CoordinatorPurgatory.from_bytes(self._kept[owner])
             else:
-                purgatory = Purgatory(code, self._interval, self._first_ms)
+                purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms)
             rows = purgatory.tell(told.get(owner), horizon_ms)
             self._kept[owner] = purgatory.to_bytes()
             columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
@@ -44,7 +44,7 @@ class Coordinators:
 
     @property
     def open(self) -> int:
-        return sum(Purgatory.from_bytes(value).open for value in self._kept.values())
+        return sum(CoordinatorPurgatory.from_bytes(value).open for value in self._kept.values())
 
 
 def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) -> Coordinators:
