@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from benchmarks.killing import Victim, commands, differences, killed, run_to_end
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
 
 def test_an_import_that_is_killed_between_its_tables_is_made_whole_by_the_same_command(tmp_path: Path) -> None:
