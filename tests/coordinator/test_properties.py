@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
@@ -12,9 +12,10 @@ from purgatory_udf.coordinator.journal import Answer, Removal, StateChange
 from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, Replayer, replay
+from tests.examples import examples
 from tests.group_strategies import GroupTraffic, group_traffic
 
-some = settings(max_examples=60)
+some = examples(20)
 
 
 def run(traffic: GroupTraffic) -> Replay:

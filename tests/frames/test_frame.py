@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.frames.frame import Array, Frame
+from tests.examples import examples
 
 Rows = list[tuple[int, str]]
 
@@ -51,6 +52,7 @@ STEPS = st.lists(
 )
 
 
+@examples(50)
 @given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
 def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows, steps: list[tuple[str, Any]]) -> None:
     one = frame(rows)

@@ -17,6 +17,7 @@ from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from tests import oracle_groups
+from tests.examples import examples
 from tests.group_strategies import Event, GroupTraffic, group_traffic
 from tests.groups.batches import Batches
 
@@ -80,7 +81,7 @@ def with_time(traffic: GroupTraffic) -> GroupTraffic:
     return GroupTraffic(traffic.config.model_copy(update={"group": group.model_copy(update=delay)}), events)
 
 
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(examples(12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(group_traffic().map(with_time), st.lists(st.integers(1, 80), max_size=4))
 def test_any_traffic_reads_as_in_the_reference_however_it_is_cut(traffic: GroupTraffic, cuts: list[int]) -> None:
     assert differences(traffic.events, traffic.config, cuts) == ([], [])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
 from purgatory_udf.groups.step import WORTH_COLUMNS
+from tests.examples import examples
 from tests.group_strategies import GroupTraffic, group_traffic
 from tests.group_timeline import GroupTimeline
 from tests.groups.batches import Told, in_batches, reference_of
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, WORTH_COLUMNS)))
 def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.contract.events import TYPES
 from purgatory_udf.contract.shapes import CHANGES, SHAPES
 from purgatory_udf.ingest.columns import take
 from tests.contract.examples import NEEDS, WHOLE
+from tests.examples import examples
 from tests.ingest.traces import judged_rows, write
 
 Event = dict[str, Any]
@@ -108,7 +109,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.lists(lines.map(lambda line: line.replace(b"\n", b" ")), min_size=1, max_size=12))
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(80)
 def test_many_lines_at_once_are_judged_as_each_by_itself(scratch: Path, given: list[bytes]) -> None:
     path = write(scratch / "a.jsonl", b"\n".join(given) + b"\n")
     assert judged_rows(path) == judged_rows(path, fast=False)

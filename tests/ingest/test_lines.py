@@ -10,12 +10,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.ingest import lines
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import FileLimits, byte_pieces
+from tests.examples import examples
 from tests.ingest.traces import input_file, lines_in, pieces_of, write
 
 TEXT = b"".join(b"line %d %s\n" % (number, b"x" * (number % 7)) for number in range(50_000))
@@ -45,7 +46,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     piece_bytes=st.integers(1, 40),
     block=st.integers(1, 20),
 )
-@settings(max_examples=300, deadline=None)
+@examples(80)
 def test_every_line_is_read_once_wherever_the_file_is_cut(
     scratch: Path, content: bytes, piece_bytes: int, block: int
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_line_longer_than_any_block_stays_one(tmp_path: Path) -> None:
     piece_bytes=st.integers(1, 40),
     block=st.integers(1, 20),
 )
-@settings(max_examples=300, deadline=None)
+@examples(80)
 def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_the_others_are_whole(
     scratch: Path, content: bytes, piece_bytes: int, block: int
 ) -> None:

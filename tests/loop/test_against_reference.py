@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
@@ -19,13 +19,14 @@ from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay
 from purgatory_udf.reference.replay import replay as reference_replay
 from tests import trace_strategies
+from tests.examples import examples
 from tests.loop.loop_gauges import gauges_of
 from tests.outcome_rows import outcomes_of
 
 Event = dict[str, Any]
 
-_MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-_SOME = settings(_MANY, max_examples=25)
+_MANY = examples(50)
+_SOME = examples(12)
 
 
 def drained(events: list[Event], config: Config) -> Replay:

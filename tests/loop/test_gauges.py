@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
@@ -18,14 +18,12 @@ from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.timeline.gauges import GAUGES, at_every_step, gauges
 from tests import oracle_traces, trace_strategies
+from tests.examples import examples
 from tests.loop.loop_gauges import loop_gauges
 from tests.loop.purgatory_run import PurgatoryRun
 from tests.reference.timeline import Timeline
 
 Reading = tuple[int, int, int, int]
-
-# A busy machine is not a failure.
-patiently = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def rows(frame: Frame) -> list[Reading]:
@@ -62,7 +60,7 @@ def _without_purged(found: list[Gauge]) -> list[Gauge]:
     )
 
 
-@settings(patiently, max_examples=300)
+@examples(100)
 @given(seed=st.integers(0, 2**32), events=st.integers(1, 120), interval=st.sampled_from([0, 1, 2, 5, 20]))
 def test_any_operations_give_the_gauges_of_the_purgatory_they_waited_in(seed: int, events: int, interval: int) -> None:
     run = PurgatoryRun(Random(seed), interval).live(events)
@@ -76,7 +74,7 @@ def _changed(found: list[Reading]) -> list[Reading]:
     return [reading for last, reading in zip(before, found, strict=False) if reading[3] or reading[1:3] != last]
 
 
-@settings(patiently, max_examples=40)
+@examples(20)
 @given(
     events=trace_strategies.traces(),
     config=trace_strategies.configs(),

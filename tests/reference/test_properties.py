@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, replay
 from tests import trace_strategies
+from tests.examples import examples
 
 Event = dict[str, Any]
 
@@ -21,14 +22,14 @@ PURGATORIES = {"produce": "Produce", "fetch": "Fetch", "delete_records": "Delete
 BUCKETS_OF_ALL_WHEELS_MS = 160_000
 
 # A busy machine is not a failure.
-patiently = settings(deadline=None)
+some = examples(25)
 
 
 def in_order(events: list[Event]) -> list[Event]:
     return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
 def test_each_operation_ends_exactly_once_or_is_open(events: list[Event], config: Config) -> None:
     result = replay(events, config)
@@ -39,7 +40,7 @@ def test_each_operation_ends_exactly_once_or_is_open(events: list[Event], config
     assert not (config.drain and result.open)
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
 def test_no_operation_ends_after_its_deadline_and_expiration_wins_ties(events: list[Event], config: Config) -> None:
     for outcome in replay(events, config).outcomes:
@@ -52,7 +53,7 @@ def test_no_operation_ends_after_its_deadline_and_expiration_wins_ties(events: l
             assert outcome.watched
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
 def test_num_delayed_is_the_number_of_open_operations(events: list[Event], config: Config) -> None:
     result = replay(events, config)
@@ -84,7 +85,7 @@ def _last_us(outcome: Outcome) -> int:
     return outcome.ended_us - 1 if outcome.expired else outcome.ended_us
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces())
 def test_purging_changes_no_outcome(events: list[Event]) -> None:
     def with_interval(interval: int) -> Replay:
@@ -101,7 +102,7 @@ def test_purging_changes_no_outcome(events: list[Event]) -> None:
         assert eager.watched <= lazy.watched
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces(), data=st.data())
 def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.DataObject) -> None:
     one = replay(events, Config())
@@ -109,7 +110,7 @@ def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.Da
     assert (one.outcomes, one.gauges) == (other.outcomes, other.gauges)
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces(), cut=st.integers(0, 60))
 def test_nothing_that_happens_later_changes_what_has_ended(events: list[Event], cut: int) -> None:
     ordered = in_order(events)
@@ -121,7 +122,7 @@ def test_nothing_that_happens_later_changes_what_has_ended(events: list[Event], 
         assert whole[operation_id].ended_us >= last_us
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces())
 def test_each_broker_is_a_world_of_its_own_but_for_the_leaders_of_topics(events: list[Event]) -> None:
     together = [outcome for outcome in replay(events, Config()).outcomes if outcome.kind != "create_topics"]
@@ -136,7 +137,7 @@ def test_each_broker_is_a_world_of_its_own_but_for_the_leaders_of_topics(events:
     )
 
 
-@patiently
+@some
 @given(events=trace_strategies.traces())
 def test_a_trace_may_be_shifted_by_whole_buckets_without_changing_anything_else(events: list[Event]) -> None:
     """Deadlines and gauges are relative. Only when a reaper wakes, and so purges, depends on where buckets begin."""

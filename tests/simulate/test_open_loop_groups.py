@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
@@ -20,6 +20,7 @@ from purgatory_udf.simulate.open_loop.crew import CrewPlan
 from purgatory_udf.simulate.open_loop.group_rows import group_rows
 from purgatory_udf.simulate.open_loop.groups import acts_between, count_before
 from purgatory_udf.simulate.open_loop.workload import Workload
+from tests.examples import examples
 
 LENGTH_US = 200_000_000
 PLAN = CrewPlan(
@@ -60,7 +61,7 @@ def replayed(events: list[Event]) -> Replay:
     return replay(events, Config(drain=False))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(15)
 @given(cuts=st.lists(st.integers(0, LENGTH_US), max_size=5))
 def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> None:
     whole = _rows(acts_between(PLAN, 0, LENGTH_US))
@@ -69,7 +70,7 @@ def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> Non
     assert sorted(itertools.chain.from_iterable(parts)) == whole
 
 
-@settings(max_examples=30, deadline=None)
+@examples(15)
 @given(st.integers(0, LENGTH_US))
 def test_they_are_counted_without_being_made(end_us: int) -> None:
     assert count_before(PLAN, end_us) == len(acts_between(PLAN, 0, end_us).t)

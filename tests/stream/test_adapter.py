@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
@@ -20,6 +20,7 @@ from purgatory_udf.stream.packing import CLOCK, packer
 from purgatory_udf.stream.queries import unpacked
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
 from tests import trace_strategies
+from tests.examples import examples
 from tests.loop.test_against_reference import Event, reference
 from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
@@ -28,7 +29,7 @@ Row = tuple[Any, ...]
 
 BY_BROKER = Config(grouping="broker")
 
-_SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+_SOME = examples(10)
 
 
 def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
