@@ -51,19 +51,11 @@ def test_it_is_made_once_and_follows_the_requirements(tree: Path, capfd: pytest.
 
 
 @pytest.mark.end_to_end
-def test_a_set_up_that_was_cut_short_is_begun_anew(tree: Path) -> None:
+def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(tree: Path) -> None:
     half = tree / ".venv" / "lib" / "half.py"
     half.parent.mkdir(parents=True)
     for file in (half, tree / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
         file.touch()
-    environment = Environment(tree)
-    environment.set_up("run")
-    assert environment.ready("run")
-    assert not half.exists()
-
-
-@pytest.mark.end_to_end
-def test_two_at_once_wait_for_each_other(tree: Path) -> None:
     command = [sys.executable, str(ROOT / "purgatory_udf" / "launch" / "environment.py"), str(tree), "run"]
     both = [
         subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
@@ -72,3 +64,4 @@ def test_two_at_once_wait_for_each_other(tree: Path) -> None:
     assert [process.returncode for process in both] == [0, 0]
     assert said.count("Setting up") == 1
     assert Environment(tree).ready("run")
+    assert not half.exists()

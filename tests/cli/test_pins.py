@@ -78,13 +78,14 @@ def test_a_file_of_another_hash_or_of_none_is_refused(tmp_path: Path, capfd: pyt
         archive.writestr("told-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("told-1.dist-info/RECORD", "")
     environment = Environment(tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    environment.set_up("run")
+    assert environment.ready("run")
+
     for unfit, because in (("", "hash"), (f" --hash=sha256:{'0' * 64}", "DO NOT MATCH")):
         (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()}{unfit}\n")
         with pytest.raises(UserError, match=r"^requirements\.txt could not be installed into "):
             environment.set_up("run")
         assert because in capfd.readouterr().err
-
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
-    environment.set_up("run")
-    assert environment.ready("run")
+        assert not environment.ready("run")

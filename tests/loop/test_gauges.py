@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.timeline.gauges import GAUGES, at_every_step, gauges
-from tests import oracle_traces, trace_strategies
+from tests import trace_strategies
 from tests.examples import examples
 from tests.loop.loop_gauges import loop_gauges
 from tests.loop.purgatory_run import PurgatoryRun
@@ -40,24 +39,7 @@ def readings(timeline: Timeline, purgatory: str = "Produce", last_ms: int = 10_0
     ]
 
 
-# Against Kafka and the reference.
-
-
-@pytest.mark.parametrize("name", oracle_traces.names())
-def test_a_recorded_trace_has_the_gauges_that_kafka_had(name: str) -> None:
-    trace = oracle_traces.load(name)
-    interval = {"purge_interval": trace.purge_interval}
-    config = Config.model_validate({"produce": interval, "fetch": interval | {"max_bytes": 2**31 - 1}})
-    kafka = [Gauge(0, purgatory, at, watched, delayed, 0) for at, purgatory, watched, delayed in trace.gauges]
-    core = loop_gauges(trace.events, config, trace.gauges[-1][0])
-    assert trace.readings(_without_purged(core)) == trace.readings(changed(kafka))
-
-
-def _without_purged(found: list[Gauge]) -> list[Gauge]:
-    """Kafka does not tell what it has purged, so steps at which nothing else changed are left out."""
-    return changed(
-        [Gauge(gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, 0) for gauge in found]
-    )
+# Against the reference.
 
 
 @examples(100)
