@@ -189,8 +189,7 @@ class _Clients:
                 member["group_instance_id"] = f"i{slot}"
             if step.named_leader is not None:
                 member["leader_member_id"] = loaded[step.named_leader % len(loaded)][1].member_id
-            # A group is loaded as a whole, member by member here: no session ends in between.
-            timeouts = {"session_timeout_ms": max(1, step.session_ms), "rebalance_timeout_ms": step.rebalance_ms}
+            timeouts = {"session_timeout_ms": step.session_ms, "rebalance_timeout_ms": step.rebalance_ms}
             self._happen({**place, **member, **timeouts})
             one.generation, one.next = place["generation"], "heartbeat"
 

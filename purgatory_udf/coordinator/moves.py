@@ -81,7 +81,8 @@ class Moves:
             event.member_id,
             event.instance_id,
             event.client_id,
-            event.session_timeout_ms,
+            # A group is loaded as a whole: no session ends before the last member is there.
+            max(1, event.session_timeout_ms),
             event.rebalance_timeout_ms,
             event.protocols,
             is_new=False,
