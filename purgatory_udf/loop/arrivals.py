@@ -148,8 +148,7 @@ def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
     event, asked = _event_at(w, e), _asked_at(w, a)
     asked.offset, asked.size, asked.key, asked.place = offset, size, key, event.count
     asked.epoch, asked.more, asked.text = UNKNOWN, UNKNOWN, UNKNOWN
-    asked.error, asked.who, asked.throttled, asked.change = 0, 0, 0, 0
-    asked.padding = 0
+    asked.error, asked.who, asked.throttled = 0, 0, 0
     event.count += 1
     return a
 

@@ -17,7 +17,7 @@ from typing import Any
 from purgatory_udf.loop import fetch, logs, replica
 from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at
+from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import NONE
 
@@ -40,7 +40,7 @@ _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUM
 def change(w: World, e: int) -> None:
     event = event_at(w, e)
     code, t, asked = event.code, event.t, asked_at(w, event.first)
-    k, offset = asked.key, asked.offset
+    k, offset = place_at(w, asked.key).key, asked.offset
     key = key_at(w, k)
     if code == _HIGH_WATERMARK:
         if key.hw == UNKNOWN or offset >= key.hw:
@@ -66,7 +66,7 @@ def change(w: World, e: int) -> None:
 def _rarer(w: World, e: int) -> None:
     event = event_at(w, e)
     code, t, asked = event.code, event.t, asked_at(w, event.first)
-    k, offset = asked.key, asked.offset
+    k, offset = place_at(w, asked.key).key, asked.offset
     key = key_at(w, k)
     if code == _LAST_STABLE:
         _last_stable(w, k, offset)
@@ -81,7 +81,7 @@ def _rarer(w: World, e: int) -> None:
     elif code == _TRUNCATE:
         _truncate(w, k, offset)
     elif code == _ISR:
-        _in_sync(key, asked)
+        _in_sync(w, key, asked)
         if replica.advance_watermark(w, key):
             key.told += 1
             check_all(w, k, t)
@@ -137,8 +137,8 @@ def _truncate(w: World, k: int, offset: int) -> None:
 
 
 @rule
-def _in_sync(key: Any, asked: Any) -> None:
-    key.isr_begin, key.isr_count = asked.who, asked.more
+def _in_sync(w: World, key: Any, asked: Any) -> None:
+    key.isr_begin, key.isr_count = w.members + asked.who, asked.more
 
 
 @rule
@@ -152,7 +152,7 @@ def _lead(w: World, k: int, event: Any, asked: Any) -> None:
     if event.who != UNKNOWN:
         key.min_isr = event.who
     if asked.more >= 0:
-        _in_sync(key, asked)
+        _in_sync(w, key, asked)
     replica.advance_watermark(w, key)
 
 

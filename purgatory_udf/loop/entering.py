@@ -1,4 +1,4 @@
-"""A call's records become the state's: keys, texts and in-sync sets by its numbers; and what room they need."""
+"""Before a call: what room its events need, and whether in purgatories that there are none of yet."""
 
 from __future__ import annotations
 
@@ -16,41 +16,25 @@ _INVALID, _FOLLOWER, _SOUND = number(Acks.INVALID), number(Reader.FOLLOWER), num
 TOTALS = record("operations parts nodes purgatories")
 # By key: batches that will be appended, segments rolled.
 MORE = record("batches rolls")
-# Before a call's own: how many texts, errors and members of in-sync sets the state has.
-BASES = record("texts errors members")
 
 
 @entry
 def enter(
-    call_events: Records,
-    call_asked: Records,
-    places: Records,
-    bases: Records,
-    known: Records,
     events: Records,
     asked: Records,
+    places: Records,
+    known: Records,
     more: Records,
     missing: Records,
     totals: Records,
 ) -> None:
     """`places`: the state's number of each key of the call. `known`: the state's purgatories; `missing` (out): places
     of events whose purgatories are not among these."""
-    base, total = bases[0], totals[0]
-    for a in range(len(call_asked)):
-        asked[a] = call_asked[a]
-        one = asked[a]
-        one.key = places[one.key]
-        if one.more >= 0:
-            one.who += base.members
-        if one.text >= 0:
-            one.text += base.errors
-    last = -1
-    for e in range(len(call_events)):
-        events[e] = call_events[e]
+    total, last = totals[0], -1
+    for e in range(len(events)):
         event = events[e]
         code, mode = event.code, event.mode
         if code <= _CREATE:
-            event.text += base.texts
             total.operations += 1
             total.parts += event.count
             if last < 0 or events[last].code != code or events[last].broker != event.broker:
@@ -61,9 +45,9 @@ def enter(
         for a in range(event.first, event.first + event.count):
             one = asked[a]
             if code == _LOG_END or (code == _PRODUCE and one.error == _SOUND and mode < _INVALID):
-                more[one.key].batches += 1
+                more[places[one.key].key].batches += 1
             elif code == _ROLL:
-                more[one.key].rolls += 1
+                more[places[one.key].key].rolls += 1
             elif _tells(code, mode):
                 total.nodes += 1
 

@@ -6,7 +6,7 @@ from purgatory_udf.loop import fetch, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at
+from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE, OPEN
 
@@ -16,7 +16,8 @@ _SOUND, _TIMED_OUT = number(Error.NONE), number(Error.REQUEST_TIMED_OUT)
 _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
 _BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
 
-# What an append did: nothing, it moved the log end only, or the high watermark with it.
+# What an append did: nothing, it moved the log end only, or the high watermark with it. While a produce is handled its
+# parts have that in `told`.
 _NOTHING, _SAME, _INCREASED = 0, 1, 2
 
 
@@ -35,7 +36,7 @@ def _arrived(w: World, e: int) -> int:
         event.broker,
         event.total,
     )
-    operation.first, operation.count, operation.text = w.parts, event.count, event.text
+    operation.first, operation.count, operation.text = w.parts, event.count, w.texts + event.text
     operation.apart, operation.state, operation.pending, operation.rule = event.apart, OPEN, 0, 0
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
     operation.expired, operation.end_t, operation.settled_by, operation.last_place = 0, 0, NONE, NONE
@@ -43,12 +44,14 @@ def _arrived(w: World, e: int) -> int:
     for nth in range(event.count):
         asked = asked_at(w, event.first + nth)
         part = part_at(w, w.parts + nth)
-        part.key, part.operation, part.place, part.epoch = asked.key, o, asked.place, asked.epoch
+        part.key, part.operation, part.place, part.epoch = place_at(w, asked.key).key, o, asked.place, asked.epoch
         part.offset, part.size, part.throttled = asked.offset, asked.size, asked.throttled
         part.error, part.settled, part.end_t, part.bytes, part.text = asked.error, 0, event.t, 0, asked.text
+        if asked.text >= 0:
+            part.text += w.errors
         part.heap, part.told = NONE, 0
         # A key that a request names twice has it on its list once.
-        key = key_at(w, asked.key)
+        key = key_at(w, part.key)
         part.again = key.asked == w.event
         key.asked = w.event
     w.parts += event.count
@@ -76,15 +79,14 @@ def produce(w: World, e: int) -> None:
     event, operation = event_at(w, e), operation_at(w, o)
     changed = 0
     if event.mode != _INVALID:
-        for at in range(event.first, event.first + event.count):
-            asked = asked_at(w, at)
-            asked.change = _NOTHING
-            if asked.error == _SOUND:
-                key = key_at(w, asked.key)
-                if logs.append(w, key, asked.offset, asked.size):
-                    asked.change = _INCREASED if replica.advance_watermark(w, key) else _SAME
+        for at in range(operation.first, operation.first + operation.count):
+            part = part_at(w, at)
+            if part.error == _SOUND:
+                key = key_at(w, part.key)
+                if logs.append(w, key, part.offset, part.size):
+                    part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
                     key.told += 1
-                    key.stamped, key.stamp_order, key.stamp_all = w.event, changed, asked.change == _INCREASED
+                    key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.told == _INCREASED
                     changed += 1
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
@@ -106,15 +108,15 @@ def produce(w: World, e: int) -> None:
     if changed == 0:
         return
     order = 0
-    for at in range(event.first, event.first + event.count):
-        asked = asked_at(w, at)
-        if asked.change != _NOTHING:
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        if part.told != _NOTHING:
             w.checking = order if changed > 1 else NONE
             order += 1
-            if asked.change == _INCREASED:
-                check_all(w, asked.key, event.t)
+            if part.told == _INCREASED:
+                check_all(w, part.key, event.t)
             else:
-                check_fetches(w, asked.key, event.t)
+                check_fetches(w, part.key, event.t)
     w.checking = NONE
 
 
@@ -125,10 +127,11 @@ def fetch_messages(w: World, e: int) -> None:
     if event.who >= 0:
         for at in range(event.first, event.first + event.count):
             asked = asked_at(w, at)
-            key = key_at(w, asked.key)
+            k = place_at(w, asked.key).key
+            key = key_at(w, k)
             if replica.follower_reached(w, key, event.who, asked.offset):
                 key.told += 1
-                check_all(w, asked.key, event.t)
+                check_all(w, k, event.t)
     o = _arrived(w, e)
     if event.total == 0:
         _answer_at_once(w, o, _BY_NO_PARTITIONS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
-from purgatory_udf.loop.entering import BASES, MORE, TOTALS, enter
+from purgatory_udf.loop.entering import MORE, TOTALS, enter
 from purgatory_udf.loop.leaving import COMPLETED, EXPIRED, OPEN, SHARE, count, leave
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
@@ -18,9 +18,7 @@ from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, parts_of
 from purgatory_udf.loop.world import (
-    ASKED,
     BATCH,
-    EVENT,
     HEAPS,
     KEY,
     MEMBER,
@@ -28,6 +26,7 @@ from purgatory_udf.loop.world import (
     NONE,
     OPERATION,
     PART,
+    PLACE,
     PURGATORY,
     QUEUED,
     READING,
@@ -108,7 +107,7 @@ def _number(state: State, names: list[str]) -> Records:
         state.keys = np.concatenate([state.keys, _unknown(new)])
         known |= {name: place for place, name in enumerate(new, len(state.names))}
         state.names = [*state.names, *new]
-    return np.array([known[name] for name in names], dtype=np.int32)
+    return np.array([known[name] for name in names], dtype=np.int32).view(PLACE)
 
 
 def _unknown(names: list[str]) -> Records:
@@ -117,40 +116,31 @@ def _unknown(names: list[str]) -> Records:
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         keys[field_] = UNKNOWN
     keys["nodes"] = keys["lists"] = keys["stamped"] = keys["asked"] = NONE
-    for place, name in enumerate(names):
-        broker = parts_of(name)[0]
-        if broker == ANY_BROKER:
-            keys[place]["broker"], keys[place]["log_start"] = UNKNOWN, 0
-        else:
-            keys[place]["broker"] = int(broker)
+    brokers = [parts_of(name)[0] for name in names]
+    topics = np.array([broker == ANY_BROKER for broker in brokers], bool)
+    keys["broker"] = [UNKNOWN if broker == ANY_BROKER else int(broker) for broker in brokers]
+    keys["log_start"][topics] = 0
     return keys
 
 
 @dataclass
 class _Entered:
-    """A call's records by the state's numbers, and what they need room for."""
+    """Which of the state's keys each of a call's is, and what its events need room for."""
 
-    events: Records
-    asked: Records
+    places: Records
     more: Records
     totals: Any
 
 
 def _entered(state: State, call: Call, limits: Limits) -> _Entered:
     places = _number(state, call.names)
-    entered = _Entered(
-        named(np.empty(len(call.events), EVENT)),
-        named(np.empty(len(call.asked), ASKED)),
-        named(np.zeros(len(state.keys), MORE)),
-        named(np.zeros(1, TOTALS)),
-    )
-    bases = named(np.array([(len(state.request_ids), len(state.errors), len(state.in_sync))], BASES))
+    entered = _Entered(places, named(np.zeros(len(state.keys), MORE)), named(np.zeros(1, TOTALS)))
     missing = np.empty(len(call.events), np.int64)
     enter(
-        named(call.events), named(call.asked), places, bases, named(state.purgatories), entered.events, entered.asked,
-        entered.more, missing, entered.totals,
+        named(call.events), named(call.asked), named(places), named(state.purgatories), entered.more, missing,
+        entered.totals,
     )  # fmt: skip
-    _meet(state, entered.events[missing[: entered.totals[0].purgatories]], limits)
+    _meet(state, call.events[missing[: entered.totals[0].purgatories]], limits)
     return entered
 
 
@@ -195,8 +185,9 @@ def _world(state: State, call: Call, entered: _Entered) -> tuple[dict[str, Recor
     roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
     roots["part"], wheels["first"] = NONE, NONE
     tables = {
-        "events": entered.events,
-        "asked": entered.asked,
+        "events": call.events,
+        "asked": call.asked,
+        "places": entered.places,
         "keys": keys,
         "batches": batches,
         "rolls": rolls,
@@ -219,6 +210,9 @@ def _world(state: State, call: Call, entered: _Entered) -> tuple[dict[str, Recor
         purgatories=len(state.purgatories),
         due=NONE,
         checking=NONE,
+        texts=len(state.request_ids),
+        errors=len(state.errors),
+        members=len(state.in_sync),
     )
 
 

@@ -100,6 +100,7 @@ def _plain(name: str, kind: Kind) -> Access:
 
 event_at = access("events")
 asked_at = access("asked")
+place_at = access("places")
 key_at = access("keys")
 batch_at = access("batches")
 roll_at = access("rolls")

@@ -1,6 +1,7 @@
 """Everything that the loop knows, as a few tables of records.
 
     events, asked        what comes in: events in order, and the keys that each touches
+    places               which of the keys each of the call's is
     keys                 replicas of partitions, and topics: ends, watermarks, standing, and the lists that hang on them
     batches, rolls       their logs: where each batch ends and starts in bytes; the segments' bases
     nodes                short lists that hang on a key: how far its followers are; which partitions of a topic are led
@@ -40,7 +41,7 @@ def record(i8: str, i4: str = "") -> Kind:
 EVENT = record(i8="t seq delay least", i4="code mode who first count total broker text apart")
 # `offset`: the log's end after a produce; where a fetch begins; else the event's. `size`: bytes; a fetch's maximum.
 # `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
-ASKED = record(i8="offset size", i4="key place epoch error who more throttled change text")
+ASKED = record(i8="offset size", i4="key place epoch error who more throttled text")
 
 KEY = record(
     i8="end end_seg end_pos hw hw_seg hw_pos lso lso_seg lso_pos log_start",
@@ -70,11 +71,12 @@ PURGATORY = record(
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
-QUEUED, WHEEL = record("", "bits"), record("", "first")
+QUEUED, WHEEL, PLACE = record("", "bits"), record("", "first"), record("", "key")
 
 TABLES = {
     "events": EVENT,
     "asked": ASKED,
+    "places": PLACE,
     "keys": KEY,
     "batches": BATCH,
     "rolls": ROLL,
@@ -98,12 +100,13 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 
 # The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
 # came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
-# have been checked.
+# have been checked. `texts`, `errors`, `members` (of in-sync sets): how many the state had before the call's own.
 WORLD = world(
     TABLES,
     *("now_ms", "next_due_ms"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("due", "event", "checking"),
+    *("texts", "errors", "members"),
 )
 
 
