@@ -7,5 +7,6 @@
 - `importing`: all that arranged on Spark, a whole log at once
 - `following`: the same step by step, while the log grows
 
-What could not be known, or had to be supposed, is counted on the way: `report`. Only the last two need Spark.
+What no log says is supposed, with numbers that were fitted: `supposed`. How often, and what could not be known, is
+counted on the way: `report`. Only the last two need Spark.
 """

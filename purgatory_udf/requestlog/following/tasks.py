@@ -29,9 +29,8 @@ from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, copies_of, parts_of
 from purgatory_udf.requestlog.requests.facts import Append, Fact, PartitionFacts
 from purgatory_udf.requestlog.requests.fetches import SessionReader
+from purgatory_udf.requestlog.supposed import SESSION_IDLE_US
 
-# How long a session is remembered without a fetch. Brokers forget idle ones after two minutes, if they need the room.
-SESSION_IDLE_US = 600_000_000
 IN_SYNC_CAUSES = ("isr_given", "isr_reported", "isr_supposed")
 
 

@@ -7,15 +7,7 @@ from collections.abc import Collection, Sequence
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change
 from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
-
-# From a metadata record's time until a broker acts on it: written, replicated, committed, applied.
-METADATA_LAG_US = 60_000
-# Within this time after it was made a shrunken in-sync set has released the produces that waited for it, each answered
-# this long after.
-RELEASES_WITHIN_US = 3_000_000
-ANSWER_US = 200
-# A leader learns of its new in-sync set by the answer to ALTER_PARTITION, before the metadata log brings it.
-GRANTED_WITHIN_US = 5_000_000
+from purgatory_udf.requestlog.supposed import ANSWER_US, GRANTED_WITHIN_US, METADATA_LAG_US, RELEASES_WITHIN_US
 
 LOST = frozenset({errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH})
 GONE = frozenset({errors.UNKNOWN_TOPIC_OR_PARTITION})

@@ -14,15 +14,13 @@ from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, PartitionFacts, Position
-
-# From 4.0 on a coordinator appends in threads of its own: from the beginning of its batch until that is in the log, and
-# until the fetches that wait for it are looked at.
-BEGAN_TO_APPENDED_US, BEGAN_TO_CHECKED_US = 600, 1_100
-# How far a batch's stamp (whole milliseconds) may lie outside the handling of the request that made it, and how long
-# that handling may take.
-STAMP_OFF_US, WRITTEN_WITHIN_US = 1_000, 100_000
-# How long before a follower's offset shows it an append may have been made.
-SHOWN_WITHIN_US = 50_000
+from purgatory_udf.requestlog.supposed import (
+    BEGAN_TO_APPENDED_US,
+    BEGAN_TO_CHECKED_US,
+    SHOWN_WITHIN_US,
+    STAMP_OFF_US,
+    WRITTEN_WITHIN_US,
+)
 
 
 def hidden_from_batches(

@@ -15,7 +15,6 @@ from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.partitions.felt import (
     GONE,
     LOST,
-    METADATA_LAG_US,
     felt_us,
     granted_us,
     ready_us,
@@ -24,6 +23,7 @@ from purgatory_udf.requestlog.partitions.felt import (
 from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipState, returning
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
+from purgatory_udf.requestlog.supposed import METADATA_LAG_US
 
 SHOWS = {
     errors.NOT_LEADER_OR_FOLLOWER: "not_leader",

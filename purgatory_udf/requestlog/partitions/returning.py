@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.cluster.metadata import Unfenced
 from purgatory_udf.requestlog.requests.facts import PartitionFacts, Try
+from purgatory_udf.requestlog.supposed import LAG_TIME_US
 
-# Kafka's default of `replica.lag.time.max.ms`.
-LAG_TIME_US = 30_000_000
 NEVER = 2**62
 
 

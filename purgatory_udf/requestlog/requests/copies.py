@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.requests.facts import Copied
-
-# How far between its leader's answer and its own next fetch a follower has appended that answer, and tries the fetches
-# that wait for it: fitted on a recording of brokers that logged their high watermarks.
-COPIED_AT = 0.75
+from purgatory_udf.requestlog.supposed import COPIED_AT
 
 
 class Learnt(NamedTuple):

@@ -13,10 +13,11 @@ from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.copies import Copies
 from purgatory_udf.requestlog.requests.facts import Copied, Delivered, Fact, Key, Position, Sight, Trouble, Try
-from purgatory_udf.requestlog.requests.handling import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US, read_and_wake
+from purgatory_udf.requestlog.requests.handling import read_and_wake
 from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_fetch
 from purgatory_udf.requestlog.requests.sessions import FetchInForce, Session
+from purgatory_udf.requestlog.supposed import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US
 
 CopiedFact = tuple[Key, Copied]
 

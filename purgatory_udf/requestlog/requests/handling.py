@@ -1,35 +1,28 @@
 """What happens when between S and L, the beginning and the end of a request's handling.
 
-A log of whole requests cannot tell; these rules were fitted on recordings of brokers whose purgatories and high
-watermarks wrote logs of their own, and every one of them gives way to what readers' offsets prove (`placing`).
+A log of whole requests cannot tell; these rules were fitted (`supposed`), and every one of them gives way to what
+readers' offsets prove (`placing`).
 
     produce, acks -1   S ──── 0.4, at most 0.6 ms ──── L               the records are in the log
                                                         check           the fetches that wait for them are looked at
 
     produce, acks 0, 1 S ─────────── 0.8 ───────────── L ── 0.2 ms     the answer goes out at L, before that check
 
-    follower's fetch   S ─ 0.05 ─┬──────┬──────┬─ 0.8 ─ L              its moved partitions, one after the other: in
-    each
-                                 └ the offset is known at the beginning, who waited for it is answered further on
+    follower's fetch   S ─ 0.05 ─┬──────┬──────┬─ 0.8 ─ L              its moved partitions, one after the other
+                                 └ in each the offset is known at the beginning, who waited for it is answered later
 """
 
 from __future__ import annotations
 
-APPENDED_AT, APPENDED_WITHIN_US = 0.4, 600
-APPENDED_BEFORE_ANSWER_AT, ANSWER_TO_CHECK_US = 0.8, 200
-FIRST_READ_AT, READS_TAKE = 0.05, 0.75
-# Of a partition's part: recorded produces were answered late in it.
-WAKES_AT = 0.8
-# From the answer that gave a follower records until its next request is here, at the very least.
-TURNAROUND_US = 450
-# From the reading of what a fetch is answered with until its answer is stamped.
-READ_BEFORE_US = 100
-# A risen high watermark lets go of the fetches that waited for it one by one, then of the produces: the replay knows
-# one moment for all.
-RELEASES_TAKE_US = 270
-# From the coordinator's answer that a partition has joined a transaction until the produce that waited for it is
-# appended.
-JOINED_TO_APPENDED_US = 300
+from purgatory_udf.requestlog.supposed import (
+    ANSWER_TO_CHECK_US,
+    APPENDED_AT,
+    APPENDED_BEFORE_ANSWER_AT,
+    APPENDED_WITHIN_US,
+    FIRST_READ_AT,
+    READS_TAKE,
+    WAKES_AT,
+)
 
 
 def append_and_check(start_us: int, local_us: int, acks: int) -> tuple[int, int]:

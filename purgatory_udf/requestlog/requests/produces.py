@@ -8,9 +8,10 @@ from purgatory_udf.requestlog.lines.bodies import ProducedPartition, produce_of
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trouble
-from purgatory_udf.requestlog.requests.handling import JOINED_TO_APPENDED_US, append_and_check
+from purgatory_udf.requestlog.requests.handling import append_and_check
 from purgatory_udf.requestlog.requests.operation import AT_ONCE, LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_produce
+from purgatory_udf.requestlog.supposed import JOINED_TO_APPENDED_US
 
 ALL = -1
 

@@ -8,9 +8,7 @@ from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.lines.bodies import FetchAnswer, FetchBody, ProduceBody
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.requests.operation import AT_ONCE, COMPLETED, EXPIRED, Recorded
-
-# Kafka's clock counts whole milliseconds: a wait may end that much before its time.
-TIMER_EARLY_US = 1_000
+from purgatory_udf.requestlog.supposed import TIMER_EARLY_US
 
 
 def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) -> Recorded:
