@@ -20,7 +20,7 @@ from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
-from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
+from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

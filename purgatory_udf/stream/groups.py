@@ -23,8 +23,8 @@ from purgatory_udf.stream.group_queries import groups_query
 from purgatory_udf.stream.group_sink import GroupSink
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import delta_stream
+from purgatory_udf.stream.running import follow_to_end
 from purgatory_udf.stream.survey import Survey
-from purgatory_udf.stream.watch import follow_to_end
 from purgatory_udf.tables import GROUP_TRANSITIONS, PURGATORY_GAUGES
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import WRITTEN, Sink, by_group, delta_stream, packed, to_tables
+from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.stream.survey import Survey, grouping_for, survey
-from purgatory_udf.stream.watch import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:

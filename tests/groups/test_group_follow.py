@@ -12,7 +12,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.groups import follow_groups
 from purgatory_udf.stream.queries import delta_stream
-from purgatory_udf.stream.watch import stop_all
+from purgatory_udf.stream.running import stop_all
 from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
 from tests.groups.cells import every_cell
 from tests.groups.test_group_replay import CONFIG, gauges, told, told_by, write_trace
