@@ -15,7 +15,10 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`ended_us` is the deciding event's own time for a completion, the deadline (whole ms) for an expiration."""
+    """`ended_us` is the deciding event's own time for a completion, the deadline (whole ms) for an expiration.
+
+    Of a fetch: `bytes` could be read at its end, partition by partition; `answered_bytes` is what its answer held.
+    """
 
     operation_id: int
     kind: str
@@ -33,6 +36,7 @@ class Outcome:
     bytes: int | None
     partitions: tuple[PartitionOutcome, ...]
     fetcher: str | None = None
+    answered_bytes: int | None = None
 
     @property
     def wait_ms(self) -> int:

@@ -41,4 +41,5 @@ def _outcome(row: dict[str, Any], ended: datetime, expired: bool) -> Outcome:
         bytes=row["bytes"],
         partitions=tuple(PartitionOutcome(**part) for part in row["partitions"]),
         fetcher=row.get("fetcher"),
+        answered_bytes=row["answered_bytes"],
     )

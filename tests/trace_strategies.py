@@ -141,7 +141,8 @@ class _Writer:
         )()
 
     def _log_end(self) -> Event:
-        return self._change("log_end", offset=self._offset(), bytes=self._one(_SIZES))
+        batches = self._one((None, 1, 1, 2))
+        return self._change("log_end", offset=self._offset(), bytes=self._one(_SIZES), batches=batches)
 
     def _high_watermark(self) -> Event:
         return self._change("high_watermark", offset=self._offset(_NEAR + 2))
@@ -218,6 +219,7 @@ class _Writer:
             "max_wait_ms": self._one(_DELAYS_MS),
             "min_bytes": self._one((0, 1, 1, 10, 30, 60, 120, 1_000)),
             "max_bytes": self._one(_LIMITS),
+            "hard_max_bytes": self._one((None, False, False, True)),
             "isolation": self._one(("read_uncommitted", "read_committed")),
             "partitions": self._parts(self._fetched),
         }

@@ -129,6 +129,7 @@ fetch = record(
         Field("current_leader_epoch", count_or_none32, -1),
         Field("throttled", boolean, False),
     ),
+    Field("hard_max_bytes", boolean, False),
 )
 
 delete_records = record(*REQUEST, Field("timeout_ms", count32), per_partition(Field("offset", offset_or_none)))
@@ -143,7 +144,7 @@ _AT_OFFSET = (Field("offset", offset),)
 
 # change: the fields that it has beyond the partition itself.
 CHANGES: dict[str, tuple[Field, ...]] = {
-    "log_end": (*_AT_OFFSET, Field("bytes", count64, 0)),
+    "log_end": (*_AT_OFFSET, Field("bytes", count64, 0), Field("batches", integer(1, INT32), None)),
     "high_watermark": _AT_OFFSET,
     "last_stable": _AT_OFFSET,
     "log_start": _AT_OFFSET,

@@ -48,7 +48,7 @@ def change(w: World, e: int) -> None:
             key.told += 1
             check_all(w, k, t)
     elif code == _LOG_END:
-        if logs.append(w, key, offset, asked.size):
+        if logs.append(w, key, offset, asked.size, event.whole):
             key.told += 1
             if replica.advance_watermark(w, key):
                 check_all(w, k, t)

@@ -51,7 +51,8 @@ def explode(table: pa.Table, config: Config) -> Call:
         Of.ITEM_OFFSET: items.field("offset"), Of.NEW_TOPIC: new_topics, Of.NEW_PARTITIONS: new.field("partitions"),
         Of.CHANGE: changes, Of.TOPIC: changed_topics, Of.PARTITION: columns["partition"],
         Of.OFFSET: columns["offset"], Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync,
-        Of.IN_SYNC: in_sync.values, Of.MIN_ISR: columns["min_isr"],
+        Of.IN_SYNC: in_sync.values, Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
+        Of.BATCHES: columns.maybe("batches"),
     }  # fmt: skip
     rows = len(table)
     told = rows - changes.null_count
@@ -95,6 +96,10 @@ class _Columns:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def maybe(self, name: str) -> pa.Array | None:
+        """A column that tables of earlier versions do not have."""
+        return self[name] if name in self.table.column_names else None
 
     def __getitem__(self, name: str) -> pa.Array:
         column = self.table.column(name)

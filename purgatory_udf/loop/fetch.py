@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import heap, logs
+from purgatory_udf.loop import answers, heap, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.settling import rule_of_standing
@@ -56,7 +56,7 @@ def begin(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        end, end_seg, end_pos = lists.reader_end(key, operation.mode)
+        end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         if end != UNKNOWN and part.offset == end:
             part.start_seg, part.start_pos = end_seg, end_pos
         else:
@@ -77,10 +77,10 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return _BY_FENCED, 0, at
         if arriving:
-            error = lists.error_of(key, part)
+            error = answers.error_of(key, part)
             if error != _ONLINE:
                 return (_BY_UNKNOWN_EPOCH if error == _UNKNOWN_EPOCH else _BY_OUT_OF_RANGE), 0, at
-        end, end_seg, end_pos = lists.reader_end(key, operation.mode)
+        end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         if end == UNKNOWN or part.offset == end:
             continue
         if part.offset > end:  # Case C
@@ -101,10 +101,14 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
 def first_try(w: World, o: int) -> int:
     """How many bytes it lacks; 0 if it is complete. The first read also meets the errors of offset and epoch, which a
     waiting fetch does not look for."""
+    operation = operation_at(w, o)
     rule_, lacking, forced_by = _tried(w, o, True)
     if rule_ == _NOTHING:
-        return lacking
-    _complete(w, o, rule_, operation_at(w, o).t, NONE, forced_by)
+        # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
+        if answers.first_read(w, o) < operation.least:
+            return lacking
+        rule_ = _BY_MIN_BYTES
+    _complete(w, o, rule_, operation.t, NONE, forced_by)
     return 0
 
 
@@ -121,7 +125,7 @@ def _is_odd(w: World, o: int) -> bool:
     operation = operation_at(w, o)
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        end, end_seg, end_pos = lists.reader_end(key_at(w, part.key), operation.mode)
+        end, end_seg, end_pos = answers.reader_end(key_at(w, part.key), operation.mode)
         if end == UNKNOWN or part.offset > end or part.again:
             return True
         if part.start_seg != end_seg or part.start_pos > end_pos:
@@ -159,7 +163,7 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
     operation = operation_at(w, o)
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        _, _, end_pos = lists.reader_end(key_at(w, part.key), operation.mode)
+        _, _, end_pos = answers.reader_end(key_at(w, part.key), operation.mode)
         wants = end_pos + share
         if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
             wants = FOREVER
@@ -169,7 +173,7 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
 @rule
 def _gained(w: World, key: Any, part: Any, reader: int) -> int:
     """Bytes between where the part begins and the reader's end."""
-    _, _, end_pos = lists.reader_end(key, reader)
+    _, _, end_pos = answers.reader_end(key, reader)
     return min(end_pos - part.start_pos, part.size)
 
 
@@ -249,7 +253,7 @@ def shake_all(w: World, k: int) -> None:
 def ripen(w: World, k: int) -> None:
     """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
     slot = k * HEAPS + FETCHES + _COMMITTED
-    _, _, end_pos = lists.reader_end(key_at(w, k), _COMMITTED)
+    _, _, end_pos = answers.reader_end(key_at(w, k), _COMMITTED)
     while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
         lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
     _take_count(w, k, _COMMITTED, False, 0)
@@ -268,7 +272,7 @@ def check(w: World, p: int, k: int, t: int) -> None:
             some = root_at(w, counted).part
         if some == NONE:
             continue
-        _, end_seg, end_pos = lists.reader_end(key, reader)
+        _, end_seg, end_pos = answers.reader_end(key, reader)
         if end_seg != part_at(w, some).start_seg:
             shake(w, k, reader)
         while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:

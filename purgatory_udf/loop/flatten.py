@@ -9,7 +9,7 @@ from purgatory_udf.loop.words import UNKNOWN, Code, Reader, Rule
 from purgatory_udf.loop.world import Records
 
 # Columns of an operation, of 64 bits and of 32. Places in lists of words, which end with one that is null.
-SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, TEXT, LONGS = map(number, range(8))
+SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT, LONGS = map(number, range(9))
 CODE, BROKER, KEY, RULE, TRIGGER, FETCHER, INTS = map(number, range(7))
 # Columns of a part; it is watched from when its operation came.
 PART_SEQ, PART_STARTED, PART_DEADLINE, PART_ENDED, INCREMENTS, PART_BYTES, PART_LONGS = map(number, range(7))
@@ -62,7 +62,7 @@ def flatten(
         longs[SEQ, o], longs[STARTED, o], longs[ENDED, o] = operation.seq, operation.t, operation.end_t
         longs[DEADLINE, o] = operation.deadline * 1000
         longs[WAIT, o] = operation.end_t // 1000 - operation.t // 1000
-        longs[BYTES, o], longs[TEXT, o] = total, operation.text
+        longs[BYTES, o], longs[ANSWERED, o], longs[TEXT, o] = total, operation.answered, operation.text
         ints[CODE, o], ints[BROKER, o], ints[RULE, o] = operation.code, operation.broker, operation.rule
         ints[KEY, o] = parts[first].key if operation.count > 0 else no_key
         ints[TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != _UNKNOWN else no_key

@@ -50,13 +50,13 @@ def segment(w: World, key: Any, offset: int) -> int:
 
 
 @rule
-def append(w: World, key: Any, end: int, size: int) -> bool:
-    """One batch from the log end to `end`. False, and nothing happens, if that moves the end nowhere."""
+def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
+    """From the log end to `end`, one batch if `whole`. False, and nothing happens, if that moves the end nowhere."""
     if key.end != UNKNOWN and end <= key.end:
         return False
     batch = batch_at(w, key.batch_begin + key.batch_count)
     batch.end = end
-    batch.pos = key.end_pos
+    batch.pos, batch.size = key.end_pos, size * whole
     key.batch_count += 1
     key.end_pos += size
     key.end = end

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.loop.flatten import (
+    ANSWERED,
     BROKER,
     BYTES,
     CODE,
@@ -135,6 +136,7 @@ class Ended:
             "partitions": self._partitions(),
             "fetcher": _taken(_FETCHERS, ints[FETCHER]),
             "after_end": pa.array(longs[DEADLINE] > self._end_us),
+            "answered_bytes": pa.array(longs[ANSWERED], mask=ints[FETCHER] == NOBODY),
         }
 
         def table(schema: pa.Schema, begin: int, end: int) -> pa.Table:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import heap, logs, timer
+from purgatory_udf.loop import answers, heap, timer
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, purgatory_at
-from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
+from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import ENDED, HEAPS, NONE, ODD
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
@@ -22,14 +22,7 @@ _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.DELETE_RECORDS),
     number(Code.CREATE_TOPICS),
 )
-_FOLLOWER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.COMMITTED)
-_ONLINE = number(Error.NONE)
 _TIMED_OUT = number(Error.REQUEST_TIMED_OUT)
-_OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
-    number(Error.OFFSET_OUT_OF_RANGE),
-    number(Error.FENCED_LEADER_EPOCH),
-    number(Error.UNKNOWN_LEADER_EPOCH),
-)
 _TIMEOUT = number(Rule.TIMEOUT)
 
 
@@ -149,52 +142,6 @@ def watch(w: World, o: int) -> None:
 
 
 @rule
-def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
-    """Up to where a reader may read: offset, segment, position."""
-    if reader == _FOLLOWER:
-        return key.end, key.end_seg, key.end_pos
-    if reader == _COMMITTED and key.lso_own:
-        return key.lso, key.lso_seg, key.lso_pos
-    return key.hw, key.hw_seg, key.hw_pos
-
-
-@rule
-def error_of(key: Any, part: Any) -> int:
-    """What reading the partition now would be answered with."""
-    if key.standing != _ONLINE:
-        return key.standing
-    if part.epoch >= 0 and key.epoch != UNKNOWN:
-        if part.epoch < key.epoch:
-            return _FENCED
-        if part.epoch > key.epoch:
-            return _UNKNOWN_EPOCH
-    beyond = key.end != UNKNOWN and part.offset > key.end
-    deleted = key.log_start != UNKNOWN and part.offset < key.log_start
-    return _OUT_OF_RANGE if beyond or deleted else _ONLINE
-
-
-@rule
-def readable(w: World, key: Any, part: Any, reader: int) -> int:
-    """Bytes from the fetch offset to the reader's end, over all segments, positions looked up anew."""
-    end, _, pos = reader_end(key, reader)
-    if key.standing != _ONLINE or part.throttled or end == UNKNOWN or part.offset >= end:
-        return 0
-    return min(part.size, max(0, pos - logs.position(w, key, part.offset)))
-
-
-@rule
-def answer(w: World, o: int) -> None:
-    """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
-    operation = operation_at(w, o)
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        part.error = error_of(key, part)
-        part.bytes = readable(w, key, part, operation.mode)
-        part.told = key.told - part.told if operation.watched and operation.total > 1 else 0
-
-
-@rule
 def walked_before(w: World, key: Any, code: int) -> bool:
     """Whether the event at hand, one that checks several keys, has come by this key's list before."""
     return (
@@ -229,7 +176,7 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation.expired = rule_ == _TIMEOUT
     timer.cancel(w, operation)
     if operation.code == _FETCH:
-        answer(w, o)
+        answers.answer(w, o)
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         heap.remove(w, at)

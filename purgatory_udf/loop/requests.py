@@ -29,6 +29,7 @@ def _arrived(w: World, e: int) -> int:
     w.operations += 1
     operation = operation_at(w, o)
     operation.seq, operation.t, operation.least = event.seq, event.t, event.least
+    operation.most, operation.hard, operation.answered = event.most, event.hard, 0
     operation.deadline = event.t // 1000 + max(0, event.delay)
     operation.code, operation.mode, operation.broker, operation.total = (
         event.code,
@@ -83,7 +84,7 @@ def produce(w: World, e: int) -> None:
             part = part_at(w, at)
             if part.error == _SOUND:
                 key = key_at(w, part.key)
-                if logs.append(w, key, part.offset, part.size):
+                if logs.append(w, key, part.offset, part.size, 1):
                     part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
                     key.told += 1
                     key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.told == _INCREASED

@@ -93,7 +93,7 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
     millisecond may follow): what is due by then expires.
     """
     entered = _entered(state, call, limits)
-    tables, world = _world(state, call, entered)
+    tables, world = _world(state, call, entered, limits.retain_bytes)
     link(world)
     run(world, len(call), horizon_ms)
     return _close(state, call, tables, world[0], limits)
@@ -172,7 +172,7 @@ def _roomy(counts: Records, more: Records, held: Records, begins: Records) -> tu
     return rows, begin
 
 
-def _world(state: State, call: Call, entered: _Entered) -> tuple[dict[str, Records], Records]:
+def _world(state: State, call: Call, entered: _Entered, retain_bytes: int) -> tuple[dict[str, Records], Records]:
     keys, totals = state.keys, entered.totals[0]
     more = entered.more
     batches, keys["batch_begin"] = _roomy(keys["batch_count"], more["batches"], state.batches, keys["batch_begin"])
@@ -204,6 +204,7 @@ def _world(state: State, call: Call, entered: _Entered) -> tuple[dict[str, Recor
     return tables, world_of(
         tables,
         now_ms=state.now_ms,
+        retain_bytes=retain_bytes,
         operations=len(state.operations),
         parts=len(state.parts),
         nodes=len(state.nodes),
@@ -268,17 +269,22 @@ def _trim(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
 
     A fetch never counts more than its partition maximum, and never more than `fetch.max_bytes`. A batch that lies
     further than that behind both the high watermark and the last stable offset is merged with its neighbour: a fetch
-    starting there still finds at least its maximum ahead of it. Batches without bytes are merged at once.
+    starting there still finds at least its maximum ahead of it. One that is larger than that stays, and so does the one
+    before it: it is given whole to whoever begins there (see `answers`). Batches without bytes are merged at once.
     """
     keys = state.keys
     rows, owner = _rows_by_key(keys, "batch")
     batches = tables["batches"][rows]
+    held = np.ones(len(batches), dtype=bool)
+    held[:-1] = (owner[1:] != owner[:-1]) | (batches["pos"][1:] != batches["pos"][:-1])
+    batches, owner = batches[held], owner[held]
     stable_pos = np.where(keys["lso_own"] == 1, keys["lso_pos"], keys["hw_pos"])
     bound = np.where(keys["hw"] == UNKNOWN, UNKNOWN, np.minimum(keys["hw_pos"], stable_pos) - retain_bytes)
     gone = np.zeros(len(batches), dtype=bool)
     same, following = owner[1:] == owner[:-1], batches["pos"][1:]
-    far = same & (following <= bound[owner[1:]])
-    gone[:-1] = far | (same & (following == batches["pos"][:-1]))
+    large = batches["size"] > retain_bytes
+    far = same & (following <= bound[owner[1:]]) & ~(large[:-1] | large[1:])
+    gone[:-1] = far
     reach = np.full(len(keys), UNKNOWN, dtype=np.int64)
     np.maximum.at(reach, owner[:-1][far], batches["end"][:-1][far])
     state.batches = batches[~gone]

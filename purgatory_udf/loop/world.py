@@ -38,7 +38,9 @@ def record(i8: str, i4: str = "") -> Kind:
 
 # What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
 # leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
-EVENT = record(i8="t seq delay least", i4="code mode who first count total broker text apart")
+# `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `whole`: a log end moves by one
+# batch.
+EVENT = record(i8="t seq delay least most", i4="code mode who first count total broker text apart hard whole")
 # `offset`: the log's end after a produce; where a fetch begins; else the event's. `size`: bytes; a fetch's maximum.
 # `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
 ASKED = record(i8="offset size", i4="key place epoch error who more throttled text")
@@ -49,13 +51,14 @@ KEY = record(
     "batch_begin batch_count roll_begin roll_count told "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
-BATCH = record(i8="end pos")
+# `size`: 0 if it is not known to be one batch.
+BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
 
 OPERATION = record(
-    i8="seq t deadline least end_t",
+    i8="seq t deadline least most end_t answered",
     i4="code mode broker total count first purgatory pending state rule expired watched trigger text "
-    "bucket next prev apart odd settled_by last_place lacking",
+    "bucket next prev apart odd settled_by last_place lacking hard",
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come.
 # `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
@@ -103,7 +106,7 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 # have been checked. `texts`, `errors`, `members` (of in-sync sets): how many the state had before the call's own.
 WORLD = world(
     TABLES,
-    *("now_ms", "next_due_ms"),
+    *("now_ms", "next_due_ms", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("due", "event", "checking"),
     *("texts", "errors", "members"),

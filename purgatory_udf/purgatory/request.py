@@ -49,6 +49,10 @@ class DelayedRequest(DelayedOperation):
         """For a fetch: how many bytes there were to read at its end."""
         return None
 
+    def answered_bytes(self) -> int | None:
+        """For a fetch: how many bytes the answer held."""
+        return None
+
     def complete_by(self, rule: str, now_us: int) -> bool:
         """`force_complete`, because of `rule`."""
         self.completed_by = rule
@@ -80,4 +84,5 @@ class DelayedRequest(DelayedOperation):
             bytes=self.readable_bytes(),
             partitions=self.answers(),
             fetcher=request.fetcher,
+            answered_bytes=self.answered_bytes(),
         )

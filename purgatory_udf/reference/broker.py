@@ -46,7 +46,7 @@ class Broker:
             produce.complete_by("invalid_acks", now_us)
             return
         sound = [part for part in produce.parts if part.error == NONE]
-        changes = [(part.replica, part.replica.append(part.required_offset, part.bytes)) for part in sound]
+        changes = [(part.replica, part.replica.append(part.required_offset, part.bytes, True)) for part in sound]
         if acks != ALL_IN_SYNC:
             produce.complete_by("acks", now_us)
         elif not sound:
@@ -69,25 +69,6 @@ class Broker:
             fetch.complete_by("no_partitions", now_us)
         elif not fetch.try_on_arrival(now_us):
             self.fetches.try_complete_else_watch(fetch, [part.replica.key for part in fetch.parts], now_us)
-
-    def read_from_local_log(self, fetch: DelayedFetch) -> list[tuple[int, int]]:
-        """What the answer carries: (bytes, next offset) of each partition, in order, under a shrinking byte limit.
-
-        The first partition with data may exceed the limits by one batch, so that large batches can be read at all.
-        """
-        limit, at_least_one = fetch.max_bytes, True
-        reads = []
-        for part in fetch.parts:
-            end = fetch.isolation.end(part.replica)
-            size, next_offset = 0, part.fetch_offset
-            if end is not None and part.error() == NONE and not part.throttled:
-                size, next_offset = part.replica.log.read(
-                    part.fetch_offset, end, min(part.max_bytes, limit), at_least_one
-                )
-            at_least_one = at_least_one and size == 0
-            limit = max(0, limit - size)
-            reads.append((size, next_offset))
-        return reads
 
     def delete_records(self, deletion: DelayedDeleteRecords, now_us: int) -> None:
         if not deletion.parts:

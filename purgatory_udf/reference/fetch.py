@@ -58,6 +58,33 @@ class FetchPart:
         return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a fetch may carry. `hard`: requests before version 3, which get no batch larger than the limits."""
+
+    max_bytes: int
+    hard: bool = False
+
+
+def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: Limits) -> list[tuple[int, int]]:
+    """What an answer carries, (bytes, next offset) of each partition in order (`ReplicaManager.readFromLog`).
+
+    What one carries, the request's limit loses for those behind it. The first partition with data gives one batch at
+    least, however large, so that large batches can be read at all.
+    """
+    left, at_least_one = limits.max_bytes, not limits.hard
+    reads = []
+    for part in parts:
+        end, read = isolation.end(part.replica), (0, part.fetch_offset)
+        if end is not None and part.fetch_offset < end.offset and part.error() == "NONE" and not part.throttled:
+            limit = min(part.max_bytes, left)
+            read = part.replica.log.read(part.fetch_offset, end, limit, at_least_one, limits.hard)
+        at_least_one = at_least_one and read[0] == 0
+        left = max(0, left - read[0])
+        reads.append(read)
+    return reads
+
+
 def start_of_fetch(replica: Partition, fetch_offset: int, isolation: Isolation) -> OffsetMetadata:
     """Where a fetch begins. One that starts exactly at its end takes over that end's metadata, be they old."""
     end = isolation.end(replica)
@@ -76,6 +103,10 @@ class DelayedFetch(DelayedRequest):
     D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
 
     The difference may be negative: a start taken before a truncation may lie beyond the new end in bytes.
+
+    On arrival the log is read first, and what that read carries may be enough where D) does not hold: a first batch
+    larger than its partition's maximum. D) then is asked all the same, and may hold where the read was not enough: it
+    knows no limit of the whole request, and no batch that did not fit into what was left of that.
     """
 
     def __init__(
@@ -85,18 +116,22 @@ class DelayedFetch(DelayedRequest):
         parts: list[FetchPart],
         isolation: Isolation,
         min_bytes: int,
-        max_bytes: int,
+        limits: Limits,
     ) -> None:
         super().__init__(request, delay_ms)
         self.parts = parts
         self.isolation = isolation
         self.min_bytes = min_bytes
-        self.max_bytes = max_bytes
+        self.limits = limits
+        self.reads: list[tuple[int, int]] = []
         self._answers: tuple[PartitionOutcome, ...] = ()
 
     def try_on_arrival(self, now_us: int) -> bool:
         """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for."""
-        return self._try(now_us, arriving=True)
+        if self._try(now_us, arriving=True):
+            return True
+        carried = sum(size for size, _ in read_from_log(self.parts, self.isolation, self.limits))
+        return carried >= self.min_bytes and self.complete_by("min_bytes", now_us)
 
     def try_complete(self, now_us: int) -> bool:
         return self._try(now_us, arriving=False)
@@ -130,6 +165,7 @@ class DelayedFetch(DelayedRequest):
         self._answers = tuple(
             PartitionOutcome(*part.replica.key, part.error(), part.readable(self.isolation)) for part in self.parts
         )
+        self.reads = read_from_log(self.parts, self.isolation, self.limits)
         super().on_complete(now_us)
 
     def on_expiration(self, now_us: int) -> None:
@@ -140,3 +176,6 @@ class DelayedFetch(DelayedRequest):
 
     def readable_bytes(self) -> int:
         return sum(answer.bytes for answer in self._answers)
+
+    def answered_bytes(self) -> int:
+        return sum(size for size, _ in self.reads)

@@ -66,8 +66,8 @@ class Partition:
     def under_min_isr(self) -> bool:
         return self.isr is not None and self.min_isr is not None and len(self.isr) < self.min_isr
 
-    def append(self, end_offset: int, size: int) -> LeaderHwChange:
-        if not self.log.append(end_offset, size):
+    def append(self, end_offset: int, size: int, one_batch: bool = False) -> LeaderHwChange:
+        if not self.log.append(end_offset, size, one_batch):
             return LeaderHwChange.NONE
         return LeaderHwChange.INCREASED if self._advance_high_watermark() else LeaderHwChange.SAME
 

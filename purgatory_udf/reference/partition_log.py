@@ -13,7 +13,7 @@ offsets below the first known end stand at 0.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import NamedTuple
 
 
@@ -31,15 +31,20 @@ class PartitionLog:
         self.start: int | None = None
         self._batch_ends: list[int] = []
         self._batch_positions: list[int] = []
+        self._batch_sizes: list[int] = []  # 0: not known to be one batch
         self._segment_bases = [0]
         self._end_position = 0
 
-    def append(self, end_offset: int, size: int) -> bool:
-        """One batch from the log end to `end_offset`. False, and nothing happens, if that moves the end nowhere."""
+    def append(self, end_offset: int, size: int, one_batch: bool = False) -> bool:
+        """From the log end to `end_offset`. False, and nothing happens, if that moves the end nowhere.
+
+        What is not said to be one batch is one for positions all the same, but none that a read must give whole.
+        """
         if self.end is not None and end_offset <= self.end.offset:
             return False
         self._batch_ends.append(end_offset)
         self._batch_positions.append(self._end_position)
+        self._batch_sizes.append(size if one_batch else 0)
         self._end_position += size
         self._end_at(end_offset)
         return True
@@ -57,7 +62,7 @@ class PartitionLog:
             return False
         self._end_position = self.position(offset)
         kept = bisect_right(self._batch_ends, offset)
-        del self._batch_ends[kept:], self._batch_positions[kept:]
+        del self._batch_ends[kept:], self._batch_positions[kept:], self._batch_sizes[kept:]
         del self._segment_bases[bisect_right(self._segment_bases, offset) :]
         self._end_at(offset)
         return True
@@ -80,29 +85,38 @@ class PartitionLog:
         segment = bisect_right(self._segment_bases, offset)
         return self._segment_bases[segment - 1] if segment else -1
 
-    def read(self, offset: int, upper: OffsetMetadata, max_bytes: int, at_least_one: bool) -> tuple[int, int]:
-        """(bytes, next offset) of the whole batches from `offset` on, below `upper` and within one segment.
+    def read(
+        self, offset: int, upper: OffsetMetadata, max_bytes: int, at_least_one: bool, hard_limit: bool = False
+    ) -> tuple[int, int]:
+        """(bytes, next offset) of what lies from `offset` on, below `upper` and within one segment (`LogSegment.read`).
 
-        `max_bytes` limits them, but with `at_least_one` the first batch is given even if it is larger: otherwise a
-        batch larger than the limit could never be consumed.
+        The bytes are cut at `max_bytes`, within a batch if need be; the next offset is that after the last whole batch.
+        With `at_least_one` the first batch is given even if it is larger: otherwise it could never be consumed. Without
+        it a first batch that does not fit gives nothing, but under a `hard_limit`, where it is cut like any other.
         """
-        first = batch = bisect_right(self._batch_ends, offset)
         begin = self.position(offset)
-        next_base = bisect_right(self._segment_bases, offset)
-        stop = self._segment_bases[next_base] if next_base < len(self._segment_bases) else upper.offset
-        last = bisect_left(self._batch_ends, min(stop, upper.offset) + 1)
-        size, next_offset = 0, offset
-        while batch < last:
-            grown = self._batch_end_position(batch) - begin
-            if grown > max_bytes and not (at_least_one and batch == first):
-                break
-            size, next_offset = grown, self._batch_ends[batch]
-            batch += 1
-        return size, next_offset
+        first = self._size_at(begin)
+        limit = max(max_bytes, first) if at_least_one else max_bytes
+        if limit < first and not hard_limit:
+            return 0, offset
+        size = max(0, min(limit, self._readable_to(offset, upper) - begin))
+        whole = bisect_right(self._batch_positions, begin + size) - (begin + size < self._end_position)
+        read_to = self._batch_ends[whole - 1] if size and whole else offset
+        return size, max(offset, min(read_to, upper.offset))
 
-    def _batch_end_position(self, batch: int) -> int:
-        following = batch + 1
-        return self._batch_positions[following] if following < len(self._batch_positions) else self._end_position
+    def _size_at(self, position: int) -> int:
+        """How large the batch is that starts at this position; one without bytes is none."""
+        following = bisect_right(self._batch_positions, position)
+        return self._batch_sizes[following - 1] if following else 0
+
+    def _readable_to(self, offset: int, upper: OffsetMetadata) -> int:
+        """The position where the segment of `offset` ends, or `upper` if that lies on it; of a later one, nothing."""
+        segment = self.segment(offset)
+        if segment == upper.segment:
+            return upper.position
+        if segment > upper.segment:
+            return self.position(offset)
+        return self.position(self._segment_bases[bisect_right(self._segment_bases, offset)])
 
     def _end_at(self, offset: int) -> None:
         self.end = OffsetMetadata(offset, self.segment(offset), self._end_position)

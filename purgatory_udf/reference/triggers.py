@@ -25,7 +25,7 @@ Change = Callable[[Broker, Partition, Event], None]
 
 
 def _log_end(broker: Broker, replica: Partition, event: Event) -> None:
-    change = replica.append(event["offset"], event.get("bytes") or 0)
+    change = replica.append(event["offset"], event.get("bytes") or 0, event.get("batches") == 1)
     broker.check_after_append(replica, change, event["time_us"])
 
 

@@ -152,7 +152,7 @@ class Controller:
         if log.end is None:
             self._tell(state, leader, "log_end", offset=0)
         for end, size in copy.untold:
-            self._tell(state, leader, "log_end", offset=end, bytes=size)
+            self._tell(state, leader, "log_end", offset=end, bytes=size, batches=1 if size else None)
         copy.untold.clear()
         copy.told_end = copy.end
         self._tell(state, leader, "high_watermark", offset=copy.high_watermark)

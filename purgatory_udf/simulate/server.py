@@ -188,8 +188,7 @@ class Server:
     def _read(self, session: int, operation: DelayedFetch) -> Fetched:
         """What the answer carries, read as the broker holds it now."""
         partitions = []
-        reads = self._world.engine.cluster.broker(self.broker).read_from_local_log(operation)
-        for part, (size, next_offset) in zip(operation.parts, reads, strict=True):
+        for part, (size, next_offset) in zip(operation.parts, operation.reads, strict=True):
             mark = part.replica.high_watermark
             answer = FetchedPartition(
                 part.replica.key, part.error(), part.fetch_offset, next_offset, size, mark.offset if mark else 0

@@ -93,6 +93,7 @@ def _row(outcome: Outcome, run_id: str) -> dict[str, Any]:
             {"topic": part.topic, "partition": part.partition, "error": part.error, "bytes": part.bytes}
             for part in outcome.partitions
         ],
+        "answered_bytes": outcome.answered_bytes,
     }
 
 

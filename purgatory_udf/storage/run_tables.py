@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # What completions and expirations have in common, and what only one of them says.
 _COMMON = (
     "run_id", "operation_id", "kind", "broker", "request_id", "client_id", "key", "started_at", "deadline", "wait_ms",
-    "watched", "completed_by", "trigger", "bytes", "partitions",
+    "watched", "completed_by", "trigger", "bytes", "partitions", "answered_bytes",
 )  # fmt: skip
 
 

@@ -66,6 +66,8 @@ EVENTS = pa.schema(
         ("leader", pa.bool_()),
         ("source", pa.string()),
         ("line", pa.int64()),
+        ("hard_max_bytes", pa.bool_()),
+        ("batches", pa.int32()),
     ]
 )
 
@@ -121,10 +123,20 @@ _OUTCOME_TAIL = [
     ("partitions", pa.list_(OUTCOME_PARTITION)),
 ]
 
-COMPLETIONS = pa.schema([*_OUTCOME_HEAD, ("completed_at", TIMESTAMP), *_OUTCOME_TAIL])
+# What came later stands at the end.
+_OUTCOME_LATER = [("answered_bytes", pa.int64())]
+
+COMPLETIONS = pa.schema([*_OUTCOME_HEAD, ("completed_at", TIMESTAMP), *_OUTCOME_TAIL, *_OUTCOME_LATER])
 
 EXPIRATIONS = pa.schema(
-    [*_OUTCOME_HEAD, ("expired_at", TIMESTAMP), *_OUTCOME_TAIL, ("fetcher", pa.string()), ("after_end", pa.bool_())]
+    [
+        *_OUTCOME_HEAD,
+        ("expired_at", TIMESTAMP),
+        *_OUTCOME_TAIL,
+        ("fetcher", pa.string()),
+        ("after_end", pa.bool_()),
+        *_OUTCOME_LATER,
+    ]
 )
 
 GROUP_TRANSITIONS = pa.schema(

@@ -23,6 +23,7 @@ FETCH: Event = {
     "max_wait_ms": 500,
     "min_bytes": 1,
     "max_bytes": 1000,
+    "hard_max_bytes": True,
     "isolation": "read_committed",
     "partitions": [FETCHED],
 }
@@ -79,7 +80,7 @@ WHOLE: dict[str, Event] = {
     },
     "group_unloaded": {**HEAD, "type": "group_unloaded", "group": "g"},
     "clock": {**HEAD, "type": "clock"},
-    "log_end": change(change="log_end", offset=40, bytes=100),
+    "log_end": change(change="log_end", offset=40, bytes=100, batches=1),
     "high_watermark": change(change="high_watermark", offset=40),
     "last_stable": change(change="last_stable", offset=40),
     "log_start": change(change="log_start", offset=40),
@@ -154,13 +155,18 @@ NEEDS: dict[str, list[str]] = {
 # What stands for a field that is not given.
 DEFAULTS: dict[str, Event] = {
     "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None},
-    "fetch": {"replica_id": -1, "max_bytes": 2147483647, "isolation": "read_uncommitted"},
+    "fetch": {
+        "replica_id": -1,
+        "max_bytes": 2147483647,
+        "hard_max_bytes": False,
+        "isolation": "read_uncommitted",
+    },
     "join_group": {"assigned_member_id": None, "leader_member_id": None, "api_version": 5},
     "sync_group": {"leader": False},
     "group_loaded": {"leader_member_id": None},
     "leave_group": {"generation": None},
     "offset_commit": {"generation": -1},
-    "log_end": {"bytes": 0},
+    "log_end": {"bytes": 0, "batches": None},
     "leader": {"leader_epoch": None, "replicas": None, "isr": None, "min_isr": None},
 }
 PARTITION_DEFAULTS: dict[str, Event] = {

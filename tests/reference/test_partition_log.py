@@ -89,13 +89,14 @@ def test_the_log_start_only_moves_forward() -> None:
     assert starts == [4, 4, 7]
 
 
-def test_a_read_takes_whole_batches_up_to_its_limit() -> None:
+def test_a_read_is_cut_at_its_limit_and_goes_on_after_the_last_whole_batch() -> None:
     log = PartitionLog()
     for end in (2, 4, 6, 8):
-        log.append(end, 100)
+        log.append(end, 100, one_batch=True)
     assert log.end is not None
     reads = [log.read(0, log.end, limit, False) for limit in (99, 100, 250, 1000)]
-    assert reads == [(0, 0), (100, 2), (200, 4), (400, 8)]
+    assert reads == [(0, 0), (100, 2), (250, 4), (400, 8)]
+    assert log.read(0, log.end, 99, False, hard_limit=True) == (99, 0)
 
 
 def test_a_read_from_inside_a_batch_begins_with_that_batch() -> None:
@@ -104,7 +105,8 @@ def test_a_read_from_inside_a_batch_begins_with_that_batch() -> None:
 
 
 def test_a_read_may_exceed_its_limit_by_the_first_batch() -> None:
-    log = worked_example()
+    log = PartitionLog()
+    log.append(5, 500, one_batch=True)
     assert log.end is not None
     assert [log.read(0, log.end, 10, at_least_one) for at_least_one in (False, True)] == [(0, 0), (500, 5)]
 

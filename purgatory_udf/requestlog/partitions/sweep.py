@@ -146,7 +146,9 @@ class Sweep:
         yield from self._stabilised(at)
         # Where the produce's own event comes at that very moment, it is the append.
         if at != append.event_us:
-            yield self._say(at, APPENDED, change="log_end", offset=append.end, bytes=append.bytes)
+            # Of a produce a partition gets one batch, since Kafka 0.11.
+            batches = 1 if append.file >= 0 else None
+            yield self._say(at, APPENDED, change="log_end", offset=append.end, bytes=append.bytes, batches=batches)
 
     def _copied(self, at: int, copied: Copied) -> Iterator[Timed]:
         """What a follower has learnt of the high watermark."""

@@ -24,6 +24,9 @@ CopiedFact = tuple[Key, Copied]
 READ_COMMITTED = 1
 NEVER = 2**62
 
+# Such fetches get no batch that is larger than their maxima.
+HARD_LIMITS_UP_TO = 2
+
 
 class SessionReader:
     """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
@@ -82,6 +85,7 @@ class SessionReader:
             "max_bytes": max(0, asked.max_bytes),
             "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
             "partitions": [self._fetched(one) for one in read],
+            "hard_max_bytes": request.version <= HARD_LIMITS_UP_TO,
         }
         return operation(request, event, recorded), facts
 

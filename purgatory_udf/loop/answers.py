@@ -1,0 +1,139 @@
+"""What a fetch reads: errors, what could be read, and what an answer carries of that (see `reference.fetch`).
+
+The answer is filled partition by partition (Kafka: `ReplicaManager.readFromLog`): what one carries, the request's limit
+loses for those behind it, and the first partition with data gives one batch at least, however large. A read stays
+within the segment where it begins.
+
+Of the log far behind its watermarks only batches larger than any fetch's maximum are remembered one by one (see
+`state`), so a read that begins there is taken to find a segment's worth of smaller ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.loop import logs
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.tables import World, batch_at, key_at, operation_at, part_at, roll_at
+from purgatory_udf.loop.words import UNKNOWN, Error, Reader
+
+_FOLLOWER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.COMMITTED)
+_ONLINE = number(Error.NONE)
+_OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
+    number(Error.OFFSET_OUT_OF_RANGE),
+    number(Error.FENCED_LEADER_EPOCH),
+    number(Error.UNKNOWN_LEADER_EPOCH),
+)
+
+
+@rule
+def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
+    """Up to where a reader may read: offset, segment, position."""
+    if reader == _FOLLOWER:
+        return key.end, key.end_seg, key.end_pos
+    if reader == _COMMITTED and key.lso_own:
+        return key.lso, key.lso_seg, key.lso_pos
+    return key.hw, key.hw_seg, key.hw_pos
+
+
+@rule
+def error_of(key: Any, part: Any) -> int:
+    """What reading the partition now would be answered with."""
+    if key.standing != _ONLINE:
+        return key.standing
+    if part.epoch >= 0 and key.epoch != UNKNOWN:
+        if part.epoch < key.epoch:
+            return _FENCED
+        if part.epoch > key.epoch:
+            return _UNKNOWN_EPOCH
+    beyond = key.end != UNKNOWN and part.offset > key.end
+    deleted = key.log_start != UNKNOWN and part.offset < key.log_start
+    return _OUT_OF_RANGE if beyond or deleted else _ONLINE
+
+
+@rule
+def _has_data(key: Any, part: Any, reader: int) -> bool:
+    end, _, _ = reader_end(key, reader)
+    return key.standing == _ONLINE and not part.throttled and end != UNKNOWN and part.offset < end
+
+
+@rule
+def _readable(w: World, key: Any, part: Any, reader: int) -> int:
+    """Bytes from the fetch offset to the reader's end, over all segments, positions looked up anew."""
+    _, _, pos = reader_end(key, reader)
+    return min(part.size, max(0, pos - logs.position(w, key, part.offset)))
+
+
+@rule
+def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> int:
+    """The position where the offset's segment ends, or the reader's end if that lies on it; of a later one, nothing."""
+    _, end_seg, end_pos = reader_end(key, reader)
+    at = key.roll_begin + key.roll_count - 1
+    while at >= key.roll_begin and roll_at(w, at).base > offset:
+        at -= 1
+    segment = roll_at(w, at).base if at >= key.roll_begin else 0
+    if segment == end_seg:
+        return end_pos
+    if segment > end_seg:
+        return begin
+    return logs.position(w, key, roll_at(w, at + 1).base)
+
+
+@rule
+def _is_far(w: World, key: Any, batch: Any) -> bool:
+    """Whether batches there may have been merged: a rule of positions, so that it is the same however calls are cut."""
+    if key.hw == UNKNOWN or batch.size > w.retain_bytes:
+        return False
+    stable = key.lso_pos if key.lso_own else key.hw_pos
+    return batch.pos <= min(key.hw_pos, stable) - w.retain_bytes
+
+
+@rule
+def _carried(w: World, key: Any, part: Any, operation: Any, left: int, at_least_one: bool) -> int:
+    """What the answer carries of a partition with data (`LogSegment.read`): cut at the limits, but a first batch."""
+    at, last = logs.batch_of(w, key, part.offset), key.batch_begin + key.batch_count
+    if at == last:
+        return 0
+    while at + 1 < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
+        at += 1
+    batch = batch_at(w, at)
+    limit = min(part.size, left)
+    if _is_far(w, key, batch):
+        return limit
+    if at_least_one:
+        limit = max(limit, batch.size)
+    elif limit < batch.size and not operation.hard:
+        return 0
+    return max(0, min(limit, _readable_to(w, key, part.offset, batch.pos, operation.mode) - batch.pos))
+
+
+@rule
+def first_read(w: World, o: int) -> int:
+    """How many bytes an answer would carry now."""
+    operation = operation_at(w, o)
+    left, at_least_one, total = operation.most, operation.hard == 0, 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        if _has_data(key, part, operation.mode) and error_of(key, part) == _ONLINE:
+            carried = _carried(w, key, part, operation, left, at_least_one)
+            at_least_one = at_least_one and carried == 0
+            left = max(0, left - carried)
+            total += carried
+    return total
+
+
+@rule
+def answer(w: World, o: int) -> None:
+    """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
+    operation = operation_at(w, o)
+    some = False
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        part.error = error_of(key, part)
+        part.bytes = 0
+        if _has_data(key, part, operation.mode):
+            part.bytes, some = _readable(w, key, part, operation.mode), True
+        part.told = key.told - part.told if operation.watched and operation.total > 1 else 0
+    operation.answered = first_read(w, o) if some else 0
