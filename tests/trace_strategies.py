@@ -161,6 +161,7 @@ class _Writer:
             lambda: self._change(standing),
             self._leader,
             lambda: self._change("isr", isr=self._in_sync()),
+            lambda: self._change(self._one(("throttled", "unthrottled")), replica_id=self._one(FOLLOWERS)),
             lambda: {"type": "clock"},
         )
         return self._one(mishaps)()

@@ -158,6 +158,8 @@ CHANGES: dict[str, tuple[Field, ...]] = {
     ),
     "isr": (Field("isr", brokers),),
     "replica_end": (Field("replica_id", count32), *_AT_OFFSET),
+    "throttled": (Field("replica_id", count32),),
+    "unthrottled": (Field("replica_id", count32),),
     "online": (),
     "not_leader": (),
     "offline": (),

@@ -71,6 +71,8 @@ HAPPENED = {
     "leader": "a leader election",
     "isr": "a change of the in-sync set",
     "replica_end": "a follower's progress",
+    "throttled": "a replication quota",
+    "unthrottled": "the end of a replication quota",
     "online": "the partition coming online",
     "not_leader": "the loss of leadership",
     "offline": "a failed log directory",

@@ -8,6 +8,7 @@
 | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
+| `throttled`, `unthrottled` | nobody either |
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
     number(Code.DELETED),
 )
 _LED, _UNLED = number(Code.LED), number(Code.UNLED)
+_THROTTLED, _UNTHROTTLED = number(Code.THROTTLED), number(Code.UNTHROTTLED)
 _STANDS_ONLINE, _STANDS_NOT_LEADER = number(Error.NONE), number(Error.NOT_LEADER_OR_FOLLOWER)
 _STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Error.UNKNOWN_TOPIC_OR_PARTITION)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
@@ -90,6 +92,9 @@ def _rarer(w: World, e: int) -> None:
         check_topic(w, k, t)
     elif code == _UNLED:
         _unled(w, k, offset)
+    elif code in (_THROTTLED, _UNTHROTTLED):
+        key.told += 1
+        fetch.throttle(w, k, event.who, code == _THROTTLED)
     else:
         if code == _LEADER:
             key.standing = _STANDS_ONLINE

@@ -6,9 +6,19 @@ from purgatory_udf.loop.compiled import entry, number, rule
 from purgatory_udf.loop.words import Acks, Code, Error, Reader
 from purgatory_udf.loop.world import Records, record
 
-_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL, _REPLICA_END, _LED = map(
+_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL, _REPLICA_END, _LED, _THROTTLED, _UNTHROTTLED = map(
     number,
-    (Code.PRODUCE, Code.FETCH, Code.CREATE_TOPICS, Code.LOG_END, Code.SEGMENT_ROLL, Code.REPLICA_END, Code.LED),
+    (
+        Code.PRODUCE,
+        Code.FETCH,
+        Code.CREATE_TOPICS,
+        Code.LOG_END,
+        Code.SEGMENT_ROLL,
+        Code.REPLICA_END,
+        Code.LED,
+        Code.THROTTLED,
+        Code.UNTHROTTLED,
+    ),
 )
 _INVALID, _FOLLOWER, _SOUND = number(Acks.INVALID), number(Reader.FOLLOWER), number(Error.NONE)
 
@@ -57,7 +67,7 @@ def _tells(code: int, mode: int) -> bool:
     """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
     if code == _FETCH:
         return mode == _FOLLOWER
-    return code in (_REPLICA_END, _LED, _CREATE)
+    return code in (_REPLICA_END, _LED, _CREATE, _THROTTLED, _UNTHROTTLED)
 
 
 @rule

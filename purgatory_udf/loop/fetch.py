@@ -27,8 +27,9 @@ from typing import Any
 from purgatory_udf.loop import answers, heap, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, root_at
+from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, root_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, HEAPS, NONE, ODD
 
@@ -42,7 +43,7 @@ _BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.
 _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
 _NOTHING = number(Rule.TIMEOUT)
 _CODE = number(2)
-_CONSUMER, _COMMITTED = number(Reader.CONSUMER), number(Reader.COMMITTED)
+_FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 READERS = 3
 
 # A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
@@ -56,6 +57,9 @@ def begin(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
+        told = node_of(w, key.throttles, operation.who) if key.throttles != NONE else NONE
+        if told != NONE:
+            part.throttled = node_at(w, told).value
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         if end != UNKNOWN and part.offset == end:
             part.start_seg, part.start_pos = end_seg, end_pos
@@ -247,6 +251,25 @@ def shake(w: World, k: int, reader: int) -> None:
 def shake_all(w: World, k: int) -> None:
     for reader in range(READERS):
         shake(w, k, reader)
+
+
+@rule
+def throttle(w: World, k: int, who: int, throttled: int) -> None:
+    """A replication quota holds that follower back, or no longer does: seen at the next check of its fetches."""
+    key = key_at(w, k)
+    told = node_of(w, key.throttles, who)
+    if told == NONE:
+        key.throttles = new_node(w, key.throttles, who, throttled)
+    else:
+        node_at(w, told).value = throttled
+    shake(w, k, _FOLLOWER)
+    at = root_at(w, k * HEAPS + ODD).part
+    while at != NONE:
+        part = part_at(w, at)
+        operation = operation_at(w, part.operation)
+        if operation.mode == _FOLLOWER and operation.who == who:
+            part.throttled = throttled
+        at = part.next
 
 
 @rule

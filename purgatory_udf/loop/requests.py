@@ -29,7 +29,7 @@ def _arrived(w: World, e: int) -> int:
     w.operations += 1
     operation = operation_at(w, o)
     operation.seq, operation.t, operation.least = event.seq, event.t, event.least
-    operation.most, operation.hard, operation.answered = event.most, event.hard, 0
+    operation.most, operation.hard, operation.who, operation.answered = event.most, event.hard, event.who, 0
     operation.deadline = event.t // 1000 + max(0, event.delay)
     operation.code, operation.mode, operation.broker, operation.total = (
         event.code,

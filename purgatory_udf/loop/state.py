@@ -115,7 +115,7 @@ def _unknown(names: list[str]) -> Records:
     keys = np.zeros(len(names), KEY)
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         keys[field_] = UNKNOWN
-    keys["nodes"] = keys["lists"] = keys["stamped"] = keys["asked"] = NONE
+    keys["nodes"] = keys["lists"] = keys["throttles"] = keys["stamped"] = keys["asked"] = NONE
     brokers = [parts_of(name)[0] for name in names]
     topics = np.array([broker == ANY_BROKER for broker in brokers], bool)
     keys["broker"] = [UNKNOWN if broker == ANY_BROKER else int(broker) for broker in brokers]

@@ -27,6 +27,8 @@ class Code(IntEnum):
     NOT_LEADER = 20
     OFFLINE = 21
     DELETED = 22
+    THROTTLED = 23
+    UNTHROTTLED = 24
     LED = 30
     UNLED = 31
 
@@ -41,6 +43,8 @@ CHANGES = {
     "leader": Code.LEADER,
     "isr": Code.ISR,
     "replica_end": Code.REPLICA_END,
+    "throttled": Code.THROTTLED,
+    "unthrottled": Code.UNTHROTTLED,
     "online": Code.ONLINE,
     "not_leader": Code.NOT_LEADER,
     "offline": Code.OFFLINE,

@@ -47,7 +47,7 @@ ASKED = record(i8="offset size", i4="key place epoch error who more throttled te
 
 KEY = record(
     i8="end end_seg end_pos hw hw_seg hw_pos lso lso_seg lso_pos log_start",
-    i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists "
+    i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists throttles "
     "batch_begin batch_count roll_begin roll_count told "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
@@ -58,7 +58,7 @@ NODE = record(i8="value", i4="who next")
 OPERATION = record(
     i8="seq t deadline least most end_t answered",
     i4="code mode broker total count first purgatory pending state rule expired watched trigger text "
-    "bucket next prev apart odd settled_by last_place lacking hard",
+    "bucket next prev apart odd settled_by last_place lacking hard who",
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come.
 # `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have

@@ -21,14 +21,20 @@ _RULES = {
 
 @dataclass(slots=True)
 class FetchPart:
-    """One partition of the request. `throttled`: a follower whose replication is held back by quota."""
+    """One partition of the request. `flagged`: the request says of its follower that a quota holds it back."""
 
     replica: Partition
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
-    throttled: bool
+    replica_id: int
+    flagged: bool
     start: OffsetMetadata  # the fetch offset's segment and position on arrival: not recalculated while it waits
+
+    @property
+    def throttled(self) -> bool:
+        """As it is now: the request's word counts until the trace has one about that follower."""
+        return self.replica.throttles.get(self.replica_id, self.flagged)
 
     @property
     def fenced(self) -> bool:

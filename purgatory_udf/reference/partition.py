@@ -53,6 +53,7 @@ class Partition:
         self.min_isr: int | None = None
         self.isr: tuple[int, ...] | None = None
         self.follower_ends: dict[int, int] = {}
+        self.throttles: dict[int, bool] = {}  # which followers a replication quota holds back, where that is told
         self.high_watermark: OffsetMetadata | None = None
         self._own_last_stable: OffsetMetadata | None = None
         self._broker_id = broker_id

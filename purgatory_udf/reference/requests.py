@@ -54,7 +54,7 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
     operation = DelayedFetch(
         _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
         _asked(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
-        [_fetch_part(_replica(broker, entry), entry, isolation, follower) for entry in event["partitions"]],
+        [_fetch_part(_replica(broker, entry), entry, isolation, replica_id) for entry in event["partitions"]],
         isolation,
         min(_asked(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
         Limits(max_bytes, bool(event.get("hard_max_bytes"))),
@@ -141,13 +141,14 @@ def _isolation(follower: bool, isolation: str | None) -> Isolation:
     return Isolation.TXN_COMMITTED if isolation == "read_committed" else Isolation.HIGH_WATERMARK
 
 
-def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, follower: bool) -> FetchPart:
+def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, replica_id: int) -> FetchPart:
     return FetchPart(
         replica=replica,
         fetch_offset=entry["fetch_offset"],
         max_bytes=_number(entry, "max_bytes", INT32_MAX),
         current_leader_epoch=_number(entry, "current_leader_epoch", -1),
-        throttled=follower and bool(entry.get("throttled")),
+        replica_id=replica_id,
+        flagged=replica_id >= 0 and bool(entry.get("throttled")),
         start=start_of_fetch(replica, entry["fetch_offset"], isolation),
     )
 

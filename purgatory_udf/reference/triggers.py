@@ -8,6 +8,7 @@
 | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
+| `throttled`, `unthrottled` | nobody either |
 """
 
 from __future__ import annotations
@@ -67,6 +68,13 @@ def _replica_end(broker: Broker, replica: Partition, event: Event) -> None:
         broker.check_all(replica, event["time_us"])
 
 
+def _throttles(throttled: bool) -> Change:
+    def change(broker: Broker, replica: Partition, event: Event) -> None:
+        replica.throttles[event["replica_id"]] = throttled
+
+    return change
+
+
 def _stands(standing: Standing) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
         replica.standing = standing
@@ -85,6 +93,8 @@ CHANGES: dict[str, Change] = {
     "leader": _leader,
     "isr": _isr,
     "replica_end": _replica_end,
+    "throttled": _throttles(True),
+    "unthrottled": _throttles(False),
     "online": _stands(Standing.ONLINE),
     "not_leader": _stands(Standing.NOT_LEADER),
     "offline": _stands(Standing.OFFLINE),
