@@ -94,7 +94,7 @@ class GroupTables:
             "watched": pa.array(ended.watched > 0),
             "completed_by": _RULES.take(pa.array(ended.rule)),
             "trigger": pc.if_else(pa.array(ended.triggered > 0), keys, pa.scalar(None, pa.string())),
-            "bytes": pa.nulls(count, pa.int64()),
+            **dict.fromkeys(("bytes", "answered_bytes"), pa.nulls(count, pa.int64())),
             "partitions": pa.array([[]] * count, schema.field("partitions").type),
             "fetcher": pa.nulls(count, pa.string()),
             "after_end": pa.array(ended.deadline > self._end_ms),
