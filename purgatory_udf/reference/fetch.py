@@ -65,14 +65,14 @@ class FetchPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """How much a fetch may carry. `hard`: requests before version 3, which get no batch larger than the limits."""
 
     max_bytes: int
     hard: bool = False
 
 
-def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: Limits) -> list[tuple[int, int]]:
+def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: ReadLimits) -> list[tuple[int, int]]:
     """What an answer carries, (bytes, next offset) of each partition in order (`ReplicaManager.readFromLog`).
 
     What one carries, the request's limit loses for those behind it. The first partition with data gives one batch at
@@ -122,7 +122,7 @@ class DelayedFetch(DelayedRequest):
         parts: list[FetchPart],
         isolation: Isolation,
         min_bytes: int,
-        limits: Limits,
+        limits: ReadLimits,
     ) -> None:
         super().__init__(request, delay_ms)
         self.parts = parts

@@ -11,7 +11,7 @@ from purgatory_udf.reference.broker import Broker
 from purgatory_udf.reference.cluster import Cluster
 from purgatory_udf.reference.create_topics import DelayedCreateTopics, TopicPart
 from purgatory_udf.reference.delete_records import HIGH_WATERMARK, DelayedDeleteRecords, DeleteRecordsPart
-from purgatory_udf.reference.fetch import DelayedFetch, FetchPart, Limits, start_of_fetch
+from purgatory_udf.reference.fetch import DelayedFetch, FetchPart, ReadLimits, start_of_fetch
 from purgatory_udf.reference.partition import Isolation, Partition
 from purgatory_udf.reference.produce import DelayedProduce, ProducePart
 from purgatory_udf.reference.settling import NONE
@@ -57,7 +57,7 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
         [_fetch_part(_replica(broker, entry), entry, isolation, replica_id) for entry in event["partitions"]],
         isolation,
         min(_asked(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
-        Limits(max_bytes, bool(event.get("hard_max_bytes"))),
+        ReadLimits(max_bytes, bool(event.get("hard_max_bytes"))),
     )
     operation.respond = respond
     broker.fetch_messages(operation, replica_id, event["time_us"])
