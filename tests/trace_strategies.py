@@ -216,7 +216,7 @@ class _Writer:
     def _fetch(self) -> Event:
         return {
             "type": "fetch",
-            "replica_id": self._one((-1, -1, *FOLLOWERS)),
+            "replica_id": self._one((-1, -1, -1, -1, -2, *FOLLOWERS, *FOLLOWERS)),
             "max_wait_ms": self._one(_DELAYS_MS),
             "min_bytes": self._one((0, 1, 1, 10, 30, 60, 120, 1_000)),
             "max_bytes": self._one(_LIMITS),
@@ -231,6 +231,7 @@ class _Writer:
             "max_bytes": self._one(_LIMITS),
             "current_leader_epoch": self._one((-1, -1, -1, -1, 0, 1, 2)),
             "throttled": self._random.random() < 0.2,
+            "preferred_replica": 2 if self._random.random() < 0.04 else None,
         }
 
     def _delete_records(self) -> Event:

@@ -118,7 +118,7 @@ def produce(values: Row) -> Row:
 
 fetch = record(
     *REQUEST,
-    Field("replica_id", count_or_none32, -1),
+    Field("replica_id", integer(-2, INT32), -1),
     Field("max_wait_ms", int32),
     Field("min_bytes", count64),
     Field("max_bytes", count64, INT32),
@@ -128,6 +128,7 @@ fetch = record(
         Field("max_bytes", count64),
         Field("current_leader_epoch", count_or_none32, -1),
         Field("throttled", boolean, False),
+        Field("preferred_replica", count32, None),
     ),
     Field("hard_max_bytes", boolean, False),
 )

@@ -20,6 +20,7 @@ _RULES = {
     },
     "fetch": {
         "min_bytes": "as many bytes as it asked for were readable",
+        "preferred_replica": "another replica is nearer to the consumer, which is told so at once",
         "truncated": "the log had been cut off before its offset (case C)",
         "older_segment": "its offset lies in an older segment than the log's end (case C)",
         "fenced_epoch": "its leader epoch was older than the broker's",

@@ -25,7 +25,7 @@ class Of(IntEnum):
     ITEM_FETCH_OFFSET, ITEM_MOST, ITEM_EPOCH, ITEM_THROTTLED, ITEM_OFFSET = 18, 19, 20, 21, 22
     NEW_TOPIC, NEW_PARTITIONS = 23, 24
     CHANGE, TOPIC, PARTITION, OFFSET, BYTES, EPOCH, ISR, IN_SYNC, MIN_ISR = 25, 26, 27, 28, 29, 30, 31, 32, 33
-    HARD, BATCHES = 34, 35
+    HARD, BATCHES, ITEM_PREFERRED = 34, 35, 36
 
 
 WORD, ROW, SLOT = record("", "number"), record("row"), record("", "key")
@@ -62,7 +62,7 @@ _request_at, _named_at, _name_at, _slot_at = (
     _TIME, _SEQ, _BROKER, _TYPE, _ACKS, _REPLICA, _TIMEOUT, _WAIT, _LEAST, _MOST, _ISOLATION, _PARTITIONS,
     _TOPICS, _ITEM_TOPIC, _ITEM_PARTITION, _ITEM_LAST_OFFSET, _ITEM_BYTES, _ITEM_ERROR, _ITEM_FETCH_OFFSET, _ITEM_MOST,
     _ITEM_EPOCH, _ITEM_THROTTLED, _ITEM_OFFSET, _NEW_TOPIC, _NEW_PARTITIONS, _CHANGE, _TOPIC, _PARTITION, _OFFSET,
-    _BYTES, _EPOCH, _ISR, _IN_SYNC, _MIN_ISR, _HARD, _BATCHES,
+    _BYTES, _EPOCH, _ISR, _IN_SYNC, _MIN_ISR, _HARD, _BATCHES, _ITEM_PREFERRED,
 ) = (number(column) for column in Of)  # fmt: skip
 _PRODUCE, _FETCH, _DELETE, _CREATE = map(number, (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS))
 _LEADER, _ISR_CHANGE, _DELETED, _LED, _UNLED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.LED, Code.UNLED))
@@ -132,7 +132,8 @@ def _event(w: World, row: int, code: int) -> int:
     event = _event_at(w, e)
     event.t, event.seq = _long(w, _TIME, row, _UNKNOWN), _long(w, _SEQ, row, _UNKNOWN)
     event.broker, event.code, event.who = _int(w, _BROKER, row, _ZERO), code, UNKNOWN
-    event.delay, event.least, event.most, event.mode, event.hard, event.whole = 0, 0, 0, 0, 0, 0
+    event.delay, event.least, event.most, event.mode = 0, 0, 0, 0
+    event.hard, event.whole, event.sent = 0, 0, 0
     event.first, event.count, event.total, event.text, event.apart = w.asked_count, 0, 0, 0, 0
     if e > 0:
         before = _event_at(w, e - 1)
@@ -229,7 +230,11 @@ def _fetch(w: World, row: int) -> None:
         offset, size = _long(w, _ITEM_FETCH_OFFSET, item, _UNKNOWN), _long(w, _ITEM_MOST, item, _UNBOUNDED)
         asked = _asked_at(w, _asks_item(w, e, item, offset, size))
         asked.epoch = _int(w, _ITEM_EPOCH, item, _UNKNOWN)
-        asked.throttled = follows and flag_of(_column_at(w, _ITEM_THROTTLED), item)
+        if follows:
+            asked.throttled = flag_of(_column_at(w, _ITEM_THROTTLED), item)
+        elif _int(w, _ITEM_PREFERRED, item, _UNKNOWN) >= 0:
+            # Nothing of it is read, as if it were throttled.
+            asked.throttled, event.sent = 1, 1
     event.total = event.count
 
 

@@ -53,6 +53,7 @@ def explode(table: pa.Table, config: Config) -> Call:
         Of.OFFSET: columns["offset"], Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync,
         Of.IN_SYNC: in_sync.values, Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
         Of.BATCHES: columns.maybe("batches"),
+        Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
     rows = len(table)
     told = rows - changes.null_count
@@ -106,6 +107,11 @@ class _Columns:
         if isinstance(column, pa.ChunkedArray):
             return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         return column
+
+
+def _field(items: pa.Array, name: str) -> pa.Array | None:
+    """A field that tables of earlier versions do not have."""
+    return items.field(name) if items.type.get_field_index(name) >= 0 else None
 
 
 def _coded(words: pa.Array, numbers: Mapping[str, int], other: int = 0) -> tuple[pa.Array, Records]:

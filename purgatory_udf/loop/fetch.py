@@ -41,7 +41,7 @@ _ONLINE, _FENCED, _UNKNOWN_EPOCH = (
 _BY_FENCED, _BY_UNKNOWN_EPOCH = number(Rule.FENCED_EPOCH), number(Rule.UNKNOWN_EPOCH)
 _BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.TRUNCATED)
 _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
-_NOTHING = number(Rule.TIMEOUT)
+_BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
 _CODE = number(2)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 READERS = 3
@@ -102,16 +102,19 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
 
 
 @rule
-def first_try(w: World, o: int) -> int:
+def first_try(w: World, o: int, sent: int) -> int:
     """How many bytes it lacks; 0 if it is complete. The first read also meets the errors of offset and epoch, which a
-    waiting fetch does not look for."""
+    waiting fetch does not look for. `sent`: a consumer is told at once to read elsewhere."""
     operation = operation_at(w, o)
     rule_, lacking, forced_by = _tried(w, o, True)
     if rule_ == _NOTHING:
         # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
-        if answers.first_read(w, o) < operation.least:
+        if sent:
+            rule_ = _BY_PREFERRED
+        elif answers.first_read(w, o) < operation.least:
             return lacking
-        rule_ = _BY_MIN_BYTES
+        else:
+            rule_ = _BY_MIN_BYTES
     _complete(w, o, rule_, operation.t, NONE, forced_by)
     return 0
 

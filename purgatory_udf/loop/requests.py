@@ -138,7 +138,7 @@ def fetch_messages(w: World, e: int) -> None:
         _answer_at_once(w, o, _BY_NO_PARTITIONS)
         return
     fetch.begin(w, o)
-    lacking = fetch.first_try(w, o)
+    lacking = fetch.first_try(w, o, event.sent)
     if lacking > 0:
         fetch.wait(w, o, lacking)
 

@@ -122,6 +122,7 @@ class Rule(IntEnum):
     LOW_WATERMARK = 17
     LEADERS = 18
     NO_WAIT = 19
+    PREFERRED_REPLICA = 20
 
 
 UNKNOWN = -1

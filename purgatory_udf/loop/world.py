@@ -39,8 +39,8 @@ def record(i8: str, i4: str = "") -> Kind:
 # What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
 # leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
 # `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `whole`: a log end moves by one
-# batch.
-EVENT = record(i8="t seq delay least most", i4="code mode who first count total broker text apart hard whole")
+# batch. `sent`: a consumer is told to read elsewhere.
+EVENT = record(i8="t seq delay least most", i4="code mode who first count total broker text apart hard whole sent")
 # `offset`: the log's end after a produce; where a fetch begins; else the event's. `size`: bytes; a fetch's maximum.
 # `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
 ASKED = record(i8="offset size", i4="key place epoch error who more throttled text")

@@ -29,7 +29,13 @@ class FetchPart:
     current_leader_epoch: int
     replica_id: int
     flagged: bool
+    preferred: int | None  # the replica that the consumer is sent to: nothing is read here
     start: OffsetMetadata  # the fetch offset's segment and position on arrival: not recalculated while it waits
+
+    @property
+    def passed_over(self) -> bool:
+        """Nothing of it is read, and nothing counts."""
+        return self.throttled or self.preferred is not None
 
     @property
     def throttled(self) -> bool:
@@ -59,7 +65,12 @@ class FetchPart:
         """Bytes from the fetch offset to the reader's end, counted over all segments, positions looked up anew."""
         replica = self.replica
         end = isolation.end(replica)
-        if replica.standing is not Standing.ONLINE or self.throttled or end is None or self.fetch_offset >= end.offset:
+        if (
+            replica.standing is not Standing.ONLINE
+            or self.passed_over
+            or end is None
+            or self.fetch_offset >= end.offset
+        ):
             return 0
         return min(self.max_bytes, max(0, end.position - replica.log.position(self.fetch_offset)))
 
@@ -82,7 +93,7 @@ def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: ReadLimi
     reads = []
     for part in parts:
         end, read = isolation.end(part.replica), (0, part.fetch_offset)
-        if end is not None and part.fetch_offset < end.offset and part.error() == "NONE" and not part.throttled:
+        if end is not None and part.fetch_offset < end.offset and part.error() == "NONE" and not part.passed_over:
             limit = min(part.max_bytes, left)
             read = part.replica.log.read(part.fetch_offset, end, limit, at_least_one, limits.hard)
         at_least_one = at_least_one and read[0] == 0
@@ -133,9 +144,12 @@ class DelayedFetch(DelayedRequest):
         self._answers: tuple[PartitionOutcome, ...] = ()
 
     def try_on_arrival(self, now_us: int) -> bool:
-        """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for."""
+        """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for, and finds
+        out whether a consumer is better served by another replica: that it is told at once."""
         if self._try(now_us, arriving=True):
             return True
+        if any(part.preferred is not None for part in self.parts):
+            return self.complete_by("preferred_replica", now_us)
         carried = sum(size for size, _ in read_from_log(self.parts, self.isolation, self.limits))
         return carried >= self.min_bytes and self.complete_by("min_bytes", now_us)
 
@@ -157,7 +171,7 @@ class DelayedFetch(DelayedRequest):
                 continue
             if part.fetch_offset > end.offset:  # Case C
                 return self.complete_by("truncated", now_us)
-            if part.throttled:
+            if part.passed_over:
                 continue
             if part.start.segment < end.segment:  # Case C
                 return self.complete_by("older_segment", now_us)

@@ -149,6 +149,7 @@ def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, replica_
         current_leader_epoch=_number(entry, "current_leader_epoch", -1),
         replica_id=replica_id,
         flagged=replica_id >= 0 and bool(entry.get("throttled")),
+        preferred=entry.get("preferred_replica") if replica_id < 0 else None,
         start=start_of_fetch(replica, entry["fetch_offset"], isolation),
     )
 

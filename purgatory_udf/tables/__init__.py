@@ -19,6 +19,7 @@ EVENT_PARTITION = pa.struct(
         ("current_leader_epoch", pa.int32()),
         ("throttled", pa.bool_()),
         ("offset", pa.int64()),
+        ("preferred_replica", pa.int32()),
     ]
 )
 

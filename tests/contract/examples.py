@@ -14,7 +14,14 @@ PLACE: Event = {"topic": "orders", "partition": 3}
 OFFSET: Event = {**PLACE, "offset": 40}
 
 PRODUCED: Event = {**PLACE, "base_offset": 10, "last_offset": 19, "bytes": 1000, "error": "NONE"}
-FETCHED: Event = {**PLACE, "fetch_offset": 10, "max_bytes": 1048576, "current_leader_epoch": 4, "throttled": True}
+FETCHED: Event = {
+    **PLACE,
+    "fetch_offset": 10,
+    "max_bytes": 1048576,
+    "current_leader_epoch": 4,
+    "throttled": True,
+    "preferred_replica": 2,
+}
 
 FETCH: Event = {
     **REQUEST,
@@ -175,5 +182,5 @@ DEFAULTS: dict[str, Event] = {
 }
 PARTITION_DEFAULTS: dict[str, Event] = {
     "produce": {"error": "NONE"},
-    "fetch": {"current_leader_epoch": -1, "throttled": False},
+    "fetch": {"current_leader_epoch": -1, "throttled": False, "preferred_replica": None},
 }

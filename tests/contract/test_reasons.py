@@ -49,7 +49,7 @@ def produced(**changed: Any) -> str:
         ("produce", "acks", True, "true: expected an integer"),
         ("produce", "timeout_ms", -1, "-1: expected an integer >= 0"),
         ("produce", "partitions", {}, "{}: expected a list"),
-        ("fetch", "replica_id", -2, "-2: expected an integer >= -1"),
+        ("fetch", "replica_id", -3, "-3: expected an integer from -2 to 2147483647"),
         ("fetch", "min_bytes", -1, "-1: expected an integer >= 0"),
         ("fetch", "isolation", 1, "1: expected one of read_uncommitted, read_committed"),
         ("fetch", "isolation", "", '"": expected one of read_uncommitted, read_committed'),

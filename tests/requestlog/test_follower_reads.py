@@ -7,6 +7,7 @@ Kafka: `ReplicaFetcherThread.processPartitionData` sets it and `.completeDelayed
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,16 @@ def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[li
     assert counts.total() > 6_000 and alike >= LEAST_ALIKE, counts
     assert {pair for pair in counts if "expired" in pair} == {("expired", "expired")}
     assert counts["expired", "expired"] == 57, "as the brokers' own counters have it"
+    sent = [one["seq"] for one in found.events if any("preferred_replica" in part for part in _parts_sent(one))]
+    assert [(found.recorded[seq].outcome, ended[seq].completed_by) for seq in sent] == [
+        ("at_once", "preferred_replica")
+    ] * 8
+
+
+def _parts_sent(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """The partitions of which a consumer was told that another replica is nearer."""
+    parts = event["partitions"] if event["type"] == "fetch" else []
+    return [part for part in parts if part["preferred_replica"] is not None]
 
 
 def test_followed_step_by_step_it_says_the_same(recording: tuple[list[Request], Given]) -> None:

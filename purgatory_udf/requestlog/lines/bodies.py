@@ -39,6 +39,8 @@ class ReadPartition(NamedTuple):
     bytes: int
     # Where a follower's log and the leader's part, if they do: it truncates its own and asks again.
     parts_at: int = -1
+    # The replica that a consumer is sent to instead.
+    preferred: int = -1
 
 
 @dataclass(slots=True)
@@ -174,6 +176,7 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
                     _whole(head.get("highWatermark", -1)),
                     record_bytes(one),
                     _whole((head.get("divergingEpoch") or {}).get("endOffset", -1)),
+                    _whole(head.get("preferredReadReplica", -1)),
                 )
             )
     return FetchAnswer(_whole(answer.get("errorCode", 0)), _whole(answer.get("sessionId", 0)), read)

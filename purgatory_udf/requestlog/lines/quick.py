@@ -198,6 +198,7 @@ class _Read(msgspec.Struct, gc=False):
     errorCode: _Whole = 0  # noqa: N815
     highWatermark: _Whole = -1  # noqa: N815
     recordsSizeInBytes: _Whole | None = None  # noqa: N815
+    preferredReadReplica: _Whole = -1  # noqa: N815
     divergingEpoch: _Parting | None = None  # noqa: N815
 
 
@@ -247,7 +248,17 @@ def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] 
         for found in told.partitions:
             parts_at = found.divergingEpoch.endOffset if found.divergingEpoch else -1
             size = max(0, found.recordsSizeInBytes or 0)
-            read.append(ReadPartition(name, found.partitionIndex, found.errorCode, found.highWatermark, size, parts_at))
+            read.append(
+                ReadPartition(
+                    name,
+                    found.partitionIndex,
+                    found.errorCode,
+                    found.highWatermark,
+                    size,
+                    parts_at,
+                    found.preferredReadReplica,
+                )
+            )
     fetch = FetchBody(
         asked.replicaState.replicaId if asked.replicaState is not None else asked.replicaId,
         asked.maxWaitMs,

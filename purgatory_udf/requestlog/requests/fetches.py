@@ -76,6 +76,7 @@ class SessionReader:
                 self._copied.append((asked.replica_id, ((self._context.name(topic), partition), copied)))
         recorded = recorded_fetch(request, asked, answered)
         recorded.complete = in_force.complete
+        sent = {} if request.remote_us else _sent_elsewhere(answered)
         event = {
             "time_us": request.local_us,
             "type": "fetch",
@@ -84,7 +85,7 @@ class SessionReader:
             "min_bytes": max(0, asked.min_bytes),
             "max_bytes": max(0, asked.max_bytes),
             "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
-            "partitions": [self._fetched(one) for one in read],
+            "partitions": [self._fetched(one, sent.get((one.topic, one.partition))) for one in read],
             "hard_max_bytes": request.version <= HARD_LIMITS_UP_TO,
         }
         return operation(request, event, recorded), facts
@@ -131,13 +132,14 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(one.deleted and one.at_us < request.start_us for one in changes)
 
-    def _fetched(self, one: AskedPartition) -> dict[str, object]:
+    def _fetched(self, one: AskedPartition, preferred: int | None) -> dict[str, object]:
         return {
             "topic": self._context.name(one.topic),
             "partition": one.partition,
             "fetch_offset": max(0, one.offset),
             "max_bytes": max(0, one.max_bytes),
             "current_leader_epoch": max(-1, one.leader_epoch),
+            "preferred_replica": preferred,
         }
 
     def _tries_of(self, request: Request, asked: FetchBody, read: list[AskedPartition]) -> Iterator[tuple[Key, Fact]]:
@@ -206,3 +208,8 @@ class SessionReader:
             for one in answered.partitions:
                 if one.bytes:
                     yield (self._context.name(one.topic), one.partition), Delivered(request.answered_us, one.bytes)
+
+
+def _sent_elsewhere(answered: FetchAnswer) -> dict[Key, int]:
+    """Partitions of which a consumer is told that another replica is nearer; none of them waits."""
+    return {(one.topic, one.partition): one.preferred for one in answered.partitions if one.preferred >= 0}
