@@ -62,6 +62,12 @@ def traces(draw: st.DrawFn, shape: Shape = Shape()) -> list[Event]:
     return [event for event, keep in zip(written, kept, strict=True) if keep] or written[:1]
 
 
+def seeded(seed: int, shape: Shape = Shape()) -> list[Event]:
+    """One trace of that many events, always the same; in order."""
+    events = _Writer(Random(seed), shape).trace(shape.events)
+    return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+
+
 def configs() -> SearchStrategy[Config]:
     """Settings that change outcomes or gauges."""
     delays: SearchStrategy[Any] = st.sampled_from([None, None, None, 0, 7, 100, "x0.5", "x3"])

@@ -105,7 +105,7 @@ def _rarer(w: World, e: int) -> None:
             key.standing = _STANDS_NOT_LEADER
         elif code == _OFFLINE:
             key.standing = _STANDS_OFFLINE
-        elif code == _DELETED:
+        else:
             key.standing = _STANDS_DELETED
         key.told += 1
         check_all(w, k, t)

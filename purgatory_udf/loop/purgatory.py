@@ -25,6 +25,9 @@ _PRODUCE, _FETCH, _DELETE, _CREATE = (
 _TIMED_OUT = number(Error.REQUEST_TIMED_OUT)
 _TIMEOUT = number(Rule.TIMEOUT)
 
+# A count of dead entries, and the number of purges before it was begun, in one number: purges times this.
+_PURGE = number(2**32)
+
 
 @rule
 def purgatory_of(w: World, broker: int, code: int) -> int:
@@ -62,8 +65,8 @@ def _bury(w: World, p: int, key: Any, code: int) -> None:
             node = key.lists = new_node(w, key.lists, p, 0)
         # The count and the purge that it was begun after, in one number.
         value = node_at(w, node).value
-        if value // 2**32 != purgatory.stamp:
-            value = purgatory.stamp * 2**32
+        if value // _PURGE != purgatory.stamp:
+            value = purgatory.stamp * _PURGE
         node_at(w, node).value = value + 1
 
 
@@ -100,9 +103,9 @@ def walk_topic(w: World, key: Any) -> None:
     node = key.lists
     while node != NONE:
         entry = node_at(w, node)
-        if entry.value // 2**32 == purgatory_at(w, entry.who).stamp:
-            _unwatch(w, entry.who, entry.value % 2**32)
-        entry.value = entry.value // 2**32 * 2**32
+        if entry.value // _PURGE == purgatory_at(w, entry.who).stamp:
+            _unwatch(w, entry.who, entry.value % _PURGE)
+        entry.value = entry.value // _PURGE * _PURGE
         node = entry.next
 
 
@@ -169,8 +172,6 @@ def trigger_of(w: World, o: int, at: int) -> int:
 def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     """End the operation, once: out of the timer, the heaps and lists; `trigger`: the part whose key's event did it."""
     operation = operation_at(w, o)
-    if operation.state == ENDED:
-        return
     operation.state, operation.rule, operation.end_t = ENDED, rule_, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
     operation.expired = rule_ == _TIMEOUT
@@ -197,8 +198,6 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
 def make_odd(w: World, o: int) -> None:
     """From now on the fetch is tried in full at every check of any of its keys, as Kafka does it."""
     operation = operation_at(w, o)
-    if operation.odd:
-        return
     operation.odd = 1
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)

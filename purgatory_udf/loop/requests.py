@@ -101,11 +101,10 @@ def produce(w: World, e: int) -> None:
         _answer_at_once(w, o, _BY_ACKS)
     elif event.mode != _DELAYED:
         _answer_at_once(w, o, _BY_APPEND_ERROR if event.total > 0 else _BY_EMPTY)
-    elif event.count > 0:
-        if settling.first_try(w, o):
-            _answer_at_once(w, o, operation.rule)
-        else:
-            settling.wait(w, o)
+    elif settling.first_try(w, o):
+        _answer_at_once(w, o, operation.rule)
+    else:
+        settling.wait(w, o)
     if changed == 0:
         return
     order = 0

@@ -62,13 +62,11 @@ def earliest(w: World, p: int) -> int:
     for wheel in range(WHEELS):
         queued = queued_at(w, p * WHEELS + wheel).bits
         if queued != 0:
-            now = purgatory.wheel_ms // tick
-            for ahead in range(BUCKETS):
-                slot = now + ahead
-                if queued & (1 << slot % BUCKETS):
-                    if slot * tick < begins:
-                        found, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
-                    break
+            slot = purgatory.wheel_ms // tick
+            while not queued & (1 << slot % BUCKETS):
+                slot += 1
+            if slot * tick < begins:
+                found, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
         tick *= BUCKETS
     purgatory.next_bucket_ms = begins
     return found

@@ -35,10 +35,10 @@ def drained(events: list[Event], config: Config) -> Replay:
 
 def reference(events: list[Event], config: Config) -> list[Outcome]:
     """What the reference says, drained, with what the tables do not hold left out."""
-    return _as_in_tables(drained(events, config))
+    return as_in_tables(drained(events, config))
 
 
-def _as_in_tables(replayed: Replay) -> list[Outcome]:
+def as_in_tables(replayed: Replay) -> list[Outcome]:
     kept = [outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in replayed.outcomes]
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
@@ -76,7 +76,7 @@ def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
         engine = Engine(config, began_ms, grouping, through_bytes=True)
         found = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
         tables = Tables.of(found)
-        assert outcomes_of(tables.completions, tables.expirations) == _as_in_tables(expected)
+        assert outcomes_of(tables.completions, tables.expirations) == as_in_tables(expected)
         assert gauges_of(found, expected.end_ms) == changed(expected.gauges)
         order = [(name, "ascending") for name in ("operation_id", "topic", "partition")]
         watches.append(tables.watches.sort_by(order))
