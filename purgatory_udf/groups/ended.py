@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat
 from purgatory_udf.coordinator.operation import GroupOperation
 from purgatory_udf.frames.frame import Frame, FrameLayout
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import Moment
-from purgatory_udf.groups.words import KIND_OF, KINDS, RULE_OF, RULES
-from purgatory_udf.outcomes import Outcome
+from purgatory_udf.groups.words import KIND_OF, RULE_OF
 
 # `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
 # `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).
@@ -22,7 +19,6 @@ ENDED = FrameLayout(
     ),
     texts=("member_id", "request_id", "client_id"),
 )
-_OUTCOME = tuple(name for name in ENDED.names if name not in ("seq", "sub", "end_seq", "end_sub"))
 
 
 def ended_frame(chronicle: Chronicle) -> Frame:
@@ -50,28 +46,3 @@ def _row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | s
         one.request_id or "",
         one.client_id or "",
     )
-
-
-def outcomes_of(ended: Frame, broker: int, group: str) -> Iterator[Outcome]:
-    """One by one, as the reference has them."""
-    rows = zip(*(ended.columns[name].tolist() for name in _OUTCOME), strict=True)
-    for op, kind, t, end_t, deadline, expired, watched, rule, triggered, member_id, request_id, client_id in rows:
-        word = KINDS[kind]
-        key = f"{group}-{member_id}" if word == "heartbeat" else group
-        yield Outcome(
-            operation_id=op,
-            kind=word,
-            broker=broker,
-            request_id=request_id or None,
-            client_id=client_id or None,
-            key=key,
-            started_us=t,
-            ended_us=end_t,
-            deadline_us=deadline * 1000,
-            expired=bool(expired),
-            watched=bool(watched),
-            completed_by=RULES[rule],
-            trigger=key if triggered else None,
-            bytes=None,
-            partitions=(),
-        )

@@ -124,9 +124,3 @@ def delta_stream(spark: SparkSession, path: str, files: int | None = None, since
     if files is not None:
         reader = reader.option("maxFilesPerTrigger", files)
     return reader.load(path)
-
-
-def to_delta(frame: DataFrame, path: str, checkpoint: str, name: str) -> DataStreamWriter:
-    return (
-        frame.writeStream.format("delta").option("checkpointLocation", checkpoint).queryName(name).option("path", path)
-    )

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from purgatory_udf.config import Config
 from purgatory_udf.coordinator.journal import Answer, GroupJournal, Removal, StateChange
-from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
@@ -23,6 +22,7 @@ from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.tables import EVENTS
+from tests.groups.ended_rows import outcomes_of
 
 Event = dict[str, Any]
 Entry = Answer | Removal | StateChange

@@ -8,7 +8,6 @@ import pytest
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.frames.frame import Frame
-from purgatory_udf.groups.ended import outcomes_of
 from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.shelf import VERSION, Shelf
@@ -17,6 +16,7 @@ from purgatory_udf.groups.step import step
 from purgatory_udf.groups.words import ERRORS
 from purgatory_udf.tables import EVENTS
 from tests.group_timeline import GroupTimeline, operation_line
+from tests.groups.ended_rows import outcomes_of
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 
