@@ -63,18 +63,10 @@ class _Story:
         ]
         return self._add({"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "partitions": parts})
 
-    def fetch(
-        self, asked: list[tuple[int, int]], min_bytes: int, wait_ms: int = 500, isolation: str = "read_uncommitted"
-    ) -> _Story:
+    def fetch(self, asked: list[tuple[int, int]], min_bytes: int, **more: Any) -> _Story:
         parts = [{"topic": "t", "partition": p, "fetch_offset": offset, "max_bytes": 10_000} for p, offset in asked]
-        event = {
-            "type": "fetch",
-            "replica_id": -1,
-            "max_wait_ms": wait_ms,
-            "min_bytes": min_bytes,
-            "max_bytes": 1 << 20,
-        }
-        return self._add(event | {"isolation": isolation, "partitions": parts})
+        event = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": min_bytes, "max_bytes": 1 << 20}
+        return self._add(event | {"isolation": "read_uncommitted", "partitions": parts} | more)
 
     def create(self, topic: str, timeout_ms: int) -> _Story:
         topics = [{"topic": topic, "partitions": 1}]
@@ -127,6 +119,13 @@ STORIES = {
         .change(0, "high_watermark", 2).change(1, "high_watermark", 2)
         .fetch([(0, 2), (1, 2)], min_bytes=250)
         .change(0, "high_watermark", 4).change(1, "high_watermark", 5)
+    ),
+    "of two followers whose bytes are counted, one gives up and the other has enough": (
+        _Story()
+        .batches(0, range(1, 9)).batches(1, range(1, 9))
+        .fetch([(0, 8), (1, 8)], min_bytes=250, replica_id=1)
+        .fetch([(0, 8), (1, 8)], min_bytes=250, replica_id=2, max_wait_ms=5)
+        .at(50).batches(0, range(9, 11)).batches(1, range(9, 11))
     ),
     "a high watermark of a log of which nothing else is known yet": (
         _Story()
