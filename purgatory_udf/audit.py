@@ -137,8 +137,9 @@ class _Run:
         return Finding("open are those that the run left open", found.broken, wrong, examples, note)
 
     def _watches(self) -> Finding:
+        watches = self._table("watches").where(sf.col("kind").isin(*REQUESTS))
         known = self._asked().withColumn("known", sf.lit(True))
-        watches = self._table("watches").where(sf.col("kind").isin(*REQUESTS)).join(known, "operation_id", "left")
+        watches = watches.join(known, "operation_id", "left")
         in_time = _ms("ended_at") <= _ms("deadline")
         law = _Law("a watch is an operation's, and ends by its deadline", sf.col("known").isNotNull() & in_time)
         return _held(watches, law)[0]
@@ -147,7 +148,8 @@ class _Run:
         """None where nobody counted the lines: the events came from elsewhere."""
         record = runs.load(self._spark, self._layout.table("runs"), "ingest") or self._run
         lines = record.counts.get("lines")
-        if lines is None:
+        # While events still come, nobody has counted their lines.
+        if lines is None or record.status != runs.FINISHED:
             return None
         rejected_path = f"{self._events_path.rstrip('/').rpartition('/')[0]}/rejected_events"
         rejected = self._load(rejected_path).count() if delta.is_table(self._spark, rejected_path) else 0
@@ -165,7 +167,10 @@ class _Run:
         return self._load(self._layout.table(name))
 
     def _load(self, path: str) -> DataFrame:
-        return self._spark.read.format("delta").load(path)
+        """Of a run that goes on, as it is now: the outcomes first, then the events, for each outcome has its event."""
+        if self._finished:
+            return self._spark.read.format("delta").load(path)
+        return delta.as_of_now(self._spark, path)
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,14 @@ _MISTAKES = re.compile(
 class Job:
     """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process.
 
-    A `brief` job works on small tables: on one machine, it is over before the JVM's costlier compilers pay.
+    A `brief` job works on small tables: on one machine, it is over before the JVM's costlier compilers pay. One that
+    needs no Spark is run at once, without any JVM.
     """
 
-    def __init__(self, run: Run, checks: Run | None = None, brief: bool = False) -> None:
+    def __init__(self, run: Run, checks: Run | None = None, brief: bool = False, spark: bool = True) -> None:
         self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
         self._run = run
-        self.brief = brief
+        self.brief, self.spark = brief, spark
         self._checks = checks
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
@@ -83,13 +84,15 @@ class Job:
 @overload
 def job(run: Run) -> Job: ...
 @overload
-def job(*, checks: Run | None = None, brief: bool = False) -> Callable[[Run], Job]: ...
-def job(run: Run | None = None, *, checks: Run | None = None, brief: bool = False) -> Job | Callable[[Run], Job]:
+def job(*, checks: Run | None = None, brief: bool = False, spark: bool = True) -> Callable[[Run], Job]: ...
+def job(
+    run: Run | None = None, *, checks: Run | None = None, brief: bool = False, spark: bool = True
+) -> Job | Callable[[Run], Job]:
     """Make a function with typer's annotations a job.
 
     `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing.
     """
-    return Job(run) if run else lambda run: Job(run, checks, brief)
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark)
 
 
 def explain(error: BaseException) -> tuple[str, int]:

@@ -123,14 +123,14 @@ class CoordinatorPurgatory:
         operations["deadline"] = np.concatenate([waiting.deadline, now.deadline[begins]])
         operations["bucket"] = np.concatenate([waiting.bucket, np.full(int(begins.sum()), NONE)])
         order = np.argsort(ids)
-        moments = np.zeros(len(now), MOMENT)
+        moments = np.zeros(len(now), MOMENT).view(np.recarray)
         for name in ("t", "seq", "sub", "late", "kind"):
             moments[name] = now.columns[name]
         moments["key"] = now.list
         owned = now.kind != WALK
         moments["operation"] = NONE
         moments["operation"][owned] = order[np.searchsorted(ids, now.op[owned], sorter=order)]
-        lists = np.zeros(len(self.names), LIST)
+        lists = np.zeros(len(self.names), LIST).view(np.recarray)
         lists["dead"], lists["stamp"] = self.dead, self.record["stamp"][0]
         wheels = np.zeros(int(TIMER), WHEEL)
         wheels["first"] = NONE

@@ -55,6 +55,13 @@ class Ledger:
         ended = told.ended
         return int(((ended.t // 1000 <= self.end_ms) & (ended.end_t // 1000 > self.end_ms)).sum())
 
+    def standing(self) -> list[tuple[int, str, int, int]]:
+        """Of each purgatory its broker, its name, and both gauges as they are."""
+        return [
+            (broker, PURGATORIES[code], int(one.record["watched"][0]), int(one.record["delayed"][0]))
+            for (broker, code), one in sorted(self.purgatories.items())
+        ]
+
     def to_bytes(self) -> bytes:
         head = json.dumps({"left_open": self.left_open, "of": list(self.purgatories)}).encode()
         parts = [head, *(purgatory.to_bytes() for purgatory in self.purgatories.values())]

@@ -83,6 +83,8 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
     ended: int | None = job.check(line.arguments, submission.runs_here(settings))
     if ended is not None:
         return ended
+    if not job.spark:
+        return job.status(line.arguments)
     _take_java(os.environ)
     return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.brief))
 

@@ -75,6 +75,15 @@ class State:
         """The earliest deadline, or a time that never comes."""
         return int(self.operations["deadline"].min()) if len(self.operations) else FOREVER
 
+    @property
+    def next_reading_ms(self) -> int:
+        """When a gauge will be read otherwise than it was, though nothing more ends; or a time that never comes."""
+        one = self.purgatories
+        purge = one["estimated"] - one["delayed"] > one["interval"]
+        changed = (one["watched"] != one["read_watched"]) | (one["delayed"] != one["read_delayed"])
+        due = changed | purge | (one["purged"] > 0)
+        return int(one["next_step_ms"][due].min()) if due.any() else FOREVER
+
 
 @dataclass(frozen=True)
 class Limits:

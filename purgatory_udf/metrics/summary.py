@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from purgatory_udf.metrics.run import Metrics
 
 _NOT_YET = {
-    "purgatory_gauges": "purgatory sizes (a replay works them out when it ends)",
+    "purgatory_gauges": "purgatory sizes (none has been read)",
     "group_transitions": "rebalances (the trace has no groups, or their turn has not come)",
     "events": "who joined last (the replayed events are not where they were)",
 }

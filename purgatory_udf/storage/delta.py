@@ -9,7 +9,7 @@ from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LOG_KEPT = "interval 7 days"
 
@@ -39,6 +39,13 @@ def is_table(spark: SparkSession, path: str) -> bool:
 def remove(spark: SparkSession, path: str) -> None:
     files, place = files_at(spark, path)
     files.delete(place, True)
+
+
+def as_of_now(spark: SparkSession, path: str) -> DataFrame:
+    """The table as it is at this moment, however often it is read, and whoever goes on writing."""
+    latest = DeltaTable.forPath(spark, path).history(1).select("version").first()
+    assert latest is not None
+    return spark.read.format("delta").option("versionAsOf", latest.version).load(path)
 
 
 def names(spark: SparkSession, path: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -76,12 +75,7 @@ class RunTables:
         if not delta.is_table(self.spark, path):
             self._missing.append(name)
             return self.spark.createDataFrame([], from_arrow_schema(TABLES[name]))
-        reader = self.spark.read.format("delta")
-        if not self.finished:
-            latest = DeltaTable.forPath(self.spark, path).history(1).select("version").first()
-            assert latest is not None
-            reader = reader.option("versionAsOf", latest.version)
-        return reader.load(path)
+        return self.spark.read.format("delta").load(path) if self.finished else delta.as_of_now(self.spark, path)
 
 
 def as_table(frame: DataFrame, schema: pa.Schema, run_id: str, **constants: str) -> DataFrame:

@@ -9,6 +9,7 @@ With disorder, events wait in the state until the watermark has passed them, and
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import pandas as pd
 import pyarrow as pa
 
+from purgatory_udf.live.sayings import of_keys, of_time
 from purgatory_udf.loop.call import Call, together
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.grouping import by_broker, whole
@@ -24,13 +26,15 @@ from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER
-from purgatory_udf.stream.packing import CLOCK, shares
+from purgatory_udf.stream.packing import CLOCK, TICK, shares
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
 # A call's rows of one table, as an Arrow stream; or, in the table `RELAY`, a share for a group of the next query.
 OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, payload BINARY"
 RELAY = "relay"
+# What the call says for `top`, while a table is followed.
+LIVE = "live"
 
 _ROWS_A_VALUE = 1 << 17
 
@@ -68,6 +72,7 @@ class Plan:
     disorder: bool
     trace_end_us: int | None
     sees: Sees = Sees.ALL
+    follows: bool = False
 
 
 Row = tuple[str, str, int, bytes]
@@ -80,15 +85,21 @@ def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState]
         values = [value for frame in frames for value in frame["payload"] if value]
         if key[0] == CLOCK:
             # It tells the time by having come; nothing is kept, so nothing fires.
-            return
-        rows = list(_call(values, group, plan))
+            rows = _ticks(values) if plan.follows and values else []
+        else:
+            rows = list(_call(key[0], values, group, plan))
         if rows:
             yield pd.DataFrame(rows, columns=["table", "group", "time_us", "payload"])
 
     return run
 
 
-def _call(values: list[bytes], group: SparkGroupState, plan: Plan) -> Iterator[Row]:
+def _ticks(values: list[bytes]) -> list[Row]:
+    events, latest_us = zip(*(struct.unpack(TICK, bytes(value)) for value in values), strict=True)
+    return [(LIVE, CLOCK, max(latest_us), of_time(sum(events)))]
+
+
+def _call(name: str, values: list[bytes], group: SparkGroupState, plan: Plan) -> Iterator[Row]:
     watermark = group.getCurrentWatermarkMs()
     state, waiting = State(), []
     if group.exists:
@@ -105,14 +116,16 @@ def _call(values: list[bytes], group: SparkGroupState, plan: Plan) -> Iterator[R
         horizon = max(watermark, int(ready.events["t"].max()) // 1000)
     if plan.sees is Sees.SHARE:
         found = decided_here(step(state, undecidable(ready), horizon, plan.limits))
-        for name, time_us, share in shares(ready, by_broker):
-            yield RELAY, name, time_us, share
+        for broker, time_us, share in shares(ready, by_broker):
+            yield RELAY, broker, time_us, share
     elif plan.sees is Sees.REST:
         found = decided_apart(step(state, whole(ready), horizon, plan.limits))
     else:
         found = step(state, ready, horizon, plan.limits)
-    _leave(group, state, later, watermark)
+    _leave(group, state, later, watermark, plan)
     yield from _rows(found, plan)
+    if plan.follows:
+        yield LIVE, name, horizon * 1000, of_keys(state, found, whole=plan.sees is not Sees.SHARE)
 
 
 def _split(arrived: Call, watermark: int) -> tuple[Call, Call | None]:
@@ -124,7 +137,7 @@ def _split(arrived: Call, watermark: int) -> tuple[Call, Call | None]:
     return arrived.only(now), arrived.only(~now)
 
 
-def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: int) -> None:
+def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: int, plan: Plan) -> None:
     open_, wake = state.operations, state.next_deadline_ms
     oldest = int(open_["t"].min()) // 1000 if len(open_) else None
     deadline = wake if len(open_) else None
@@ -132,6 +145,9 @@ def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: 
     if later is not None:
         held = call_bytes(later)
         wake = min(wake, int(later.events["t"].min()) // 1000)
+    if plan.follows:
+        # No end of the trace will come, at which everything is read that is left.
+        wake = min(wake, state.next_reading_ms)
     group.update((len(state.parts), oldest, deadline, len(state.names), state_bytes(state), held))
     if wake < FOREVER:
         # A timer must lie after the epoch, too.

@@ -21,6 +21,7 @@ from purgatory_udf.groups.shelf import Shelf
 from purgatory_udf.groups.step import Findings, step
 from purgatory_udf.groups.waits import Waits, open_of
 from purgatory_udf.groups.words import FOREVER
+from purgatory_udf.live.rebalances import Sayings, in_rebalance
 from purgatory_udf.stream.adapter import SparkGroupState
 from purgatory_udf.stream.packing import CLOCK
 
@@ -28,10 +29,11 @@ from purgatory_udf.stream.packing import CLOCK
 STATE_SCHEMA = (
     "groups BIGINT, sessions BIGINT, next_deadline_ms BIGINT, state_name STRING, state BINARY, waiting BINARY"
 )
-# A call's packet, how many rows its tables will have, and what it says of its groups' waits.
+# A call's packet, how many rows its tables will have, what it says of its groups' waits and, while a table is followed,
+# for `top`.
 OUTPUT_SCHEMA = (
     "watermark_ms BIGINT, completions BIGINT, expirations BIGINT, group_transitions BIGINT, told BIGINT, "
-    "waits BINARY, payload BINARY"
+    "said STRING, waits BINARY, payload BINARY"
 )
 COUNTED = ("completions", "expirations", "group_transitions", "told")
 
@@ -43,6 +45,7 @@ class GroupLimits:
     config: GroupSettings
     disorder: bool
     trace_end_ms: int | None
+    follows: bool = False
 
 
 def coordinating(
@@ -54,12 +57,12 @@ def coordinating(
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
         row = _tick(group) if key[0] == CLOCK else _call(values, group, limits)
         if row is not None:
-            yield pd.DataFrame([row], columns=["watermark_ms", *COUNTED, "waits", "payload"])
+            yield pd.DataFrame([row], columns=["watermark_ms", *COUNTED, "said", "waits", "payload"])
 
     return run
 
 
-Row = tuple[int, int, int, int, int, bytes | None, bytes | None]
+Row = tuple[int, int, int, int, int, str | None, bytes | None, bytes | None]
 
 
 def _tick(group: SparkGroupState) -> Row:
@@ -71,7 +74,7 @@ def _tick(group: SparkGroupState) -> Row:
     else:
         group.update((0, 0, None, None, b"", None))
         group.setTimeoutTimestamp(max(watermark, 1))
-    return watermark, 0, 0, 0, 0, None, None
+    return watermark, 0, 0, 0, 0, None, None, None
 
 
 def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> Row | None:
@@ -87,13 +90,14 @@ def _call(values: list[bytes], group: SparkGroupState, limits: GroupLimits) -> R
     if limits.disorder:
         now = ready.rows.t <= watermark * 1000
         ready, later = ready.where(now), ready.where(~now)
-    waits = Waits()
-    found = _decided(shelf, ready, _horizon(ready, watermark, limits), limits.config, waits)
+    waits, sayings = Waits(), Sayings() if limits.follows else None
+    found = _decided(shelf, ready, _horizon(ready, watermark, limits), limits.config, waits, sayings)
     _leave(group, shelf, later, watermark)
     told = waits.to_bytes()
     if not found and told is None:
         return None
-    return watermark, *_counted(found), told, packet(found) if found else None
+    said = sayings.to_json() if sayings is not None else None
+    return watermark, *_counted(found), said, told, packet(found) if found else None
 
 
 def _counted(found: dict[str, Findings]) -> tuple[int, int, int, int]:
@@ -112,16 +116,20 @@ def _horizon(ready: Requests, watermark: int, limits: GroupLimits) -> int:
     return watermark
 
 
-def _decided(shelf: Shelf, ready: Requests, horizon: int, config: GroupSettings, waits: Waits) -> dict[str, Findings]:
+def _decided(
+    shelf: Shelf, ready: Requests, horizon: int, config: GroupSettings, waits: Waits, sayings: Sayings | None
+) -> dict[str, Findings]:
     """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
     found = {}
     rows = dict(ready.by_group())
     for key in {**rows, **dict.fromkeys(shelf.due(horizon))}:
         kept = shelf.take(key)
-        before = open_of(kept)
+        before, was = open_of(kept), in_rebalance(kept)
         kept, mine = step(key, kept, rows.get(key, ROWS.empty()), horizon, config)
         shelf.put(key, kept)
         waits.note(key, before, kept, mine)
+        if sayings is not None:
+            sayings.note(key, was, kept, mine)
         if mine:
             found[key] = mine
     return found

@@ -6,6 +6,8 @@ batch: so it is worked out here, and kept for the next batch.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.groups.tables import GroupTables
+from purgatory_udf.live.boards import Boards
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.stream.group_adapter import COUNTED
@@ -35,6 +38,7 @@ class GroupSink:
     stream_id: str
     tables: GroupTables
     ledger: Ledger
+    boards: Boards | None = None
 
     def __post_init__(self) -> None:
         self._snapshots = Snapshots(self.spark, self.layout.coordinators)
@@ -44,7 +48,7 @@ class GroupSink:
         # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
         batch = batch.persist()
         try:
-            calls = batch.select("watermark_ms", *COUNTED, "waits").collect()
+            calls = batch.select("watermark_ms", *COUNTED, "waits", "said").collect()
             self._write(batch.select("payload"), calls, number)
         finally:
             batch.unpersist()
@@ -62,6 +66,9 @@ class GroupSink:
             with ThreadPoolExecutor(len(frames)) as pool:
                 list(pool.map(lambda table: self._append(frames[table], table, number), frames))
         self._snapshots.keep(number, self.ledger.to_bytes())
+        if self.boards is not None and calls:
+            at_ms = max(call.watermark_ms for call in calls)
+            self.boards.note("groups", number, at_ms, self._sayings(calls))
 
     def _gauges(self, calls: list[Row], number: int) -> DataFrame | None:
         before = self._snapshots.before(number)
@@ -83,6 +90,12 @@ class GroupSink:
             .option("txnVersion", number)
             .save(self.layout.told if table == "told" else self.layout.table(table))
         )
+
+    def _sayings(self, calls: list[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for call in calls:
+            counts = {"completions": call.completions, "expirations": call.expirations}
+            yield "", counts | {"transitions": call.group_transitions} | json.loads(call.said or "{}")
+        yield "coordinators", {"open": self.ledger.open, "purgatories": self.ledger.standing()}
 
     def left_open(self) -> int:
         """Of a trace that has ended: how many operations end only after it."""

@@ -14,6 +14,7 @@ from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.groups.tables import TOLD, GroupTables
 from purgatory_udf.groups.words import API_OF, KINDS
+from purgatory_udf.live.boards import Boards
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
@@ -59,11 +60,18 @@ def replay_groups(
 
 
 def follow_groups(
-    spark: SparkSession, config: Config, layout: Layout, run: Run, events: DataFrame, began_ms: int
+    spark: SparkSession,
+    config: Config,
+    layout: Layout,
+    run: Run,
+    events: DataFrame,
+    began_ms: int,
+    boards: Boards | None = None,
 ) -> list[StreamingQuery]:
     """The query over a table of events that still grows, running until it is stopped; nothing is drained."""
     _create_tables(spark, layout)
     sink = _sink(spark, config, layout, run, GroupTables(run.run_id, None, True), began_ms)
+    sink.boards = boards
     return [_coordinators(spark, config, layout, events, sink).start()]
 
 
@@ -90,7 +98,7 @@ def _coordinators(
     spark: SparkSession, config: Config, layout: Layout, events: DataFrame, sink: GroupSink
 ) -> DataStreamWriter:
     """Events to tables."""
-    limits = GroupLimits(config.group, config.max_disorder_ms > 0, sink.ledger.end_ms)
+    limits = GroupLimits(config.group, config.max_disorder_ms > 0, sink.ledger.end_ms, sink.boards is not None)
     frame = groups_query(events, delta_stream(spark, control_path(layout)), config, limits)
     return (
         frame.writeStream.foreachBatch(sink.write)

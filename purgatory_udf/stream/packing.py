@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -15,8 +16,9 @@ from purgatory_udf.tables import TIMESTAMP
 
 PACKED = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
 
-# The group of no key: its row only tells the time.
+# The group of no key: its row only tells the time, and how many events there were.
 CLOCK = ""
+TICK = "<qq"
 
 
 def packer(config: Config, group: GroupOf) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -27,7 +29,12 @@ def packer(config: Config, group: GroupOf) -> Callable[[Iterator[pa.RecordBatch]
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])
                 now_us = int(events["time_us"].to_numpy().max())
-                yield packed([(CLOCK, now_us, b""), *shares(explode(events, config), group)])
+                yield packed(
+                    [
+                        (CLOCK, now_us, struct.pack(TICK, batch.num_rows, now_us)),
+                        *shares(explode(events, config), group),
+                    ]
+                )
 
     return run
 

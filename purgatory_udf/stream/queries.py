@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import Config
+from purgatory_udf.live.boards import Boards
 from purgatory_udf.loop.grouping import GroupOf
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
+from purgatory_udf.stream.adapter import LIVE, OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
 from purgatory_udf.stream.packing import PACKED, packer
 from purgatory_udf.tables import TABLES
 
@@ -68,18 +70,26 @@ class Sink:
     stream_id: str
     trace_end_us: int | None
     drain: bool
+    name: str = ""
+    boards: Boards | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
         """The function for `foreachBatch`."""
         # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
         batch = batch.persist()
         try:
-            present = {row.table for row in batch.select("table").collect()}
+            said = sf.when(sf.col("table") == LIVE, sf.col("payload"))
+            rows = batch.select("table", "group", "time_us", said.alias("said")).collect()
+            present = {row.table for row in rows}
             tables = [table for table in (*WRITTEN, RELAY) if table in present]
             if tables:
                 # Most of a small write is planning and committing, of which one table need not wait for another.
                 with ThreadPoolExecutor(len(tables)) as pool:
                     list(pool.map(lambda table: self._append(batch, table, number), tables))
+            if self.boards is not None:
+                live = [row for row in rows if row.table == LIVE]
+                latest_ms = max((row.time_us for row in live), default=0) // 1000
+                self.boards.note(self.name, number, latest_ms, ((row.group, json.loads(row.said)) for row in live))
         finally:
             batch.unpersist()
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.errors import UserError
+from purgatory_udf.live.boards import Boards
 from purgatory_udf.loop.engine import purge_intervals
 from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.loop.state import Limits
@@ -27,6 +28,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import staged
 from purgatory_udf.stream.adapter import Plan, Sees
+from purgatory_udf.stream.following import QUERIES, Following
 from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.packing import CLOCK, PACKED
@@ -199,12 +201,13 @@ class _Stream:
         began_ms: int,
         last_us: int | None,
         retain_bytes: int,
+        boards: Boards | None = None,
     ) -> None:
         self.spark, self.config, self.layout, self.run = spark, config, layout, run
         self.grouping = str(run.configuration["grouping"])
-        self.last_us = last_us
+        self.last_us, self.boards = last_us, boards
         limits = Limits(purge_intervals(config), began_ms, retain_bytes)
-        self.plan = Plan(run.run_id, limits, config.max_disorder_ms > 0, last_us)
+        self.plan = Plan(run.run_id, limits, config.max_disorder_ms > 0, last_us, follows=boards is not None)
 
     def queries(self, events: Callable[[], DataFrame]) -> list[_Query]:
         group = group_of(self.grouping, self.config.grouping_shards)
@@ -227,7 +230,7 @@ class _Stream:
     def _query(self, title: str, name: str, control: str, arriving: Callable[[], DataFrame], sees: Sees) -> _Query:
         delta.create(self.spark, control, PACKED)
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
-        sink = Sink(self.layout, stream_id, self.last_us, self.config.drain)
+        sink = Sink(self.layout, stream_id, self.last_us, self.config.drain, name, self.boards)
 
         def writer() -> DataStreamWriter:
             plan = replace(self.plan, sees=sees)
@@ -242,18 +245,21 @@ def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
     nothing = Survey(0, 0, None, None, options.config.fetch.max_bytes)
     with stopped_by_signal():
         began_ms = _first_event_ms(spark, options.events)
-        stream = _Stream(spark, options.config, layout, run, began_ms, None, options.config.fetch.max_bytes)
+        boards = Boards(spark, layout, run.run_id, QUERIES)
+        live = Following(spark, layout, run, boards)
+        stream = _Stream(spark, options.config, layout, run, began_ms, None, options.config.fetch.max_bytes, boards)
 
         def events() -> DataFrame:
             return delta_stream(spark, options.events, since=delta.began(spark, options.events))
 
         running = [query.writer().start() for query in stream.queries(events)]
-        others = follow_groups(spark, stream.config, layout, run, events(), began_ms)
+        others = follow_groups(spark, stream.config, layout, run, events(), began_ms, boards)
         try:
-            follow_to_end(running[0], "replay", nothing, beside=(*running[1:], *others))
+            follow_to_end(running[0], "replay", nothing, beside=(*running[1:], *others), live=live)
         finally:
             # What others read from stops first.
             stop_all((running[0], *others, *running[1:]))
+            live.stop()
     return run
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.progress import Progress
@@ -23,8 +23,20 @@ _A_MOMENT_SECONDS = 0.05
 _PATIENCE_SECONDS = 30
 
 
+class Live(Protocol):
+    """What a followed replay says of itself."""
+
+    @property
+    def open(self) -> int: ...
+    def look(self) -> None: ...
+
+
 def follow_to_end(
-    query: StreamingQuery, title: str, found: Survey | None, beside: Sequence[StreamingQuery] = ()
+    query: StreamingQuery,
+    title: str,
+    found: Survey | None,
+    beside: Sequence[StreamingQuery] = (),
+    live: Live | None = None,
 ) -> None:
     """Show batches until the query ends. Raised is what a query `beside` it dies of, and that rows were dropped as late
     (at once with queries `beside`, for these may never end)."""
@@ -34,12 +46,14 @@ def follow_to_end(
         try:
             while True:
                 ended = query.awaitTermination(_LOOK_EVERY_SECONDS)
+                if live is not None:
+                    live.look()
                 for progress in query.recentProgress:
                     known = seen.get(progress.batchId)
                     # A query without input says so under the number that its next batch will have.
                     if known is None or known.numInputRows < progress.numInputRows:
                         seen[progress.batchId] = progress
-                        _show(line, progress, seen, found)
+                        _show(line, progress, seen, found, live)
                 for each in (query, *beside):
                     late |= {(each.id, progress.batchId): _dropped(progress) for progress in each.recentProgress}
                 if any(late.values()) and (ended or beside):
@@ -92,7 +106,7 @@ def stopped_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | None) -> None:
+def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | None, live: Live | None) -> None:
     first = progress.sources[0] if progress.sources else None
     events = sum(past.sources[0].numInputRows for past in seen.values() if past.sources)
     end = found.last_us if found else None
@@ -100,7 +114,7 @@ def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | N
         batch=progress.batchId,
         events=events,
         rate=first.processedRowsPerSecond if first and first.numInputRows else 0.0,
-        open_operations=None,
+        open_operations=None if live is None else live.open,
         watermark=_moment(progress.eventTime.get("watermark") if progress.eventTime else None),
         trace_end=datetime.fromtimestamp(end / 1e6, UTC) if end else None,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -15,12 +17,13 @@ from purgatory_udf.loop.engine import event_table, purge_intervals
 from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.loop.state import Limits
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream.adapter import RELAY, Plan, Sees, keyed
+from purgatory_udf.stream.adapter import LIVE, RELAY, Plan, Sees, keyed
 from purgatory_udf.stream.packing import CLOCK, packer
 from purgatory_udf.stream.queries import unpacked
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS
+from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, PURGATORY_GAUGES
 from tests import trace_strategies
 from tests.examples import examples
+from tests.loop.loop_gauges import loop_gauges
 from tests.loop.test_against_reference import Event, reference
 from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
@@ -139,3 +142,36 @@ def test_a_key_whose_watches_have_all_ended_is_taken_up_again() -> None:
     outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], BY_BROKER)
     assert [outcome.ended_us for outcome in outcomes] == [1_010_000, 2_010_000]
     assert watches.calls < 20
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_while_following_every_gauge_is_read_that_time_alone_changes(
+    events: list[Event], config: Config, chooser: Random
+) -> None:
+    """An hour later somebody tells the time, and once more: nothing else moves the brokers' clocks any more."""
+    chosen = Config.model_validate({**config.model_dump(), "grouping": "broker", "max_disorder_ms": 0})
+    ordered = _sorted(events)
+    end_us = ordered[-1]["time_us"]
+    clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
+    batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
+    limits = Limits(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
+    groups = Groups(keyed(Plan("run", limits, False, None, follows=True)), delay_ms=1)
+    rows: list[Row] = []
+    for batch in batches:
+        # After each batch of a stream comes one without data, if the watermark has moved.
+        for each in (batch, []):
+            rows += groups.batch(_packed(each, chosen))
+            groups.advance()
+    gauges = _table("purgatory_gauges", PURGATORY_GAUGES, rows)
+    by_end = [
+        (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
+    ]
+    expected = loop_gauges([*ordered, *clocks], chosen, clocks[0]["time_us"] // 1000)
+    moments = [datetime.fromtimestamp(gauge.at_ms / 1000, UTC) for gauge in expected]
+    assert sorted(by_end) == sorted(
+        (gauge.broker, gauge.purgatory, moment, gauge.watched, gauge.delayed)
+        for gauge, moment in zip(expected, moments, strict=True)
+    )
+    told = [json.loads(payload) for table, _, _, payload in rows if table == LIVE]
+    assert sum(said.get("events", 0) for said in told) == len(events) + 2

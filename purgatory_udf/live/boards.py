@@ -1,0 +1,78 @@
+"""The boards of a run's queries, beside its checkpoints: written by the replay, read by `top`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from purgatory_udf.live.board import COUNTED, Board
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.outputs import local_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def folder_of(layout: Layout) -> str:
+    return f"{layout.machinery}/live"
+
+
+class Boards:
+    """All boards of a run that this process writes. Their queries' batches run side by side, one query's one by one."""
+
+    def __init__(self, spark: SparkSession, layout: Layout, run_id: str, names: Iterable[str]) -> None:
+        self._spark, self._folder = spark, folder_of(layout)
+        self._local = local_folder(self._folder)
+        self._boards = {name: self._load(name) or Board(run_id) for name in names}
+
+    def note(self, name: str, batch: int, at_ms: int, sayings: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        board = self._boards[name]
+        if board.note(batch, at_ms, sayings):
+            board.written_ms = int(time.time() * 1000)
+            self._save(name, board)
+
+    @property
+    def open(self) -> int:
+        return sum(board.open for board in self._boards.values())
+
+    def counts(self) -> dict[str, Any]:
+        """As `runs` has them; transitions only where there are groups."""
+        total = {name: sum(board.counts[name] for board in self._boards.values()) for name in COUNTED}
+        transitions = total.pop("transitions")
+        operations = total["completions"] + total["expirations"] + self.open
+        groups = {"groups": {"transitions": transitions}} if transitions else {}
+        return {**total, "operations": operations, "open": self.open, **groups}
+
+    def _load(self, name: str) -> Board | None:
+        text = self._read(name)
+        return Board.from_json(text) if text else None
+
+    def _read(self, name: str) -> str | None:
+        if self._local is not None:
+            path = self._local / f"{name}.json"
+            return path.read_text(encoding="utf-8") if path.is_file() else None
+        from purgatory_udf.storage import delta
+
+        value = delta.read_file(self._spark, f"{self._folder}/{name}.json")
+        return value.decode() if value is not None else None
+
+    def _save(self, name: str, board: Board) -> None:
+        text = board.to_json()
+        if self._local is None:
+            from purgatory_udf.storage import delta
+
+            delta.write_file(self._spark, f"{self._folder}/{name}.json", text.encode())
+            return
+        self._local.mkdir(parents=True, exist_ok=True)
+        written = self._local / f".{name}.json"
+        written.write_text(text, encoding="utf-8")
+        os.replace(written, self._local / f"{name}.json")
+
+
+def read(out: str) -> dict[str, Board]:
+    """The boards that lie there now, by query; none if no followed replay has written there."""
+    folder = local_folder(folder_of(Layout(out)))
+    files = sorted(folder.glob("[!.]*.json")) if folder is not None and folder.is_dir() else []
+    return {file.stem: Board.from_json(file.read_text(encoding="utf-8")) for file in files}

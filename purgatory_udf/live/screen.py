@@ -1,0 +1,101 @@
+"""A frame of `top`: tables of what the boards say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from purgatory_udf.live.board import Board, oldest
+from purgatory_udf.printing import Cell, Table
+
+# Expirations a second are counted over so many.
+_RATE_SECONDS = 10
+
+
+def frame(boards: Mapping[str, Board], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
+    """`rows`: how many of those that wait, and of the groups in rebalance, are shown."""
+    every = list(boards.values())
+    # What partitions and groups have come to may differ by a batch; nobody is shown to wait for less than no time.
+    at_ms = max(board.at_ms for board in every)
+    tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
+    blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]
+    return [line for block in blocks for line in ["", *block]][1:]
+
+
+def _head(boards: list[Board], at_ms: int, now_ms: int, ended: bool) -> str:
+    events = sum(board.counts["events"] for board in boards)
+    still_open = sum(board.open for board in boards)
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    age = max(0, now_ms - max(board.written_ms for board in boards)) // 1000
+    told = "the replay has stopped" if ended else f"told {age:,} s ago"
+    at = moment.removesuffix("+00:00")
+    return f"Run {boards[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {told}"
+
+
+def _purgatories(boards: list[Board], at_ms: int) -> Table:
+    until = at_ms // 1000
+    begin = until - _RATE_SECONDS
+    expired: dict[tuple[int, str], int] = {}
+    for board in boards:
+        for at, broker, purgatory, count in board.expired:
+            if begin <= at < until:
+                expired[broker, purgatory] = expired.get((broker, purgatory), 0) + count
+    found: dict[tuple[int, str], list[int]] = {}
+    for board in boards:
+        for group in board.groups.values():
+            for broker, purgatory, watched, delayed in group["purgatories"]:
+                sums = found.setdefault((broker, purgatory), [0, 0])
+                sums[0] += watched
+                sums[1] += delayed
+    first: dict[tuple[int, str], dict[str, Any]] = {}
+    for one in oldest(boards):
+        first.setdefault((one["broker"], one["purgatory"]), one)
+    rows: list[list[Cell]] = []
+    for owner, (watched, delayed) in sorted(found.items()):
+        longest = first.get(owner)
+        waited = None if longest is None else max(0, at_ms - longest["since_us"] // 1000)
+        rows.append([*owner, watched, delayed, expired.get(owner, 0) / _RATE_SECONDS, waited])
+    return Table("Purgatories", ("broker", "purgatory", "watched", "delayed", "expired/s", "longest wait ms"), rows)
+
+
+def _waits(boards: list[Board], at_ms: int, limit: int) -> Table:
+    rows = [
+        (
+            one["request_id"] or f"operation {one['operation_id']}",
+            one["kind"],
+            one["broker"],
+            one["client_id"],
+            max(0, at_ms - one["since_us"] // 1000),
+            one["deadline_ms"] - at_ms,
+            one["lacks"],
+        )
+        for one in oldest(boards)[:limit]
+    ]
+    columns = ("request", "kind", "broker", "client", "waiting ms", "ms left", "lacks")
+    return Table("Waiting longest", columns, rows)
+
+
+def _rebalances(boards: list[Board], at_ms: int, limit: int) -> Table:
+    found = [one for board in boards for one in board.rebalances.values()]
+    found.sort(key=lambda one: (one["since_us"] is None, one["since_us"], one["broker"], one["group"]))
+    rows = [
+        (
+            one["group"],
+            one["broker"],
+            one["state"],
+            None if one["since_us"] is None else max(0, at_ms - one["since_us"] // 1000),
+            None if one["deadline_ms"] is None else one["deadline_ms"] - at_ms,
+            f"{one['missing']:,} of {one['members']:,}",
+            _named(one["named"], one["missing"]),
+        )
+        for one in found[:limit]
+    ]
+    more = f" ({len(found):,} in all)" if len(found) > limit else ""
+    columns = ("group", "broker", "state", "since ms", "ms left", "missing", "who")
+    return Table(f"Groups in rebalance{more}", columns, rows)
+
+
+def _named(names: Iterable[str], of: int) -> str:
+    named = list(names)
+    return ", ".join(named) + (f", {of - len(named):,} more" if of > len(named) else "") if named else "-"
