@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -57,9 +59,15 @@ def names(spark: SparkSession, path: str) -> list[str]:
 def create(spark: SparkSession, path: str, schema: pa.Schema) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if not is_table(spark, path):
-        empty = spark.createDataFrame([], from_arrow_schema(schema))
+        made = DeltaTable.createIfNotExists(spark).location(path).addColumns(from_arrow_schema(schema))
         # Of a table that grows batch by batch, the log of a month would be larger than the table.
-        empty.write.format("delta").option("delta.logRetentionDuration", LOG_KEPT).save(path)
+        made.property("delta.logRetentionDuration", LOG_KEPT).execute()
+
+
+def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:
+    """Empty tables by their paths; one waits for its log while others are planned."""
+    with ThreadPoolExecutor(len(schemas)) as pool:
+        list(pool.map(lambda path: create(spark, path, schemas[path]), schemas))
 
 
 def began(spark: SparkSession, path: str) -> int:

@@ -30,7 +30,8 @@ from purgatory_udf.stream.packing import CLOCK, TICK, shares
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
-# A call's rows of one table, as an Arrow stream; or, in the table `RELAY`, a share for a group of the next query.
+# A call's rows of one table, as an Arrow stream, and when the last of its operations ended; or, in the table `RELAY`, a
+# share for a group of the next query, and its latest time.
 OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, payload BINARY"
 RELAY = "relay"
 # What the call says for `top`, while a table is followed.
@@ -71,6 +72,8 @@ class Plan:
     limits: Limits
     disorder: bool
     trace_end_us: int | None
+    # All of the trace comes in one batch: nothing follows what a call is given.
+    at_once: bool = False
     sees: Sees = Sees.ALL
     follows: bool = False
 
@@ -109,10 +112,12 @@ def _call(name: str, values: list[bytes], group: SparkGroupState, plan: Plan) ->
             waiting.append(call_of(bytes(kept[5])))
     ready = together(waiting + [call_of(bytes(value)) for value in values])
     later = None
-    if plan.disorder:
+    if plan.disorder and not plan.at_once:
         ready, later = _split(ready, watermark)
     horizon = watermark
-    if not plan.disorder and len(ready):
+    if plan.at_once:
+        horizon = FOREVER
+    elif not plan.disorder and len(ready):
         horizon = max(watermark, int(ready.events["t"].max()) // 1000)
     if plan.sees is Sees.SHARE:
         found = decided_here(step(state, undecidable(ready), horizon, plan.limits))
@@ -159,17 +164,18 @@ def _rows(found: Found, plan: Plan) -> Iterator[Row]:
     if len(found.operations):
         ended = Ended(found, plan.run_id, plan.trace_end_us)
         completions, expirations = ended.outcomes()
-        yield from _values("completions", completions)
-        yield from _values("expirations", expirations)
+        latest_us = int(found.operations["end_t"].max())
+        yield from _values("completions", completions, latest_us)
+        yield from _values("expirations", expirations, latest_us)
         yield from _values("watches", ended.watches())
     if len(found.readings):
         yield from _values("purgatory_gauges", gauge_table(found, plan.run_id))
 
 
-def _values(name: str, table: pa.Table) -> Iterator[Row]:
+def _values(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Row]:
     for begin in range(0, len(table), _ROWS_A_VALUE):
         part = table.slice(begin, _ROWS_A_VALUE)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as writer:
             writer.write_table(part)
-        yield name, "", 0, sink.getvalue().to_pybytes()
+        yield name, "", latest_us, sink.getvalue().to_pybytes()

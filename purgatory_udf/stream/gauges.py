@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def close_gauges(spark: SparkSession, layout: Layout, config: Config, last_us: int) -> None:
-    """Let the table end with the trace, or, drained, with its last operation."""
-    until_ms = last_us // 1000 if not config.drain else _first_step_after_all(spark, layout, last_us)
+def close_gauges(
+    spark: SparkSession, layout: Layout, config: Config, last_us: int, latest_us: int | None = None
+) -> None:
+    """Let the table end with the trace, or, drained, with its last operation: at `latest_us`, if that is known."""
+    until_ms = last_us // 1000
+    if config.drain:
+        over_ms = _all_over_ms(spark, layout) if latest_us is None else latest_us // 1000
+        # The first reading by which the trace is over and every operation has ended.
+        until_ms = -(-max(over_ms, last_us // 1000 + 1) // STEP_MS) * STEP_MS
     table = layout.table("purgatory_gauges")
     # A stream's last readings may come later than the last end of any operation.
     _remove(spark, table, f"at > timestamp_millis({until_ms})")
@@ -28,12 +34,12 @@ def _remove(spark: SparkSession, table: str, which: str) -> None:
         DeltaTable.forPath(spark, table).delete(which)
 
 
-def _first_step_after_all(spark: SparkSession, layout: Layout, last_us: int) -> int:
-    """The first reading by which the trace is over and every operation has ended."""
-    over_ms = last_us // 1000 + 1
+def _all_over_ms(spark: SparkSession, layout: Layout) -> int:
+    """When the last operation ended."""
+    over_ms = 0
     for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
         # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
         ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_millis(ended_at))).first()
         assert ends is not None
         over_ms = max(over_ms, ends[0] or 0)
-    return -(-over_ms // STEP_MS) * STEP_MS
+    return over_ms

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.groups.tables import TOLD, GroupTables
-from purgatory_udf.groups.words import API_OF, KINDS
+from purgatory_udf.groups.words import KINDS
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
@@ -23,7 +23,7 @@ from purgatory_udf.stream.group_disagreements import counted, write_disagreement
 from purgatory_udf.stream.group_queries import groups_query
 from purgatory_udf.stream.group_sink import GroupSink
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import delta_stream
+from purgatory_udf.stream.queries import Source, delta_stream
 from purgatory_udf.stream.running import follow_to_end
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.tables import GROUP_TRANSITIONS, PURGATORY_GAUGES
@@ -40,17 +40,16 @@ def control_path(layout: Layout) -> str:
 
 
 def replay_groups(
-    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, events: str, files: int
+    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, source: Source
 ) -> dict[str, Any]:
-    """Replay the group events of the staged table; what to say of them in `runs`, nothing if there are none."""
-    if not _has_groups(spark, events):
+    """Replay the group events of the trace; what to say of them in `runs`, nothing if there are none."""
+    if not found.of_groups:
         return {}
     assert found.first_us is not None and found.last_us is not None
     _create_tables(spark, layout)
-    stream = delta_stream(spark, events, files, delta.began(spark, events))
     tables = GroupTables(run.run_id, found.last_us, config.drain)
     sink = _sink(spark, config, layout, run, tables, found.first_us // 1000)
-    query = _coordinators(spark, config, layout, stream, sink).trigger(availableNow=True)
+    query = _coordinators(spark, config, layout, source.stream(spark), sink).trigger(availableNow=True)
     if not _clock_has_run_out(spark, layout):
         follow_to_end(query.start(), "groups", found)
         _run_out_the_clock(spark, layout, found.last_us)
@@ -84,14 +83,13 @@ def _sink(
 
 
 def _create_tables(spark: SparkSession, layout: Layout) -> None:
-    delta.create(spark, layout.table("group_transitions"), GROUP_TRANSITIONS)
-    delta.create(spark, layout.table("purgatory_gauges"), PURGATORY_GAUGES)
-    delta.create(spark, layout.told, TOLD)
-    delta.create(spark, control_path(layout), PACKED)
-
-
-def _has_groups(spark: SparkSession, events: str) -> bool:
-    return bool(spark.read.format("delta").load(events).where(sf.col("type").isin(*API_OF)).select("type").head(1))
+    schemas = {
+        layout.table("group_transitions"): GROUP_TRANSITIONS,
+        layout.table("purgatory_gauges"): PURGATORY_GAUGES,
+        layout.told: TOLD,
+        control_path(layout): PACKED,
+    }
+    delta.create_all(spark, schemas)
 
 
 def _coordinators(

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from purgatory_udf.config import Config
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.loop.grouping import GroupOf
+from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.adapter import LIVE, OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
 from purgatory_udf.stream.packing import PACKED, packer
@@ -34,6 +35,7 @@ COLUMNS = (
 
 OUTCOMES = ("completions", "expirations", "watches")
 WRITTEN = (*OUTCOMES, "purgatory_gauges")
+_ENDS = ("completions", "expirations")
 
 
 def packed(events: DataFrame, config: Config, group: GroupOf) -> DataFrame:
@@ -59,7 +61,7 @@ def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from stream
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sink:
     """Where a query's batches go: each table once, however often a batch is repeated after a crash.
 
@@ -72,6 +74,8 @@ class Sink:
     drain: bool
     name: str = ""
     boards: Boards | None = None
+    # When the last operation ended, if this process has seen every batch.
+    latest_us: int | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
         """The function for `foreachBatch`."""
@@ -80,6 +84,7 @@ class Sink:
         try:
             said = sf.when(sf.col("table") == LIVE, sf.col("payload"))
             rows = batch.select("table", "group", "time_us", said.alias("said")).collect()
+            self._note(number, max((row.time_us for row in rows if row.table in _ENDS), default=0))
             present = {row.table for row in rows}
             tables = [table for table in (*WRITTEN, RELAY) if table in present]
             if tables:
@@ -92,6 +97,12 @@ class Sink:
                 self.boards.note(self.name, number, latest_ms, ((row.group, json.loads(row.said)) for row in live))
         finally:
             batch.unpersist()
+
+    def _note(self, number: int, latest_us: int) -> None:
+        if number == 0:
+            self.latest_us = 0
+        if self.latest_us is not None:
+            self.latest_us = max(self.latest_us, latest_us)
 
     def _append(self, batch: DataFrame, table: str, number: int) -> None:
         mine = batch.where(sf.col("table") == table)
@@ -124,6 +135,9 @@ def to_tables(frame: DataFrame, sink: Sink, checkpoint: str, name: str) -> DataS
     return frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint).queryName(name)
 
 
+_ALL_FILES = 2**31 - 1
+
+
 def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
     """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
     the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
@@ -134,3 +148,17 @@ def delta_stream(spark: SparkSession, path: str, files: int | None = None, since
     if files is not None:
         reader = reader.option("maxFilesPerTrigger", files)
     return reader.load(path)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The events of a finished trace: all `at_once`, or so many files of theirs a batch."""
+
+    path: str
+    files: int
+    at_once: bool
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        if self.at_once:
+            return delta_stream(spark, self.path, _ALL_FILES)
+        return delta_stream(spark, self.path, self.files, delta.began(spark, self.path))

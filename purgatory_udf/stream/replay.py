@@ -11,8 +11,9 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -32,7 +33,7 @@ from purgatory_udf.stream.following import QUERIES, Following
 from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import WRITTEN, Sink, by_group, delta_stream, packed, to_tables
+from purgatory_udf.stream.queries import WRITTEN, Sink, Source, by_group, delta_stream, packed, to_tables
 from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.stream.survey import Survey, grouping_for, survey
 from purgatory_udf.tables import TABLES
@@ -48,6 +49,10 @@ _READING = ("max_rejected", "max_line_bytes", "max_unpacked")
 _MACHINERY = ("batch_events", "grouping", "grouping_shards", *_READING)
 # Of these a checkpoint depends: a run can only go on with what it began with.
 _FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards")
+
+# Kept with a run: whether all of its trace is one batch.
+_AT_ONCE = "at_once"
+_TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 _LOOK_EVERY_SECONDS = 1
 
@@ -68,31 +73,67 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     layout = Layout(options.out)
     if not delta.is_table(spark, options.events):
         raise UserError(f"{options.events}: no Delta table of events there (ingest makes one)")
-    run = _begin(spark, options, layout)
+    trace = _Trace(spark, options)
+    run = _begin(spark, options, layout, trace)
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
     # After the run is known: a run that is stopped before its tables are there goes on, too.
-    for name in WRITTEN:
-        delta.create(spark, layout.table(name), TABLES[name])
+    schemas = {layout.table(name): TABLES[name] for name in WRITTEN}
+    delta.create_all(spark, schemas | {layout.control: PACKED})
     if options.follow:
         return _follow(spark, options, layout, run)
-    found = survey(spark.read.format("delta").load(options.events))
-    if not found.events:
-        raise UserError(f"{options.events}: the table holds no event")
-    events, files = staged(spark, options.events, layout, found.events, options.config.batch_events)
+    found = trace.found
+    source = _source(spark, options, layout, run, found)
     assert found.first_us is not None and found.last_us is not None
+    latest_us: int | None = None
     if found.operations:
         retain = min(found.most_bytes, options.config.fetch.max_bytes)
-        stream = _Stream(spark, options.config, layout, run, found.first_us // 1000, found.last_us, retain)
-        for query in stream.queries(lambda: delta_stream(spark, events, files, delta.began(spark, events))):
+        plan = Plan(
+            run.run_id,
+            Limits(purge_intervals(options.config), found.first_us // 1000, retain),
+            options.config.max_disorder_ms > 0,
+            found.last_us,
+            source.at_once,
+        )
+        stream = _Stream(spark, options.config, layout, run, plan)
+        queries = stream.queries(lambda: source.stream(spark))
+        for query in queries:
             query.to_end(found)
-    groups = replay_groups(spark, options.config, layout, run, found, events, files)
-    close_gauges(spark, layout, options.config, found.last_us)
+        latest_us = _latest([query.sink for query in queries])
+    groups = replay_groups(spark, options.config, layout, run, found, source)
+    close_gauges(spark, layout, options.config, found.last_us, None if groups else latest_us)
     counts = _counts(spark, layout, found, groups)
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
     return done
+
+
+class _Trace:
+    """The events of a trace that is finished, looked over when somebody asks for the first time."""
+
+    def __init__(self, spark: SparkSession, options: ReplayOptions) -> None:
+        self._spark, self._events = spark, options.events
+
+    @cached_property
+    def found(self) -> Survey:
+        found = survey(self._spark.read.format("delta").load(self._events))
+        if not found.events:
+            raise UserError(f"{self._events}: the table holds no event")
+        return found
+
+
+def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, found: Survey) -> Source:
+    """The trace in the batches that the run was begun with."""
+    if run.configuration.get(_AT_ONCE):
+        return Source(options.events, 1, True)
+    return Source(*staged(spark, options.events, layout, found.events, options.config.batch_events), False)
+
+
+def _latest(sinks: Sequence[Sink]) -> int | None:
+    """When the last operation ended, as far as this process has seen all."""
+    ends = [sink.latest_us for sink in sinks]
+    return max((end for end in ends if end is not None), default=None) if None not in ends else None
 
 
 def semantic_settings(config: Config) -> dict[str, Any]:
@@ -100,7 +141,7 @@ def semantic_settings(config: Config) -> dict[str, Any]:
     return {key: value for key, value in config.model_dump(mode="json").items() if key not in _MACHINERY}
 
 
-def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
+def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace_of: _Trace) -> Run:
     """The run to go on with: a new one, or the one that was interrupted here."""
     if delta.is_file(spark, options.out):
         raise UserError(f"{options.out}: is a file; --out names a folder")
@@ -121,6 +162,8 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout) -> Run:
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     settings = {**options.config.model_dump(mode="json"), "asked": asked, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(spark, options)
+    # A trace of one batch ends within it. That changes what this batch writes, so it is decided here, for good.
+    settings[_AT_ONCE] = not options.follow and trace_of.found.events <= options.config.batch_events
     run = Run(run_id, "replay", trace, settings)
     runs.save(spark, layout.table("runs"), run)
     return run
@@ -169,15 +212,29 @@ class _Query:
     spark: SparkSession
     name: str
     control: str
+    sink: Sink
+    at_once: bool
     writer: Callable[[], DataStreamWriter]
 
     def to_end(self, found: Survey) -> None:
-        """Over all events there are, then once more with the clock run out."""
+        """Over all events there are; then, if they came in several batches, once more with the clock run out."""
+        if self.at_once:
+            self._run(found, timers=False)
+            return
         if not self.spark.read.format("delta").load(self.control).head(1):
-            follow_to_end(self.writer().trigger(availableNow=True).start(), self.name, found)
+            self._run(found, timers=False)
             assert found.last_us is not None
             self._run_out_the_clock(found.last_us)
-        follow_to_end(self.writer().trigger(availableNow=True).start(), self.name, found)
+        self._run(found, timers=True)
+
+    def _run(self, found: Survey, timers: bool) -> None:
+        """Over what there is. A last batch without events, for timers alone, is worth its while only at the end."""
+        self.spark.conf.set(_TIMERS_ALONE, timers)
+        try:
+            query = self.writer().trigger(availableNow=True).start()
+        finally:
+            self.spark.conf.unset(_TIMERS_ALONE)
+        follow_to_end(query, self.name, found)
 
     def _run_out_the_clock(self, last_us: int) -> None:
         """One row of no key, past the last deadline that there can be, so that every timer fires."""
@@ -189,29 +246,21 @@ class _Query:
         row.write.format("delta").mode("append").save(self.control)
 
 
+@dataclass(frozen=True)
 class _Stream:
     """The partition queries of one run: one where groups are brokers; else one for the groups, and one behind them."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        config: Config,
-        layout: Layout,
-        run: Run,
-        began_ms: int,
-        last_us: int | None,
-        retain_bytes: int,
-        boards: Boards | None = None,
-    ) -> None:
-        self.spark, self.config, self.layout, self.run = spark, config, layout, run
-        self.grouping = str(run.configuration["grouping"])
-        self.last_us, self.boards = last_us, boards
-        limits = Limits(purge_intervals(config), began_ms, retain_bytes)
-        self.plan = Plan(run.run_id, limits, config.max_disorder_ms > 0, last_us, follows=boards is not None)
+    spark: SparkSession
+    config: Config
+    layout: Layout
+    run: Run
+    plan: Plan
+    boards: Boards | None = None
 
     def queries(self, events: Callable[[], DataFrame]) -> list[_Query]:
-        group = group_of(self.grouping, self.config.grouping_shards)
-        sees = Sees.ALL if self.grouping == "broker" else Sees.SHARE
+        grouping = str(self.run.configuration["grouping"])
+        group = group_of(grouping, self.config.grouping_shards)
+        sees = Sees.ALL if grouping == "broker" else Sees.SHARE
 
         def arriving() -> DataFrame:
             return packed(events(), self.config, group)
@@ -219,35 +268,36 @@ class _Stream:
         first = self._query("replay", "partitions", self.layout.control, arriving, sees)
         if sees is Sees.ALL:
             return [first]
-        delta.create(self.spark, self.layout.relay, PACKED)
+        control = f"{self.layout.control}_behind"
+        delta.create_all(self.spark, {self.layout.relay: PACKED, control: PACKED})
 
         def relayed() -> DataFrame:
             return delta_stream(self.spark, self.layout.relay, since=0)
 
-        control = f"{self.layout.control}_behind"
         return [first, self._query("brokers", "brokers", control, relayed, Sees.REST)]
 
     def _query(self, title: str, name: str, control: str, arriving: Callable[[], DataFrame], sees: Sees) -> _Query:
-        delta.create(self.spark, control, PACKED)
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
-        sink = Sink(self.layout, stream_id, self.last_us, self.config.drain, name, self.boards)
+        sink = Sink(self.layout, stream_id, self.plan.trace_end_us, self.config.drain, name, self.boards)
 
         def writer() -> DataStreamWriter:
             plan = replace(self.plan, sees=sees)
             frame = by_group(arriving(), delta_stream(self.spark, control), self.config, plan)
             return to_tables(frame, sink, self.layout.checkpoint(name), name)
 
-        return _Query(self.spark, title, control, writer)
+        return _Query(self.spark, title, control, sink, self.plan.at_once, writer)
 
 
 def _follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run) -> Run:
     """All queries side by side over a table that still grows, until interrupted; nothing is drained."""
-    nothing = Survey(0, 0, None, None, options.config.fetch.max_bytes)
+    nothing = Survey(0, 0, 0, None, None, options.config.fetch.max_bytes)
     with stopped_by_signal():
         began_ms = _first_event_ms(spark, options.events)
         boards = Boards(spark, layout, run.run_id, QUERIES)
         live = Following(spark, layout, run, boards)
-        stream = _Stream(spark, options.config, layout, run, began_ms, None, options.config.fetch.max_bytes, boards)
+        limits = Limits(purge_intervals(options.config), began_ms, options.config.fetch.max_bytes)
+        plan = Plan(run.run_id, limits, options.config.max_disorder_ms > 0, None, follows=True)
+        stream = _Stream(spark, options.config, layout, run, plan, boards)
 
         def events() -> DataFrame:
             return delta_stream(spark, options.events, since=delta.began(spark, options.events))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from purgatory_udf.groups.words import API_OF
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -17,6 +19,7 @@ PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
 class Survey:
     events: int
     operations: int
+    of_groups: int
     first_us: int | None
     last_us: int | None
     most_bytes: int  # the greatest partition max_bytes of any fetch
@@ -27,12 +30,13 @@ def survey(events: DataFrame) -> Survey:
     row = events.agg(
         sf.count(sf.lit(1)).alias("events"),
         sf.count_if(sf.col("type").isin(*PARTITION_KINDS)).alias("operations"),
+        sf.count_if(sf.col("type").isin(*API_OF)).alias("of_groups"),
         sf.min("time_us").alias("first"),
         sf.max("time_us").alias("last"),
         sf.max(caps).alias("most"),
     ).first()
     assert row is not None
-    return Survey(row.events, row.operations, row["first"], row["last"], row.most or 0)
+    return Survey(row.events, row.operations, row.of_groups, row["first"], row["last"], row.most or 0)
 
 
 # Up to so many TopicPartitions each is a group by itself, which is the simplest to inspect; a group costs Spark a
