@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--partitions", type=int, default=1_000, help="of the made trace")
     options.add_argument("--events", help="a table of events instead of the made trace")
     options.add_argument("--grouping", nargs="+", default=["broker"], help="broker, shard, partition: each is measured")
-    options.add_argument("--batch-events", type=int, default=250_000)
+    options.add_argument("--batch-events", type=int, default=500_000)
     options.add_argument("--runs", type=int, default=3, help="of each; medians are compared")
     options.add_argument("--json", help="write the figures to this file")
     options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")

@@ -75,7 +75,7 @@ def main(
     ] = None,
     batch_events: Annotated[
         int | None,
-        typer.Option(help="About how many events a micro-batch takes.  [default: 250000]", show_default=False),
+        typer.Option(help="About how many events a micro-batch takes.  [default: 500000]", show_default=False),
     ] = None,
     run_id: Annotated[
         str | None,
