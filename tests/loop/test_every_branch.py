@@ -95,6 +95,10 @@ STORIES = {
     "a fetch that a produce to both of its partitions completes was triggered by the first that was checked": (
         _sole_leaders().fetch([(1, 0), (0, 0)], min_bytes=200).produce({0: 1, 1: 1})
     ),
+    "a log that was cut back within its only batch is cut back again": (
+        _Story().change(0, "log_end", 9, bytes=100).change(0, "truncate", 5).change(0, "truncate", 3)
+        .change(0, "high_watermark", 3).fetch([(0, 0)], min_bytes=1)
+    ),
     "a fetch that names a partition twice": _sole_leaders().fetch([(0, 0), (0, 0)], min_bytes=300).produce({0: 1}),
     "another's produce settles both partitions of a produce whose records were truncated": (
         _Story()
