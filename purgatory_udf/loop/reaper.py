@@ -53,8 +53,7 @@ def fire(w: World, p: int, at_ms: int) -> None:
     purgatory = purgatory_at(w, p)
     purgatory.last_wake_ms = at_ms
     while purgatory.next_bucket_ms <= at_ms:
-        bucket = timer.earliest(w, p)
-        o = timer.take_bucket(w, p, bucket)
+        o = timer.take_bucket(w, p)
         while o != NONE:
             operation = operation_at(w, o)
             following = operation.next
@@ -63,7 +62,7 @@ def fire(w: World, p: int, at_ms: int) -> None:
             if not timer.add(w, p, o):
                 _expire(w, o)
             o = following
-        timer.earliest(w, p)
+        timer.find_next_bucket(w, p)
 
 
 @rule

@@ -34,7 +34,10 @@ def add(w: World, p: int, o: int) -> bool:
         operation_at(w, first).prev = o
     wheel_at(w, p * TIMER + bucket).first = o
     queued_at(w, p * WHEELS + wheel).bits |= 1 << slot % BUCKETS
-    purgatory.next_bucket_ms = min(purgatory.next_bucket_ms, slot * tick)
+    begins = slot * tick
+    # Of buckets that begin together the finer wheel's is the first, as for `find_next_bucket`.
+    if begins < purgatory.next_bucket_ms or (begins == purgatory.next_bucket_ms and bucket < purgatory.next_bucket):
+        purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
     purgatory.delayed += 1
     return True
 
@@ -55,27 +58,30 @@ def cancel(w: World, operation: Any) -> None:
 
 
 @rule
-def earliest(w: World, p: int) -> int:
-    """The queued bucket that begins next: its number; NONE if nothing is queued. `next_bucket_ms` is set to that."""
+def find_next_bucket(w: World, p: int) -> None:
+    """The queued bucket that begins next, if any is queued."""
     purgatory = purgatory_at(w, p)
     found, begins, tick = NONE, FOREVER, 1
     for wheel in range(WHEELS):
         queued = queued_at(w, p * WHEELS + wheel).bits
         if queued != 0:
             slot = purgatory.wheel_ms // tick
-            while not queued & (1 << slot % BUCKETS):
+            # Bits from this slot on, round the wheel.
+            ahead = (queued >> slot % BUCKETS) | (queued << (BUCKETS - slot % BUCKETS))
+            while not ahead & 1:
+                ahead >>= 1
                 slot += 1
             if slot * tick < begins:
                 found, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
         tick *= BUCKETS
-    purgatory.next_bucket_ms = begins
-    return found
+    purgatory.next_bucket_ms, purgatory.next_bucket = begins, found
 
 
 @rule
-def take_bucket(w: World, p: int, bucket: int) -> int:
-    """The bucket begins: the wheels' clock moves to it. Its first operation; the others follow by `next`."""
+def take_bucket(w: World, p: int) -> int:
+    """The next bucket begins: the wheels' clock moves to it. Its first operation; the others follow by `next`."""
     purgatory = purgatory_at(w, p)
+    bucket = purgatory.next_bucket
     purgatory.wheel_ms = purgatory.next_bucket_ms
     wheel = bucket // BUCKETS
     queued_at(w, p * WHEELS + wheel).bits &= ~(1 << bucket % BUCKETS)

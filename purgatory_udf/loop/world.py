@@ -70,7 +70,7 @@ PART = record(
 
 PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
-    i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed",
+    i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
