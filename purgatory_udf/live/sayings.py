@@ -19,11 +19,12 @@ OLDEST = 5
 
 def of_keys(state: State, found: Found, whole: bool) -> bytes:
     """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
-    expired = found.operations["expired"] > 0
+    ended = found.operations
+    expired = ended["expired"] > 0
     said: dict[str, Any] = {
         "completions": int((~expired).sum()),
         "expirations": int(expired.sum()),
-        "expired": _by_second(found.operations[expired]),
+        "expired": _by_second(ended[expired]),
     }
     if whole:
         said["open"] = len(state.operations)

@@ -15,17 +15,25 @@ from purgatory_udf.loop.compiled import rule
 from purgatory_udf.loop.tables import COMPILED
 from purgatory_udf.loop.world import record
 
-# `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins.
-COLUMN = record("values bits offset")
+# `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins, and `base` where the
+# items of a slice of lists do.
+COLUMN = record("values bits offset base")
 Column = Any  # the record
 
 
-def placed(array: pa.Array | None) -> tuple[int, int, int]:
+def placed(array: pa.Array | None) -> tuple[int, int, int, int]:
     """An array's record. Of a list the values are its offsets; the array must outlive the record."""
     if array is None or array.null_count == len(array):
-        return 0, 0, 0
+        return 0, 0, 0, 0
     bits, values = array.buffers()[:2]
-    return values.address, bits.address if array.null_count else 0, array.offset
+    base = array.offsets[0].as_py() if isinstance(array, pa.ListArray) else 0
+    return values.address, bits.address if array.null_count else 0, array.offset, base
+
+
+def items_of(lists: pa.ListArray) -> pa.Array:
+    """What the lists hold: of a slice, no more than its own."""
+    begin, end = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
+    return lists.values.slice(begin, end - begin)
 
 
 def _loader(bits: int) -> Callable[[int, int], int]:
@@ -89,4 +97,4 @@ def flag_of(column: Column, row: int) -> bool:
 @rule
 def begin_of(lists: Column, row: int) -> int:
     """Where the row's list begins among the items; it ends where the next row's begins."""
-    return _int(lists.values, lists.offset + row)
+    return _int(lists.values, lists.offset + row) - lists.base

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.config import Config, fetch_keys
 from purgatory_udf.loop.arrivals import NAME, ROW, SLOT, TABLES, WORD, WORLD, Of, arrive
-from purgatory_udf.loop.arrow import COLUMN, placed
+from purgatory_udf.loop.arrow import COLUMN, items_of, placed
 from purgatory_udf.loop.call import Call, in_order
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.words import ANY_BROKER, CHANGES, KINDS, UNKNOWN, Error
@@ -34,7 +34,7 @@ def explode(table: pa.Table, config: Config) -> Call:
     changes, change_numbers = _coded(columns["change"], _CHANGES)
     isolations, isolation_numbers = _coded(columns["isolation"], _ISOLATIONS)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
-    items, new = partitions.values, topics.values
+    items, new, members = items_of(partitions), items_of(topics), items_of(in_sync)
     errors, error_numbers = _coded(items.field("error"), _ERRORS, int(Error.RECORDED))
     (item_topics, new_topics, changed_topics), topic_names = _together(
         [items.field("topic"), new.field("topic"), columns["topic"]]
@@ -51,7 +51,7 @@ def explode(table: pa.Table, config: Config) -> Call:
         Of.ITEM_OFFSET: items.field("offset"), Of.NEW_TOPIC: new_topics, Of.NEW_PARTITIONS: new.field("partitions"),
         Of.CHANGE: changes, Of.TOPIC: changed_topics, Of.PARTITION: columns["partition"],
         Of.OFFSET: columns["offset"], Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync,
-        Of.IN_SYNC: in_sync.values, Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
+        Of.IN_SYNC: members, Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
         Of.BATCHES: columns.maybe("batches"),
         Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
@@ -66,7 +66,7 @@ def explode(table: pa.Table, config: Config) -> Call:
         "errors": error_numbers,
         "events": np.empty(rows + told, EVENT),
         "asked": np.empty(asked, ASKED),
-        "in_sync": np.empty(len(in_sync.values), MEMBER),
+        "in_sync": np.empty(len(members), MEMBER),
         "requests": np.empty(rows, ROW),
         "named": np.empty(len(items) - errors.null_count, ROW),
         "names": np.empty(asked, NAME),

@@ -13,7 +13,7 @@ SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT, LONGS = map(number, 
 CODE, BROKER, KEY, RULE, TRIGGER, FETCHER, INTS = map(number, range(7))
 # Columns of a part; it is watched from when its operation came.
 PART_SEQ, PART_STARTED, PART_DEADLINE, PART_ENDED, INCREMENTS, PART_BYTES, PART_LONGS = map(number, range(7))
-PART_CODE, PART_BROKER, PART_KEY, KEYS, STATUS, ERROR, PART_INTS = map(number, range(7))
+PART_CODE, PART_BROKER, PART_KEY, KEYS, STATUS, ERROR, ERROR_TEXT, PART_INTS = map(number, range(8))
 
 SATISFIED, IN_ERROR, FORCED, EXPIRED = map(number, range(4))
 CONSUMER, FOLLOWER, NOBODY = map(number, range(3))
@@ -26,6 +26,7 @@ _UNKNOWN = number(UNKNOWN)
 def flatten(
     operations: Records,
     parts: Records,
+    ended: Records,
     no_key: int,
     longs: Records,
     ints: Records,
@@ -34,22 +35,23 @@ def flatten(
     part_longs: Records,
     part_ints: Records,
 ) -> None:
-    """Operations with their parts side by side, in order; `no_key` is the place of the name that is null."""
+    """Those that ended, by their places, each with its parts; `no_key` is the place of the name that is null."""
     at = 0
     offsets[0] = 0
-    for o in range(len(operations)):
-        operation = operations[o]
-        first, fetch = at, operation.code == _FETCH
+    for o in range(len(ended)):
+        operation = operations[ended[o]]
+        first, fetch = operation.first, operation.code == _FETCH
         status = _status(operation, fetch)
         total = 0
-        for _ in range(operation.count):
-            part = parts[at]
+        for nth in range(operation.count):
+            part = parts[first + nth]
             total += part.bytes
             part_longs[PART_SEQ, at], part_longs[PART_STARTED, at] = operation.seq, operation.t
             part_longs[PART_DEADLINE, at], part_longs[PART_ENDED, at] = operation.deadline * 1000, part.end_t
             part_longs[INCREMENTS, at], part_longs[PART_BYTES, at] = part.told if fetch else 0, part.bytes
             part_ints[PART_CODE, at], part_ints[PART_BROKER, at] = operation.code, operation.broker
-            part_ints[PART_KEY, at], part_ints[KEYS, at], part_ints[ERROR, at] = part.key, operation.total, part.error
+            part_ints[PART_KEY, at], part_ints[KEYS, at] = part.key, operation.total
+            part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
             if operation.expired and (fetch or part.settled == 0):
                 part_ints[STATUS, at] = EXPIRED
             elif part.settled == 2:

@@ -1,4 +1,4 @@
-"""After a call: what has ended leaves, what completed before what expired; what is open stays, in the order it came."""
+"""After a call: who has ended, those that completed before those that expired; what is open stays, as it came."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ def leave(
     parts: Records,
     begins: Records,
     ended: Records,
-    ended_parts: Records,
     kept: Records,
     kept_parts: Records,
 ) -> None:
-    """`begins`: where in its table each kind begins."""
-    for operation in operations:
+    """`ended` (out): places of operations; `begins`: where in it, and among those that are kept, each kind begins."""
+    for o in range(len(operations)):
+        operation = operations[o]
         kind = OPEN
         if operation.state == ENDED:
             kind = EXPIRED if operation.expired > 0 else COMPLETED
         place, first = begins[kind].operations, begins[kind].parts
         begins[kind].operations += 1
+        if kind != OPEN:
+            ended[place] = o
+            continue
         begins[kind].parts += operation.count
-        into, into_parts = (kept, kept_parts) if kind == OPEN else (ended, ended_parts)
-        into[place] = operation
-        into[place].first = first
+        kept[place] = operation
+        kept[place].first = first
         for nth in range(operation.count):
-            into_parts[first + nth] = parts[operation.first + nth]
-            into_parts[first + nth].operation = place
+            kept_parts[first + nth] = parts[operation.first + nth]
+            kept_parts[first + nth].operation = place

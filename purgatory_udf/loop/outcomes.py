@@ -14,6 +14,7 @@ from purgatory_udf.loop.flatten import (
     DEADLINE,
     ENDED,
     ERROR,
+    ERROR_TEXT,
     FETCHER,
     INCREMENTS,
     INTS,
@@ -100,22 +101,27 @@ class Ended:
     def __init__(self, found: Found, run_id: str, trace_end_us: int | None = None) -> None:
         self._found, self._run_id = found, run_id
         self._names = _Names(found.names)
-        operations, parts = len(found.operations), len(found.parts)
-        self._completed = int(np.searchsorted(found.operations["expired"], 1))
+        operations, parts = len(found.ended), int(found.all_operations["count"][found.ended].sum())
+        self._completed = int(np.searchsorted(found.all_operations["expired"][found.ended], 1))
         self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
         self._part_longs = np.empty((PART_LONGS, parts), np.int64)
         self._part_ints = np.empty((PART_INTS, parts), np.int32)
         flatten(
-            named(found.operations), named(found.parts), len(found.names), self._longs, self._ints, self._watched,
-            self._offsets, self._part_longs, self._part_ints,
+            named(found.all_operations), named(found.all_parts), found.ended, len(found.names), self._longs, self._ints,
+            self._watched, self._offsets, self._part_longs, self._part_ints,
         )  # fmt: skip
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
+
+    @property
+    def latest_us(self) -> int:
+        """When the last of them ended."""
+        return int(self._longs[ENDED].max())
 
     def outcomes(self) -> tuple[pa.Table, pa.Table]:
         """Completions and expirations; an expiration after the trace's last event is marked so."""
         found, longs, ints, names = self._found, self._longs, self._ints, self._names
-        text, rows = pa.array(longs[TEXT]), len(found.operations)
+        text, rows = pa.array(longs[TEXT]), len(found.ended)
         columns = {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), rows),
             "operation_id": pa.array(longs[SEQ]),
@@ -145,11 +151,11 @@ class Ended:
         return table(COMPLETIONS, 0, self._completed), table(EXPIRATIONS, self._completed, rows)
 
     def _partitions(self) -> pa.Array:
-        parts, longs, ints, names = self._found.parts, self._part_longs, self._part_ints, self._names
+        longs, ints, names = self._part_longs, self._part_ints, self._names
         error = _taken(_ERRORS, ints[ERROR])
         recorded = ints[ERROR] == Error.RECORDED
         if recorded.any():
-            told = self._found.errors.take(pa.array(parts["text"][recorded]))
+            told = self._found.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
             error = pc.replace_with_mask(error, pa.array(recorded), told)
         values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
         fields = pa.StructArray.from_arrays([*values, pa.array(longs[PART_BYTES])], fields=list(OUTCOME_PARTITION))
@@ -159,7 +165,7 @@ class Ended:
         """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
         longs, ints, names = self._part_longs, self._part_ints, self._names
         columns = {
-            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(self._found.parts)),
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), self._part_ints.shape[1]),
             "operation_id": pa.array(longs[PART_SEQ]),
             "kind": _taken(_KINDS, ints[PART_CODE]),
             "broker": pa.array(ints[PART_BROKER]),

@@ -25,22 +25,19 @@ def undecidable(call: Call) -> Call:
 
 def decided_here(found: Found) -> Found:
     """Of a group by TopicPartition or shard: the operations that it has seen whole."""
-    return _some(found, found.operations["apart"] == 0, readings=False)
+    return _some(found, found.all_operations["apart"] == 0, readings=False)
 
 
 def decided_apart(found: Found) -> Found:
     """Of the broker's group behind such groups: those that none of them has, and all gauges."""
-    return _some(found, found.operations["apart"] > 0, readings=True)
+    return _some(found, found.all_operations["apart"] > 0, readings=True)
 
 
 def _some(found: Found, which: np.ndarray, readings: bool) -> Found:
-    operations = found.operations[which]
-    parts = found.parts[np.repeat(which, found.operations["count"])]
-    operations["first"] = np.cumsum(operations["count"]) - operations["count"]
-    parts["operation"] = np.repeat(np.arange(len(operations)), operations["count"])
     return Found(
-        operations,
-        parts,
+        found.all_operations,
+        found.all_parts,
+        found.ended[which[found.ended]],
         found.request_ids,
         found.client_ids,
         found.errors,

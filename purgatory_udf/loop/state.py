@@ -41,16 +41,23 @@ from purgatory_udf.loop.world import (
 
 @dataclass
 class Found:
-    """What a call found: operations that ended, each with its parts, and gauges where they changed."""
+    """What a call found: operations that ended, each with its parts, and gauges where they changed. Ended operations
+    lie where the loop left them, among the open ones."""
 
-    operations: Records  # those that completed, then those that expired
-    parts: Records  # of each operation together, in the operations' order; `first` and `count` say where
+    all_operations: Records
+    all_parts: Records
+    ended: Records  # places of operations: those that completed, then those that expired
     request_ids: pa.Array  # by `text` of the operations
     client_ids: pa.Array
     errors: pa.Array  # by `text` of the parts
     names: list[str]
     readings: Records
     purgatories: Records
+
+    @property
+    def operations(self) -> Records:
+        """A copy of those that ended."""
+        return self.all_operations[self.ended]
 
 
 @dataclass
@@ -231,9 +238,9 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
-    ended, of_ended, kept, of_kept = _apart(operations, parts)
+    ended, kept, of_kept = _apart(operations, parts)
     found = Found(
-        ended, of_ended, request_ids, client_ids, errors, state.names,
+        operations, parts, ended, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip
 
@@ -254,16 +261,16 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     return found
 
 
-def _apart(operations: Records, parts: Records) -> tuple[Records, Records, Records, Records]:
-    """Operations that have ended with their parts, and those that are open with theirs."""
+def _apart(operations: Records, parts: Records) -> tuple[Records, Records, Records]:
+    """Where operations lie that have ended; and those that are open, with their parts."""
     shares, begins = (named(np.zeros(3, SHARE)) for _ in range(2))
     count(named(operations), shares)
     begins[EXPIRED] = shares[COMPLETED]
     many, of_many = shares["operations"].tolist(), shares["parts"].tolist()
-    ended, kept = (named(np.empty(rows, OPERATION)) for rows in (sum(many[:OPEN]), many[OPEN]))
-    of_ended, of_kept = (named(np.empty(rows, PART)) for rows in (sum(of_many[:OPEN]), of_many[OPEN]))
-    leave(named(operations), named(parts), begins, ended, of_ended, kept, of_kept)
-    return ended, of_ended, kept, of_kept
+    ended = np.empty(sum(many[:OPEN]), np.int64)
+    kept, of_kept = named(np.empty(many[OPEN], OPERATION)), named(np.empty(of_many[OPEN], PART))
+    leave(named(operations), named(parts), begins, ended, kept, of_kept)
+    return ended, kept, of_kept
 
 
 def _rows_by_key(keys: Records, what: str) -> tuple[Records, Records]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOG_KEPT = "interval 7 days"
+# Of a table that grows batch by batch, the log of a month would be larger than the table.
+_RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
 
 
 def files_at(spark: SparkSession, path: str) -> tuple[Any, Any]:
@@ -58,10 +60,18 @@ def names(spark: SparkSession, path: str) -> list[str]:
 
 def create(spark: SparkSession, path: str, schema: pa.Schema) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
-    if not is_table(spark, path):
-        made = DeltaTable.createIfNotExists(spark).location(path).addColumns(from_arrow_schema(schema))
-        # Of a table that grows batch by batch, the log of a month would be larger than the table.
-        made.property("delta.logRetentionDuration", LOG_KEPT).execute()
+    if is_table(spark, path):
+        return
+    if "`" in path:
+        # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
+        empty = spark.createDataFrame([], from_arrow_schema(schema))
+        empty.write.format("delta").option(*_RETENTION).save(path)
+        return
+    files, place = files_at(spark, path)
+    # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
+    location = str(files.makeQualified(place).toString())
+    made = DeltaTable.createIfNotExists(spark).location(location).addColumns(from_arrow_schema(schema))
+    made.property(*_RETENTION).execute()
 
 
 def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:

@@ -161,12 +161,11 @@ def _leave(group: SparkGroupState, state: State, later: Call | None, watermark: 
 
 def _rows(found: Found, plan: Plan) -> Iterator[Row]:
     """What a call found, as rows of the tables."""
-    if len(found.operations):
+    if len(found.ended):
         ended = Ended(found, plan.run_id, plan.trace_end_us)
         completions, expirations = ended.outcomes()
-        latest_us = int(found.operations["end_t"].max())
-        yield from _values("completions", completions, latest_us)
-        yield from _values("expirations", expirations, latest_us)
+        yield from _values("completions", completions, ended.latest_us)
+        yield from _values("expirations", expirations, ended.latest_us)
         yield from _values("watches", ended.watches())
     if len(found.readings):
         yield from _values("purgatory_gauges", gauge_table(found, plan.run_id))

@@ -23,7 +23,7 @@ from purgatory_udf.stream.group_disagreements import counted, write_disagreement
 from purgatory_udf.stream.group_queries import groups_query
 from purgatory_udf.stream.group_sink import GroupSink
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import Source, delta_stream
+from purgatory_udf.stream.queries import TraceSource, delta_stream
 from purgatory_udf.stream.running import follow_to_end
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.tables import GROUP_TRANSITIONS, PURGATORY_GAUGES
@@ -40,7 +40,7 @@ def control_path(layout: Layout) -> str:
 
 
 def replay_groups(
-    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, source: Source
+    spark: SparkSession, config: Config, layout: Layout, run: Run, found: Survey, source: TraceSource
 ) -> dict[str, Any]:
     """Replay the group events of the trace; what to say of them in `runs`, nothing if there are none."""
     if not found.of_groups:

@@ -151,7 +151,7 @@ def delta_stream(spark: SparkSession, path: str, files: int | None = None, since
 
 
 @dataclass(frozen=True)
-class Source:
+class TraceSource:
     """The events of a finished trace: all `at_once`, or so many files of theirs a batch."""
 
     path: str

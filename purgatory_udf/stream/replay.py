@@ -33,7 +33,7 @@ from purgatory_udf.stream.following import QUERIES, Following
 from purgatory_udf.stream.gauges import close_gauges
 from purgatory_udf.stream.groups import follow_groups, replay_groups
 from purgatory_udf.stream.packing import CLOCK, PACKED
-from purgatory_udf.stream.queries import WRITTEN, Sink, Source, by_group, delta_stream, packed, to_tables
+from purgatory_udf.stream.queries import WRITTEN, Sink, TraceSource, by_group, delta_stream, packed, to_tables
 from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.stream.survey import Survey, grouping_for, survey
 from purgatory_udf.tables import TABLES
@@ -123,11 +123,11 @@ class _Trace:
         return found
 
 
-def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, found: Survey) -> Source:
+def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, found: Survey) -> TraceSource:
     """The trace in the batches that the run was begun with."""
     if run.configuration.get(_AT_ONCE):
-        return Source(options.events, 1, True)
-    return Source(*staged(spark, options.events, layout, found.events, options.config.batch_events), False)
+        return TraceSource(options.events, 1, True)
+    return TraceSource(*staged(spark, options.events, layout, found.events, options.config.batch_events), False)
 
 
 def _latest(sinks: Sequence[Sink]) -> int | None:

@@ -47,7 +47,7 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
         if number == kill:
             groups.values, groups.timers, groups.latest_us = before
             found = groups.batch(rows)
-        packets += [payload for (payload,) in found]
+        packets += [payload for *_, payload in found if payload is not None]
         groups.advance()
     tables = GroupTables("run", end_us, True)
     found_tables = {name: tables.rows(name, packets) for name in ("completions", "expirations", "group_transitions")}
