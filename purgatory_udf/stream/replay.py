@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,12 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
             query.to_end(found)
         latest_us = _latest([query.sink for query in queries])
     groups = replay_groups(spark, options.config, layout, run, found, source)
-    close_gauges(spark, layout, options.config, found.last_us, None if groups else latest_us)
-    counts = _counts(spark, layout, found, groups)
+    with ThreadPoolExecutor(1) as beside:
+        closed = beside.submit(
+            close_gauges, spark, layout, options.config, found.last_us, None if groups else latest_us
+        )
+        counts = _counts(spark, layout, found, groups)
+        closed.result()
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
     return done
@@ -161,7 +166,7 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace_of
     elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     settings = {**options.config.model_dump(mode="json"), "asked": asked, "stream": uuid.uuid4().hex}
-    settings["grouping"] = _grouping(spark, options)
+    settings["grouping"] = _grouping(spark, options, trace_of)
     # A trace of one batch ends within it. That changes what this batch writes, so it is decided here, for good.
     settings[_AT_ONCE] = not options.follow and trace_of.found.events <= options.config.batch_events
     run = Run(run_id, "replay", trace, settings)
@@ -169,11 +174,13 @@ def _begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace_of
     return run
 
 
-def _grouping(spark: SparkSession, options: ReplayOptions) -> str:
+def _grouping(spark: SparkSession, options: ReplayOptions, trace_of: _Trace) -> str:
     """The run's for good; what a table that still grows will hold, nobody knows."""
     if options.config.grouping != "auto":
         return options.config.grouping
-    return "broker" if options.follow else grouping_for(spark.read.format("delta").load(options.events))
+    if options.follow:
+        return "broker"
+    return grouping_for(spark.read.format("delta").load(options.events), trace_of.found.events)
 
 
 def _identity(spark: SparkSession, options: ReplayOptions) -> dict[str, Any]:
@@ -328,8 +335,8 @@ def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str
         path = layout.table(name)
         return spark.read.format("delta").load(path).count() if delta.is_table(spark, path) else 0
 
-    completions, expirations = rows("completions"), rows("expirations")
-    rejected = rows("rejected_events")
+    with ThreadPoolExecutor(3) as pool:
+        completions, expirations, rejected = pool.map(rows, ("completions", "expirations", "rejected_events"))
     # A session or a rebalance is an operation that no event names: the groups' own count says how many there were.
     operations = found.operations + groups.get("operations", 0)
     return {

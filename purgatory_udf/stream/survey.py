@@ -44,9 +44,9 @@ def survey(events: DataFrame) -> Survey:
 _FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
 
 
-def grouping_for(events: DataFrame) -> str:
-    """What `grouping: auto` chooses for a trace."""
-    if len(events.select("seq").head(_FEW_EVENTS + 1)) > _FEW_EVENTS:
+def grouping_for(events: DataFrame, count: int) -> str:
+    """What `grouping: auto` chooses for a trace of so many events."""
+    if count > _FEW_EVENTS:
         return "broker"
     named = events.select(sf.explode("partitions").alias("one")).select("one.topic", "one.partition")
     return "partition" if len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS else "broker"
