@@ -26,6 +26,18 @@ _ISOLATIONS = {"read_committed": 1}
 _ERRORS = {error.name: int(error) for error in Error if error is not Error.RECORDED}
 _NO_WORDS = pa.array([], pa.string())
 
+# All that is read of an event; whoever fetches events for this has to fetch these.
+READS = (
+    "time_us", "seq", "broker", "type", "request_id", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms",
+    "min_bytes", "max_bytes", "isolation", "partitions", "topics", "topic", "partition", "change", "offset", "bytes",
+    "leader_epoch", "isr", "min_isr", "hard_max_bytes", "batches",
+)  # fmt: skip
+
+
+def columns_of(names: Sequence[str]) -> list[str]:
+    """What is read of a table with these columns; those of earlier versions do not have all."""
+    return [name for name in READS if name in names]
+
 
 def explode(table: pa.Table, config: Config) -> Call:
     """The table's events as one call; events of no partition (groups, clock) leave nothing."""
@@ -93,7 +105,8 @@ class _Columns:
     """A table of whatever chunks, whose columns are plain arrays."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table.combine_chunks()
+        # What is not declared cannot be read here, either: the stream does not have it.
+        self.table = table.select(columns_of(table.column_names)).combine_chunks()
 
     def __len__(self) -> int:
         return len(self.table)

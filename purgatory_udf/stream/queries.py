@@ -15,6 +15,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import Config
 from purgatory_udf.live.boards import Boards
+from purgatory_udf.loop.explode import columns_of
 from purgatory_udf.loop.grouping import GroupOf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
@@ -26,21 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# What the partition query reads of an event.
-COLUMNS = (
-    "time_us", "seq", "broker", "type", "request_id", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms",
-    "min_bytes", "max_bytes", "isolation", "partitions", "topics", "topic", "partition", "change", "offset", "bytes",
-    "leader_epoch", "isr", "min_isr",
-)  # fmt: skip
-
 OUTCOMES = ("completions", "expirations", "watches")
 WRITTEN = (*OUTCOMES, "purgatory_gauges")
 _ENDS = ("completions", "expirations")
+_ALL_FILES = 2**31 - 1
 
 
 def packed(events: DataFrame, config: Config, group: GroupOf) -> DataFrame:
     """Events as one value per group and Arrow batch."""
-    return events.select(*COLUMNS).mapInArrow(packer(config, group), from_arrow_schema(PACKED))
+    return events.select(*columns_of(events.columns)).mapInArrow(packer(config, group), from_arrow_schema(PACKED))
 
 
 def by_group(packed: DataFrame, control: DataFrame, config: Config, plan: Plan) -> DataFrame:
@@ -126,6 +121,9 @@ class Sink:
             return rows
         if table == "expirations":
             return rows.where("NOT after_end")
+        if table == "watches":
+            end = sf.timestamp_millis(sf.lit(self.trace_end_us // 1000))
+            return rows.where((sf.col("status") != "expired") | (sf.col("deadline") <= end))
         if table == "purgatory_gauges":
             return rows.where(sf.col("at") <= sf.timestamp_micros(sf.lit(self.trace_end_us)))
         return rows
@@ -133,9 +131,6 @@ class Sink:
 
 def to_tables(frame: DataFrame, sink: Sink, checkpoint: str, name: str) -> DataStreamWriter:
     return frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint).queryName(name)
-
-
-_ALL_FILES = 2**31 - 1
 
 
 def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
@@ -152,13 +147,16 @@ def delta_stream(spark: SparkSession, path: str, files: int | None = None, since
 
 @dataclass(frozen=True)
 class TraceSource:
-    """The events of a finished trace: all `at_once`, or so many files of theirs a batch."""
+    """The events of a finished trace: so many files of theirs a batch, or, without a number, all at once."""
 
     path: str
-    files: int
-    at_once: bool
+    files: int | None = None
+
+    @property
+    def at_once(self) -> bool:
+        return self.files is None
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        if self.at_once:
+        if self.files is None:
             return delta_stream(spark, self.path, _ALL_FILES)
         return delta_stream(spark, self.path, self.files, delta.began(spark, self.path))

@@ -131,8 +131,8 @@ class _Trace:
 def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run, found: Survey) -> TraceSource:
     """The trace in the batches that the run was begun with."""
     if run.configuration.get(_AT_ONCE):
-        return TraceSource(options.events, 1, True)
-    return TraceSource(*staged(spark, options.events, layout, found.events, options.config.batch_events), False)
+        return TraceSource(options.events)
+    return TraceSource(*staged(spark, options.events, layout, found.events, options.config.batch_events))
 
 
 def _latest(sinks: Sequence[Sink]) -> int | None:

@@ -178,7 +178,7 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
 
     def go_on() -> dict[str, Any]:
         found = survey(spark.read.format("delta").load(events))
-        return replay_groups(spark, shards, layout, run, found, TraceSource(events, 1, False))
+        return replay_groups(spark, shards, layout, run, found, TraceSource(events, 1))
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
         (groups, "follow_to_end", die_after_the_first_batch),
@@ -211,5 +211,5 @@ def test_a_trace_without_groups_starts_no_query(spark: SparkSession, tmp_path: P
     events = write_trace(spark, tmp_path, [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
     layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
     found = survey(spark.read.format("delta").load(events))
-    assert replay_groups(spark, Config(), layout, run, found, TraceSource(events, 1, False)) == {}
+    assert replay_groups(spark, Config(), layout, run, found, TraceSource(events, 1)) == {}
     assert not (tmp_path / "_replay").exists()
