@@ -76,7 +76,8 @@ def clean(w: World, p: int) -> None:
 
 
 @rule
-def _advance_one(w: World, p: int, now_ms: int) -> None:
+def advance_one(w: World, p: int, now_ms: int) -> None:
+    """Everything that the clock brings about in one purgatory by then, readings included."""
     purgatory, at_ms = purgatory_at(w, p), w.now_ms
     while True:
         # A bucket may have begun before something was put into it; nobody wakes in the past.
@@ -123,7 +124,7 @@ def _advance(w: World, now_ms: int) -> None:
         w.due = operation_at(w, o).next
         _expire(w, o)
     for p in range(w.purgatories):
-        _advance_one(w, p, now_ms)
+        advance_one(w, p, now_ms)
     w.next_due_ms = _next_due(w)
 
 

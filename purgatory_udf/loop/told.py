@@ -99,20 +99,7 @@ def _happen(w: World, moment: Any, dead: Records) -> None:
 
 @rule
 def _advance(w: World, now_ms: int) -> None:
-    """Everything that the clock brings about by then, readings included."""
-    purgatory = purgatory_at(w, _ONLY)
-    while True:
-        wake_ms = min(purgatory.last_wake_ms + reaper.IDLE_MS, max(purgatory.next_bucket_ms, w.now_ms))
-        step_ms = purgatory.next_step_ms
-        if step_ms <= now_ms and step_ms < wake_ms:
-            reaper.read(w, _ONLY, step_ms)
-            purgatory.next_step_ms += reaper.STEP_MS
-            continue
-        if wake_ms > now_ms:
-            break
-        reaper.wake(w, _ONLY, wake_ms)
-        w.now_ms = wake_ms
-        reaper.pass_quiet_time(w, _ONLY, now_ms)
+    reaper.advance_one(w, _ONLY, now_ms)
     w.now_ms = max(w.now_ms, now_ms)
 
 
