@@ -12,10 +12,13 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from purgatory_udf.groups.words import FOREVER
+from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.purgatory.clock import Clock
 from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory, Watchers
 from purgatory_udf.purgatory.timer_task import TimerTask
-from purgatory_udf.timeline.moments import BY_CLOCK
+
+# Instead of an event, of what the clock alone brings about: it comes before all events of its millisecond.
+BY_CLOCK = UNKNOWN
 
 
 class Moment(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from purgatory_udf.timeline.gauges import STEP_MS
+from purgatory_udf.purgatory.gauges import STEP_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

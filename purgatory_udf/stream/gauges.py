@@ -8,8 +8,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 
 from purgatory_udf.config import Config
+from purgatory_udf.purgatory.gauges import STEP_MS
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.timeline.gauges import STEP_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

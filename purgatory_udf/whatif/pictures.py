@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 from pyspark.sql import functions as sf
 
+from purgatory_udf.purgatory.gauges import STEP_MS
 from purgatory_udf.report import charts
 from purgatory_udf.report.bins import bin_ms, binned
 from purgatory_udf.report.pictures import wait_ranges
@@ -19,14 +20,12 @@ if TYPE_CHECKING:
 
     from purgatory_udf.storage.run_tables import RunTables
 
-_STEP_MS = 200
-
 
 def what_if_charts(runs: dict[str, RunTables]) -> dict[str, charts.Spec]:
     """The specification of each picture that has anything to show, by name."""
     first = next(iter(runs.values()))
     times = first.ended().select(sf.col("ended_at").alias("window_start"))
-    width_ms = bin_ms(times, _STEP_MS)
+    width_ms = bin_ms(times, STEP_MS)
     expired = _of_all(runs, lambda tables: _expired(tables, width_ms)).orderBy("kind", "variant", "t").toPandas()
     waits = _of_all(runs, lambda tables: wait_ranges(tables.ended(), "kind")).orderBy("kind", "low").toPandas()
     sizes = _of_all(runs, lambda tables: _sizes(tables, width_ms)).orderBy("purgatory", "variant", "t").toPandas()

@@ -1,33 +1,23 @@
-"""The gauges from settled operations: those of Kafka's own purgatory, of the reference, and corner by corner."""
+"""The gauges that the loop reads: those of Kafka's own purgatory, of the reference, and corner by corner."""
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.frames.frame import Frame
 from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.timeline.gauges import GAUGES, at_every_step, gauges
 from tests import trace_strategies
 from tests.examples import examples
 from tests.loop.loop_gauges import loop_gauges
-from tests.loop.purgatory_run import PurgatoryRun
 from tests.reference.timeline import Timeline
 
 Reading = tuple[int, int, int, int]
-
-
-def rows(frame: Frame) -> list[Reading]:
-    columns = [frame.columns[name].tolist() for name in GAUGES.names]
-    return list(zip(*columns, strict=True))
 
 
 def readings(timeline: Timeline, purgatory: str = "Produce", last_ms: int = 10_000, **config: Any) -> list[Reading]:
@@ -40,20 +30,6 @@ def readings(timeline: Timeline, purgatory: str = "Produce", last_ms: int = 10_0
 
 
 # Against the reference.
-
-
-@examples(100)
-@given(seed=st.integers(0, 2**32), events=st.integers(1, 120), interval=st.sampled_from([0, 1, 2, 5, 20]))
-def test_any_operations_give_the_gauges_of_the_purgatory_they_waited_in(seed: int, events: int, interval: int) -> None:
-    run = PurgatoryRun(Random(seed), interval).live(events)
-    found = gauges(*run.columns(), interval, run.first_ms, run.last_ms)
-    assert rows(at_every_step(found, run.first_ms, run.last_ms)) == run.readings
-    assert rows(found) == _changed(run.readings)
-
-
-def _changed(found: list[Reading]) -> list[Reading]:
-    before = [(0, 0), *(reading[1:3] for reading in found)]
-    return [reading for last, reading in zip(before, found, strict=False) if reading[3] or reading[1:3] != last]
 
 
 @examples(20)
@@ -185,11 +161,6 @@ def test_only_changed_steps_are_written_however_long_the_trace_pauses() -> None:
 def test_steps_after_the_last_one_asked_for_are_not_written() -> None:
     timeline = Timeline().produce(10, "p", 500, a=5)
     assert readings(timeline, last_ms=400) == [(200, 1, 1, 0)]
-
-
-def test_a_purge_is_written_at_one_step_only() -> None:
-    change = Frame(dict(zip(GAUGES.names, np.array([[400], [3], [2], [7]]), strict=True)))
-    assert rows(at_every_step(change, 30, 800)) == [(200, 0, 0, 0), (400, 3, 2, 7), (600, 3, 2, 0), (800, 3, 2, 0)]
 
 
 def test_a_run_without_waiting_operations_has_no_gauges() -> None:
