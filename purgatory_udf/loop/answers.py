@@ -58,10 +58,10 @@ def _has_data(key: Any, part: Any, reader: int) -> bool:
 
 
 @rule
-def _readable(w: World, key: Any, part: Any, reader: int) -> int:
-    """Bytes from the fetch offset to the reader's end, over all segments, positions looked up anew."""
+def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
+    """Bytes from the batch that holds the fetch offset to the reader's end, over all segments."""
     _, _, pos = reader_end(key, reader)
-    return min(part.size, max(0, pos - logs.position(w, key, part.offset)))
+    return min(part.size, max(0, pos - logs.position_of(w, key, batch)))
 
 
 @rule
@@ -89,9 +89,10 @@ def _is_far(w: World, key: Any, batch: Any) -> bool:
 
 
 @rule
-def _carried(w: World, key: Any, part: Any, operation: Any, left: int, at_least_one: bool) -> int:
-    """What the answer carries of a partition with data (`LogSegment.read`): cut at the limits, but a first batch."""
-    at, last = logs.batch_of(w, key, part.offset), key.batch_begin + key.batch_count
+def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
+    """What the answer carries of a partition with data (`LogSegment.read`), from its batch `at` on: cut at the limits,
+    but a first batch."""
+    last = key.batch_begin + key.batch_count
     if at == last:
         return 0
     while at + 1 < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
@@ -116,7 +117,8 @@ def first_read(w: World, o: int) -> int:
         part = part_at(w, at)
         key = key_at(w, part.key)
         if _has_data(key, part, operation.mode) and error_of(key, part) == _ONLINE:
-            carried = _carried(w, key, part, operation, left, at_least_one)
+            batch = logs.batch_of(w, key, part.offset)
+            carried = _carried(w, key, part, operation, batch, left, at_least_one)
             at_least_one = at_least_one and carried == 0
             left = max(0, left - carried)
             total += carried
@@ -127,13 +129,18 @@ def first_read(w: World, o: int) -> int:
 def answer(w: World, o: int) -> None:
     """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
     operation = operation_at(w, o)
-    some = False
+    left, at_least_one = operation.most, operation.hard == 0
+    operation.answered = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        part.error = error_of(key, part)
-        part.bytes = 0
+        part.error, part.bytes = error_of(key, part), 0
         if _has_data(key, part, operation.mode):
-            part.bytes, some = _readable(w, key, part, operation.mode), True
+            batch = logs.batch_of(w, key, part.offset)
+            part.bytes = _readable(w, key, part, operation.mode, batch)
+            if part.error == _ONLINE:
+                carried = _carried(w, key, part, operation, batch, left, at_least_one)
+                at_least_one = at_least_one and carried == 0
+                left = max(0, left - carried)
+                operation.answered += carried
         part.told = key.told - part.told if operation.watched and operation.total > 1 else 0
-    operation.answered = first_read(w, o) if some else 0

@@ -7,30 +7,27 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, key_at
 from purgatory_udf.loop.words import Code
-from purgatory_udf.loop.world import NONE
 
-_PRODUCE, _FETCH, _DELETE, _CREATE = (
-    number(Code.PRODUCE),
-    number(Code.FETCH),
-    number(Code.DELETE_RECORDS),
-    number(Code.CREATE_TOPICS),
-)
+_PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 
 
 @rule
 def check_fetches(w: World, k: int, t: int) -> None:
-    fetch.check(w, lists.purgatory_of(w, key_at(w, k).broker, _FETCH), k, t)
+    fetch.check(w, k, t)
+    lists.walk_fetches(w, key_at(w, k))
 
 
 @rule
 def check_deletions(w: World, k: int, t: int) -> None:
-    settling.check(w, lists.purgatory_of(w, key_at(w, k).broker, _DELETE), k, _DELETE, t)
+    settling.check(w, k, _DELETE, t)
+    lists.walk_deletions(w, key_at(w, k))
 
 
 @rule
 def check_all(w: World, k: int, t: int) -> None:
     """The high watermark rose, or the leadership changed."""
-    settling.check(w, lists.purgatory_of(w, key_at(w, k).broker, _PRODUCE), k, _PRODUCE, t)
+    settling.check(w, k, _PRODUCE, t)
+    lists.walk_produces(w, key_at(w, k))
     check_fetches(w, k, t)
     check_deletions(w, k, t)
 
@@ -38,5 +35,5 @@ def check_all(w: World, k: int, t: int) -> None:
 @rule
 def check_topic(w: World, k: int, t: int) -> None:
     """A leader is known to all brokers: each walks its own list of the topic."""
-    settling.check(w, NONE, k, _CREATE, t)
+    settling.check(w, k, _CREATE, t)
     lists.walk_topic(w, key_at(w, k))

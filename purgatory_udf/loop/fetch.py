@@ -29,9 +29,9 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, root_at
+from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.loop.world import COUNTED, FETCHES, HEAPS, NONE, ODD
+from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD
 
 _ONLINE, _FENCED, _UNKNOWN_EPOCH = (
     number(Error.NONE),
@@ -42,7 +42,6 @@ _BY_FENCED, _BY_UNKNOWN_EPOCH = number(Rule.FENCED_EPOCH), number(Rule.UNKNOWN_E
 _BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.TRUNCATED)
 _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
 _BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
-_CODE = number(2)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 READERS = 3
 
@@ -174,7 +173,7 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
         wants = end_pos + share
         if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
             wants = FOREVER
-        heap.push(w, part.key * HEAPS + FETCHES + operation.mode, at, wants)
+        heap.push(w, at, FETCHES + operation.mode, wants)
 
 
 @rule
@@ -193,7 +192,7 @@ def _count(w: World, o: int, lacking: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         part.wants = _gained(w, key_at(w, part.key), part, operation.mode)
-        heap.push_listed(w, part.key * HEAPS + COUNTED + operation.mode, at)
+        heap.push_listed(w, at, COUNTED + operation.mode)
 
 
 @rule
@@ -201,7 +200,7 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
     """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
     complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
     key = key_at(w, k)
-    at = root_at(w, k * HEAPS + COUNTED + reader).part
+    at = heap.first_of(w, k, COUNTED + reader)
     while at != NONE:
         part = part_at(w, at)
         # One that is complete leaves the list; nobody else does.
@@ -245,9 +244,8 @@ def _try(w: World, at: int, t: int) -> bool:
 def shake(w: World, k: int, reader: int) -> None:
     """All fetches of this kind of reader that wait on the key are odd from now on."""
     for kind in (FETCHES, COUNTED):
-        slot = k * HEAPS + kind + reader
-        while root_at(w, slot).part != NONE:
-            lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+        while heap.first_of(w, k, kind + reader) != NONE:
+            lists.make_odd(w, part_at(w, heap.first_of(w, k, kind + reader)).operation)
 
 
 @rule
@@ -266,7 +264,7 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
     else:
         node_at(w, told).value = throttled
     shake(w, k, _FOLLOWER)
-    at = root_at(w, k * HEAPS + ODD).part
+    at = heap.first_of(w, k, ODD)
     while at != NONE:
         part = part_at(w, at)
         operation = operation_at(w, part.operation)
@@ -278,37 +276,41 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
 @rule
 def ripen(w: World, k: int) -> None:
     """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
-    slot = k * HEAPS + FETCHES + _COMMITTED
     _, _, end_pos = answers.reader_end(key_at(w, k), _COMMITTED)
-    while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
-        lists.make_odd(w, part_at(w, root_at(w, slot).part).operation)
+    while _is_ripe(w, k, _COMMITTED, end_pos):
+        lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + _COMMITTED)).operation)
     _take_count(w, k, _COMMITTED, False, 0)
 
 
 @rule
-def check(w: World, p: int, k: int, t: int) -> None:
+def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
+    """Whether the end is where a fetch of this kind of reader wants it, if any hangs on the key."""
+    first = heap.first_of(w, k, FETCHES + reader)
+    return first != NONE and part_at(w, first).wants <= end_pos
+
+
+@rule
+def check(w: World, k: int, t: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
     key = key_at(w, k)
+    if key.hung >> FETCHES == 0:
+        return
     if key.standing != _ONLINE:
         shake_all(w, k)
     for reader in range(READERS):
-        slot, counted = k * HEAPS + FETCHES + reader, k * HEAPS + COUNTED + reader
-        some = root_at(w, slot).part
-        if some == NONE:
-            some = root_at(w, counted).part
-        if some == NONE:
+        by_slack, counted = FETCHES + reader, COUNTED + reader
+        if key.hung & (1 << by_slack | 1 << counted) == 0:
             continue
         _, end_seg, end_pos = answers.reader_end(key, reader)
+        some = heap.first_of(w, k, by_slack if key.hung & 1 << by_slack else counted)
         if end_seg != part_at(w, some).start_seg:
             shake(w, k, reader)
-        while root_at(w, slot).part != NONE and part_at(w, root_at(w, slot).part).wants <= end_pos:
-            _try(w, root_at(w, slot).part, t)
+        while _is_ripe(w, k, reader, end_pos):
+            _try(w, heap.first_of(w, k, by_slack), t)
         _take_count(w, k, reader, True, t)
-    odd = root_at(w, k * HEAPS + ODD).part
+    odd = heap.first_of(w, k, ODD)
     while odd != NONE:
         # What is tried may end, and leave the list; nobody else does.
         following = part_at(w, odd).next
         _try(w, odd, t)
         odd = following
-    if p != NONE:
-        lists.walk(w, p, key, _CODE)

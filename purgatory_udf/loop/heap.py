@@ -3,13 +3,13 @@
 An event moves a watermark, and gives up the parts with `wants` at or below it; nobody else is touched. A part that
 ends otherwise is taken out from wherever it is. Parts that every event must look at are in plain lists.
 
-    roots[key, heap] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
+    roots[key, kind] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
 """
 
 from __future__ import annotations
 
 from purgatory_udf.loop.compiled import rule
-from purgatory_udf.loop.tables import World, part_at, root_at
+from purgatory_udf.loop.tables import World, key_at, part_at, root_at
 from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
 
 
@@ -59,51 +59,61 @@ def _merged(w: World, first: int) -> int:
 
 
 @rule
-def push(w: World, heap: int, p: int, wants: int) -> None:
-    """`heap` says key and kind: key * HEAPS + kind."""
-    part = part_at(w, p)
-    part.wants, part.heap = wants, heap
-    part.child = part.next = part.prev = NONE
-    root_at(w, heap).part = _meld(w, root_at(w, heap).part, p)
+def first_of(w: World, k: int, kind: int) -> int:
+    """Of a heap the part that wants least."""
+    return root_at(w, k * HEAPS + kind).part
 
 
 @rule
-def push_listed(w: World, heap: int, p: int) -> None:
+def push(w: World, p: int, kind: int, wants: int) -> None:
+    part = part_at(w, p)
+    part.wants, part.heap = wants, kind
+    part.child = part.next = part.prev = NONE
+    root = root_at(w, part.key * HEAPS + kind)
+    root.part = _meld(w, root.part, p)
+    key_at(w, part.key).hung |= 1 << kind
+
+
+@rule
+def push_listed(w: World, p: int, kind: int) -> None:
     """To the front of one of the key's plain lists."""
     part = part_at(w, p)
-    part.heap, part.child, part.prev = heap, NONE, NONE
-    root = root_at(w, heap).part
-    part.next = root
-    if root != NONE:
-        part_at(w, root).prev = p
-    root_at(w, heap).part = p
+    root = root_at(w, part.key * HEAPS + kind)
+    part.heap, part.child, part.prev, part.next = kind, NONE, NONE, root.part
+    if root.part != NONE:
+        part_at(w, root.part).prev = p
+    root.part = p
+    key_at(w, part.key).hung |= 1 << kind
 
 
 @rule
 def remove(w: World, p: int) -> None:
     """Out of whichever heap or list it is in; nothing if it is in none."""
     part = part_at(w, p)
-    heap = part.heap
-    if heap == NONE:
+    kind = part.heap
+    if kind == NONE:
         return
     part.heap = NONE
-    if heap % HEAPS >= COUNTED:
+    root = root_at(w, part.key * HEAPS + kind)
+    if kind >= COUNTED:
         if part.prev == NONE:
-            root_at(w, heap).part = part.next
+            root.part = part.next
         else:
             part_at(w, part.prev).next = part.next
         if part.next != NONE:
             part_at(w, part.next).prev = part.prev
-        return
-    below = _merged(w, part.child)
-    part.child = NONE
-    if root_at(w, heap).part == p:
-        root_at(w, heap).part = below
-        return
-    if part_at(w, part.prev).child == p:
-        part_at(w, part.prev).child = part.next
     else:
-        part_at(w, part.prev).next = part.next
-    if part.next != NONE:
-        part_at(w, part.next).prev = part.prev
-    root_at(w, heap).part = _meld(w, root_at(w, heap).part, below)
+        below = _merged(w, part.child)
+        part.child = NONE
+        if root.part == p:
+            root.part = below
+        else:
+            if part_at(w, part.prev).child == p:
+                part_at(w, part.prev).child = part.next
+            else:
+                part_at(w, part.prev).next = part.next
+            if part.next != NONE:
+                part_at(w, part.next).prev = part.prev
+            root.part = _meld(w, root.part, below)
+    if root.part == NONE:
+        key_at(w, part.key).hung &= ~(1 << kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from purgatory_udf.loop import heap
 from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import operation_at, part_at, wheel_at
-from purgatory_udf.loop.world import COUNTED, HEAPS, NONE, TIMER, Records
+from purgatory_udf.loop.world import COUNTED, NONE, TIMER, Records
 
 
 @entry
@@ -14,12 +14,11 @@ def link(world: Records) -> None:
     w = world[0]
     for p in range(w.parts):
         part = part_at(w, p)
-        place = part.heap
-        if place != NONE:
-            if place % HEAPS >= COUNTED:
-                heap.push_listed(w, place, p)
+        if part.heap != NONE:
+            if part.heap >= COUNTED:
+                heap.push_listed(w, p, part.heap)
             else:
-                heap.push(w, place, p, part.wants)
+                heap.push(w, p, part.heap, part.wants)
     for o in range(w.operations):
         operation = operation_at(w, o)
         # Between calls of the loop nothing is due: every open operation is in its timer. Not so in a group's world.

@@ -7,6 +7,7 @@ from typing import Any
 from purgatory_udf.loop.compiled import rule
 from purgatory_udf.loop.tables import World, batch_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN
+from purgatory_udf.loop.world import NONE
 
 
 @rule
@@ -32,12 +33,27 @@ def batch_of(w: World, key: Any, offset: int) -> int:
 
 
 @rule
-def position(w: World, key: Any, offset: int) -> int:
-    """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
-    batch = batch_of(w, key, offset)
+def position_of(w: World, key: Any, batch: int) -> int:
+    """Where the batch starts; of one that is beyond the log's last, the end's position."""
     if batch < key.batch_begin + key.batch_count:
         return batch_at(w, batch).pos
     return key.end_pos
+
+
+@rule
+def position(w: World, key: Any, offset: int) -> int:
+    """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
+    return position_of(w, key, batch_of(w, key, offset))
+
+
+@rule
+def further(w: World, key: Any, below: int, offset: int) -> int:
+    """How many batches end at or before the offset, if `below` do or that is `NONE`: most often one more."""
+    if below == NONE:
+        return batch_of(w, key, offset) - key.batch_begin
+    while below < key.batch_count and batch_at(w, key.batch_begin + below).end <= offset:
+        below += 1
+    return below
 
 
 @rule

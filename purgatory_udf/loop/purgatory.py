@@ -14,7 +14,7 @@ from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import ENDED, HEAPS, NONE, ODD
+from purgatory_udf.loop.world import ENDED, NONE, ODD
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -31,11 +31,11 @@ _PURGE = number(2**32)
 
 @rule
 def purgatory_of(w: World, broker: int, code: int) -> int:
-    """The broker's purgatory for this kind of request; made when it is first asked for, by `state` with its reaper."""
-    for p in range(w.purgatories):
-        if purgatory_at(w, p).broker == broker and purgatory_at(w, p).code == code:
-            return p
-    return NONE
+    """The broker's purgatory for this kind of request; `state` has made one for each that there are requests of."""
+    p = 0
+    while purgatory_at(w, p).broker != broker or purgatory_at(w, p).code != code:
+        p += 1
+    return p
 
 
 # Entries of lists.
@@ -77,22 +77,32 @@ def _unwatch(w: World, p: int, dead: int) -> None:
     purgatory.dead -= dead
 
 
+# A key's list has been walked: what had ended before is gone from it.
+
+
 @rule
-def walk(w: World, p: int, key: Any, code: int) -> None:
-    """The key's list has been walked: what had ended before is gone from it."""
-    stamp = purgatory_at(w, p).stamp
-    if code == _FETCH:
-        if key.dead_fetch != 0:
-            if key.stamp_fetch == stamp:
-                _unwatch(w, p, key.dead_fetch)
-            key.dead_fetch = 0
-    elif code == _PRODUCE:
-        if key.dead_produce != 0:
-            if key.stamp_produce == stamp:
-                _unwatch(w, p, key.dead_produce)
-            key.dead_produce = 0
-    elif key.dead_delete != 0:
-        if key.stamp_delete == stamp:
+def walk_fetches(w: World, key: Any) -> None:
+    if key.dead_fetch != 0:
+        p = purgatory_of(w, key.broker, _FETCH)
+        if key.stamp_fetch == purgatory_at(w, p).stamp:
+            _unwatch(w, p, key.dead_fetch)
+        key.dead_fetch = 0
+
+
+@rule
+def walk_produces(w: World, key: Any) -> None:
+    if key.dead_produce != 0:
+        p = purgatory_of(w, key.broker, _PRODUCE)
+        if key.stamp_produce == purgatory_at(w, p).stamp:
+            _unwatch(w, p, key.dead_produce)
+        key.dead_produce = 0
+
+
+@rule
+def walk_deletions(w: World, key: Any) -> None:
+    if key.dead_delete != 0:
+        p = purgatory_of(w, key.broker, _DELETE)
+        if key.stamp_delete == purgatory_at(w, p).stamp:
             _unwatch(w, p, key.dead_delete)
         key.dead_delete = 0
 
@@ -202,4 +212,4 @@ def make_odd(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)
         if part_at(w, at).again == 0:
-            heap.push_listed(w, part_at(w, at).key * HEAPS + ODD, at)
+            heap.push_listed(w, at, ODD)

@@ -37,16 +37,18 @@ def new_node(w: World, first: int, who: int, value: int) -> int:
 @rule
 def take_watermark(w: World, key: Any, offset: int) -> None:
     """The high watermark, with the segment and position that it has now."""
+    key.hw_batch = logs.further(w, key, key.hw_batch if offset >= key.hw else NONE, offset)
     key.hw = offset
     key.hw_seg = logs.segment(w, key, offset)
-    key.hw_pos = logs.position(w, key, offset)
+    key.hw_pos = logs.position_of(w, key, key.batch_begin + key.hw_batch)
 
 
 @rule
 def take_last_stable(w: World, key: Any, offset: int) -> None:
+    key.lso_batch = logs.further(w, key, key.lso_batch if offset >= key.lso else NONE, offset)
     key.lso = offset
     key.lso_seg = logs.segment(w, key, offset)
-    key.lso_pos = logs.position(w, key, offset)
+    key.lso_pos = logs.position_of(w, key, key.batch_begin + key.lso_batch)
 
 
 @rule

@@ -19,9 +19,9 @@ from purgatory_udf.loop import heap
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.replica import under_min_isr
-from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, root_at
+from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
-from purgatory_udf.loop.world import HEAPS, NONE, SETTLING_OTHERS, SETTLING_PRODUCES
+from purgatory_udf.loop.world import NONE, SETTLING_OTHERS, SETTLING_PRODUCES
 
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 _ONLINE, _NOT_LEADER, _OFFLINE = (
@@ -91,7 +91,7 @@ def wait(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         if part.settled == 0:
-            heap.push(w, part.key * HEAPS + kind, at, part.offset)
+            heap.push(w, at, kind, part.offset)
 
 
 @rule
@@ -111,18 +111,17 @@ def _given_up(w: World, at: int, t: int) -> None:
 
 
 @rule
-def check(w: World, p: int, k: int, code: int, t: int) -> None:
+def check(w: World, k: int, code: int, t: int) -> None:
     """Something happened to the key: settle what it settles."""
     key = key_at(w, k)
-    slot = k * HEAPS + (SETTLING_PRODUCES if code == _PRODUCE else SETTLING_OTHERS)
+    kind = SETTLING_PRODUCES if code == _PRODUCE else SETTLING_OTHERS
+    if key.hung & 1 << kind == 0:
+        return
     if key.standing != _ONLINE:
-        while root_at(w, slot).part != NONE:
-            _given_up(w, root_at(w, slot).part, t)
-    else:
-        reached = watermark(key, code)
-        while (
-            root_at(w, slot).part != NONE and reached != UNKNOWN and part_at(w, root_at(w, slot).part).wants <= reached
-        ):
-            _given_up(w, root_at(w, slot).part, t)
-    if p != NONE:
-        lists.walk(w, p, key, code)
+        while heap.first_of(w, k, kind) != NONE:
+            _given_up(w, heap.first_of(w, k, kind), t)
+        return
+    reached = watermark(key, code)
+    if reached != UNKNOWN:
+        while heap.first_of(w, k, kind) != NONE and part_at(w, heap.first_of(w, k, kind)).wants <= reached:
+            _given_up(w, heap.first_of(w, k, kind), t)

@@ -131,7 +131,8 @@ def _unknown(names: list[str]) -> Records:
     keys = np.zeros(len(names), KEY)
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         keys[field_] = UNKNOWN
-    keys["nodes"] = keys["lists"] = keys["throttles"] = keys["stamped"] = keys["asked"] = NONE
+    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped", "asked"):
+        keys[field_] = NONE
     brokers = [parts_of(name)[0] for name in names]
     topics = np.array([broker == ANY_BROKER for broker in brokers], bool)
     keys["broker"] = [UNKNOWN if broker == ANY_BROKER else int(broker) for broker in brokers]
@@ -256,7 +257,8 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     state.now_ms = int(world["now_ms"])
     state.nodes = tables["nodes"][: world["nodes"]].copy()
     keys = state.keys
-    keys["stamped"] = keys["asked"] = NONE
+    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
+    keys["hung"] = 0
     _trim(state, tables, limits.retain_bytes)
     return found
 

@@ -48,9 +48,11 @@ ASKED = record(i8="offset size", i4="key place epoch error who more throttled te
 KEY = record(
     i8="end end_seg end_pos hw hw_seg hw_pos lso lso_seg lso_pos log_start",
     i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists throttles "
-    "batch_begin batch_count roll_begin roll_count told "
+    "batch_begin batch_count roll_begin roll_count hw_batch lso_batch told hung "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
+# `hw_batch`, `lso_batch`: how many batches end at or before the high watermark and the last stable offset, where that
+# has been looked up in this call. `hung`: a bit for each of its heaps and lists in which anything is.
 # `size`: 0 if it is not known to be one batch.
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
@@ -62,7 +64,7 @@ OPERATION = record(
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come.
 # `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
-# been. `start_seg`, `start_pos`: where a fetch begins.
+# been. `start_seg`, `start_pos`: where a fetch begins. `heap`: which of its key's heaps or lists it is in.
 PART = record(
     i8="wants offset start_seg start_pos size bytes end_t",
     i4="key operation place epoch error settled throttled again heap child next prev told text",
@@ -119,8 +121,9 @@ NONE = number(-1)  # no index
 OPEN, ENDED = number(0), number(1)
 
 # Of a key (`roots`): heaps, three of them for fetches, one for each kind of reader; for each kind of reader a list of
-# the fetches whose bytes are counted as they come; and the list of those that are tried in full.
-SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, HEAPS = map(number, (0, 1, 2, 5, 8, 9))
+# the fetches whose bytes are counted as they come; and the list of those that are tried in full. Places for `HEAPS` of
+# them make a line of the processor's cache.
+SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, HEAPS = map(number, (0, 1, 2, 5, 8, 16))
 
 # A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
 WHEELS = 12
