@@ -1,8 +1,8 @@
 """The laws that a run's tables keep, checked on the tables themselves.
 
-A  every operation of the trace is in exactly one of completions, expirations, or the run's count of open ones
+A  every operation of the trace is in exactly one of completions, expirations, cancellations, or the run's count of open
 B  no operation id twice
-C  a completion comes no later than its deadline (in whole milliseconds, as purgatory time counts)
+C  a completion or cancellation comes no later than its deadline (in whole milliseconds, as purgatory time counts)
 D  an expiration comes at its deadline
 E  a wait is the whole milliseconds between start and end
 F  a watch belongs to an operation of the trace, and ends no later than its deadline
@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.printing import Table
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.tables import ENDS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -85,25 +88,29 @@ class _Run:
         self._events_path = str(run.trace.get("events") or self._layout.table("events"))
 
     def findings(self) -> Iterator[Finding]:
-        completions, expirations = self._table("completions"), self._table("expirations")
-        yield from self._one_end(completions, expirations)
-        in_time = _Law("completed no later than the deadline", _ms("completed_at") <= _ms("deadline"))
+        completions, expirations, cancellations = map(self._ends, ENDS)
+        yield from self._one_end(completions, expirations, cancellations)
+        completed_in_time, cancelled_in_time = (
+            _Law("completed or cancelled no later than the deadline", _ms(at) <= _ms("deadline"))
+            for at in ("completed_at", "cancelled_at")
+        )
         at_deadline = _Law("expired at the deadline", sf.col("expired_at") == sf.col("deadline"))
-        completed = _held(completions, in_time, _waited("completed_at"))
+        completed = _held(completions, completed_in_time, _waited("completed_at"))
         expired = _held(expirations, at_deadline, _waited("expired_at"))
-        yield from (completed[0], expired[0], completed[1] + expired[1])
+        cancelled = _held(cancellations, cancelled_in_time, _waited("cancelled_at"))
+        yield from (completed[0] + cancelled[0], expired[0], completed[1] + expired[1] + cancelled[1])
         if delta.is_table(self._spark, self._layout.table("watches")):
             yield self._watches()
         lines = self._lines()
         if lines:
             yield lines
 
-    def _one_end(self, completions: DataFrame, expirations: DataFrame) -> Iterator[Finding]:
+    def _one_end(self, *tables: DataFrame) -> Iterator[Finding]:
         """Laws A and B, in one pass over all operation ids."""
         zero, one, is_request = sf.lit(0), sf.lit(1), sf.col("kind").isin(*REQUESTS).cast("int")
         asked = self._asked().select("operation_id", one.alias("asked"), zero.alias("answers"), zero.alias("ends"))
-        ends = [table.select("operation_id", zero, is_request, one) for table in (completions, expirations)]
-        per_id = asked.union(ends[0]).union(ends[1]).groupBy("operation_id")
+        ends = (table.select("operation_id", zero, is_request, one) for table in tables)
+        per_id = reduce(lambda one, other: one.union(other), ends, asked).groupBy("operation_id")
         ids = per_id.agg(*(sf.sum(name).alias(name) for name in ("asked", "answers", "ends")))
         still_open = (sf.col("asked") == 1) & (sf.col("ends") == 0)
         once, no_id_twice, is_open = _held(
@@ -162,6 +169,12 @@ class _Run:
             raise UserError(f"{self._events_path}: the events that run {self._run.run_id} replayed are not there")
         events = self._load(self._events_path).where(sf.col("type").isin(*REQUESTS))
         return events.select(sf.col("seq").alias("operation_id"))
+
+    def _ends(self, name: str) -> DataFrame:
+        """Replays of earlier versions cancelled nothing."""
+        if name == "cancellations" and not delta.is_table(self._spark, self._layout.table(name)):
+            return self._spark.createDataFrame([], from_arrow_schema(TABLES[name]))
+        return self._table(name)
 
     def _table(self, name: str) -> DataFrame:
         return self._load(self._layout.table(name))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Those that nobody follows, so that their files may be rearranged.
 COMPACTED = (
-    "completions", "expirations", "watches", "purgatory_gauges", "group_transitions", "group_disagreements",
-    "rejected_events", "recorded", "runs",
+    "completions", "expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions",
+    "group_disagreements", "rejected_events", "recorded", "runs",
 )  # fmt: skip
 # A replay's working files; its checkpoints stay, for `inspect`.
 _CHECKPOINTS = "checkpoints"

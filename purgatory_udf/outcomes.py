@@ -9,13 +9,15 @@ from dataclasses import dataclass
 class PartitionOutcome:
     topic: str
     partition: int
-    error: str
+    error: str | None
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`ended_us` is the deciding event's own time for a completion, the deadline (whole ms) for an expiration.
+
+    One that was `cancelled` was answered by nobody: its broker stopped. The errors of what was still pending are None.
 
     Of a fetch: `bytes` could be read at its end, partition by partition; `answered_bytes` is what its answer held.
     """
@@ -37,6 +39,7 @@ class Outcome:
     partitions: tuple[PartitionOutcome, ...]
     fetcher: str | None = None
     answered_bytes: int | None = None
+    cancelled: bool = False
 
     @property
     def wait_ms(self) -> int:

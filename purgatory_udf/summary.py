@@ -25,10 +25,10 @@ def summary(spark: SparkSession, out: str, run: Run) -> list[str]:
     took = f" in {run.wall_seconds:,.1f} s" if run.wall_seconds is not None else ""
     events, rejected = counts.get("events", 0), counts.get("rejected", 0)
     left_out = f" ({rejected:,} lines rejected)" if rejected else ""
-    tables = "completions, expirations, watches, runs"
+    tables = "completions, expirations, cancellations, watches, runs"
     blocks = [
         [f"Run {run.run_id}: {counts.get('operations', 0):,} operations in {events:,} events{left_out}{took}"],
-        _by_kind(groups, counts.get("open", 0)).lines(),
+        _by_kind(groups, counts.get("open", 0), counts.get("cancellations", 0)).lines(),
         _by_rule(groups).lines(),
         _slowest(ends).lines(),
         [f"Tables: {tables} in {out.removeprefix('file://')}"],
@@ -61,7 +61,7 @@ def _groups(ends: DataFrame) -> list[Row]:
     )
 
 
-def _by_kind(groups: list[Row], still_open: int) -> Table:
+def _by_kind(groups: list[Row], still_open: int, cancelled: int) -> Table:
     def total(kind: str, watched: bool | None, expired: bool) -> int:
         return sum(
             group.operations
@@ -80,7 +80,9 @@ def _by_kind(groups: list[Row], still_open: int) -> Table:
         )
         for kind in kinds
     ]
-    title = "Operations" + (f" ({still_open:,} more were still open at the end)" if still_open else "")
+    more = [f"{still_open:,} more were still open at the end"] if still_open else []
+    more += [f"{cancelled:,} more waited at a broker that stopped"] if cancelled else []
+    title = "Operations" + (f" ({'; '.join(more)})" if more else "")
     return Table(title, ("kind", "ended", "completed on arrival", "completed after a wait", "expired"), rows)
 
 

@@ -94,7 +94,7 @@ def _row(outcome: Outcome, names: dict[str, str]) -> tuple[str, ...]:
     if outcome.kind == "produce":
         answers = outcome.partitions
         detail = ",".join(
-            f"{names[f'{answer.topic}-{answer.partition}']}:{_ERRORS[answer.error]}" for answer in answers
+            f"{names[f'{answer.topic}-{answer.partition}']}:{_ERRORS[answer.error or '']}" for answer in answers
         )
     else:
         detail = str(outcome.bytes)

@@ -78,6 +78,7 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
         "events": table,
         "completions": pa.concat_tables([found.completions, _ends(groups, False, last_us)]),
         "expirations": pa.concat_tables([found.expirations, _ends(groups, True, last_us)]),
+        "cancellations": found.cancellations,
         "watches": found.watches,
     }
     gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))

@@ -165,6 +165,7 @@ CHANGES: dict[str, tuple[Field, ...]] = {
     "not_leader": (),
     "offline": (),
     "deleted": (),
+    "stopped": (),
 }
 
 _CHANGE = Field("change", one_of(*CHANGES))

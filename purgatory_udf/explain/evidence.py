@@ -33,7 +33,7 @@ class PartitionHappening:
 
 @dataclass
 class Evidence:
-    """One operation. `end` is its row of completions or expirations, None while it is open."""
+    """One operation. `end` is its row of completions, expirations or cancellations, None while it is open."""
 
     operation_id: int
     end: Row | None
@@ -68,7 +68,7 @@ def _among(column: str, ids: list[int]) -> Column:
 
 
 def _ends(tables: RunTables, ids: list[int]) -> list[Row]:
-    ended = tables.ended().where(_among("operation_id", ids))
+    ended = tables.ended().union(tables.cancelled()).where(_among("operation_id", ids))
     return ended.withColumns({name: us(at) for name, at in _TIMES.items()}).collect()
 
 

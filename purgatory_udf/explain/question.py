@@ -50,7 +50,7 @@ def explain(spark: SparkSession, out: str, question: Question, top: int = 20) ->
 
 
 def _ids(tables: RunTables, request_id: str, top: int) -> list[int]:
-    asked = tables.ended().where(sf.col("request_id") == request_id).select("operation_id")
+    asked = tables.ended().union(tables.cancelled()).where(sf.col("request_id") == request_id).select("operation_id")
     requests = tables.table("events").where(sf.col("request_id") == request_id).select(sf.col("seq"))
     return [row[0] for row in asked.union(requests).distinct().orderBy("operation_id").limit(top).collect()]
 

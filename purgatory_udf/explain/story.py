@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
 
 PENDING = "REQUEST_TIMED_OUT"
+STOPPED = "broker_stopped"
 # More partitions than this tell nobody more.
 SHOWN = 5
 _INDENT = " " * 17
@@ -31,9 +32,9 @@ def story(evidence: Evidence) -> list[str]:
     end, request = evidence.end, evidence.request
     if end is None:
         assert request is not None
-        lines = [f"{moment(request.time_us)}  {_arrived(request)}", f"{_INDENT}still open: it is in neither table"]
+        lines = [f"{moment(request.time_us)}  {_arrived(request)}", f"{_INDENT}still open: it is in no table of ends"]
         return [f"{request.type} {_of(request)} at broker {request.broker or 0} (operation {request.seq})", *_in(lines)]
-    how = "expired" if end.expired else "completed"
+    how = "expired" if end.expired else "cancelled" if end.completed_by == STOPPED else "completed"
     title = f"{end.kind} {_of(end)} at broker {end.broker} (operation {end.operation_id}): {how} {_after(end)}"
     return [title, *_in([*_beginning(evidence, end), *_meanwhile(evidence), *_ending(evidence, end)])]
 
@@ -131,7 +132,11 @@ def _ending(evidence: Evidence, end: Row) -> Iterator[str]:
         yield f"{_INDENT}decided on {end.trigger} by {_event(deciding.what, deciding.replica)}{named}"
     elif end.trigger:
         yield f"{_INDENT}decided on {end.trigger}"
-    errors = [f"{_name(part.topic, part.partition)} {part.error}" for part in end.partitions if part.error != "NONE"]
+    errors = [
+        f"{_name(part.topic, part.partition)} {part.error}"
+        for part in end.partitions
+        if part.error not in ("NONE", None)
+    ]
     if errors:
         yield f"{_INDENT}answered with errors: {_some(errors)}"
 

@@ -7,6 +7,7 @@ _SHARED = {
     "unknown_partition": "the partition had been deleted",
     "offline": "the partition's log directory was offline",
     "empty": "it asked for nothing",
+    "broker_stopped": "the broker stopped: nobody was answered",
     "unloaded": "the broker had given the group away: another coordinates it now",
 }
 
@@ -78,4 +79,5 @@ HAPPENED = {
     "not_leader": "the loss of leadership",
     "offline": "a failed log directory",
     "deleted": "the partition's deletion",
+    "stopped": "the broker's stop",
 }

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-COUNTED = ("events", "completions", "expirations", "transitions")
+# The tables of ended operations.
+ENDED = ("completions", "expirations", "cancellations")
+COUNTED = ("events", *ENDED, "transitions")
 # Expirations are counted by the second, and forgotten after so many.
 SECONDS = 60
 
@@ -38,7 +40,8 @@ class Board:
         marks = {(at, broker, purgatory): count for at, broker, purgatory, count in self.expired}
         for group, said in sayings:
             for name in COUNTED:
-                self.counts[name] += said.get(name, 0)
+                # What an earlier version has written does not count all of these.
+                self.counts[name] = self.counts.get(name, 0) + said.get(name, 0)
             for at, broker, purgatory, count in said.get("expired", ()):
                 marks[at, broker, purgatory] = marks.get((at, broker, purgatory), 0) + count
             if "purgatories" in said:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.live.board import COUNTED, Board
+from purgatory_udf.live.board import COUNTED, ENDED, Board
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.outputs import local_folder
 
@@ -39,9 +39,9 @@ class Boards:
 
     def counts(self) -> dict[str, Any]:
         """As `runs` has them; transitions only where there are groups."""
-        total = {name: sum(board.counts[name] for board in self._boards.values()) for name in COUNTED}
+        total = {name: sum(board.counts.get(name, 0) for board in self._boards.values()) for name in COUNTED}
         transitions = total.pop("transitions")
-        operations = total["completions"] + total["expirations"] + self.open
+        operations = sum(total[name] for name in ENDED) + self.open
         groups = {"groups": {"transitions": transitions}} if transitions else {}
         return {**total, "operations": operations, "open": self.open, **groups}
 

@@ -9,13 +9,14 @@
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
 | `throttled`, `unthrottled` | nobody either |
+| `stopped` | nobody: who waits for the partition ends without an answer |
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import fetch, logs, replica
+from purgatory_udf.loop import fetch, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
@@ -32,7 +33,7 @@ _ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
     number(Code.DELETED),
 )
 _LED, _UNLED = number(Code.LED), number(Code.UNLED)
-_THROTTLED, _UNTHROTTLED = number(Code.THROTTLED), number(Code.UNTHROTTLED)
+_THROTTLED, _UNTHROTTLED, _STOPPED = number(Code.THROTTLED), number(Code.UNTHROTTLED), number(Code.STOPPED)
 _STANDS_ONLINE, _STANDS_NOT_LEADER = number(Error.NONE), number(Error.NOT_LEADER_OR_FOLLOWER)
 _STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Error.UNKNOWN_TOPIC_OR_PARTITION)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
@@ -95,6 +96,8 @@ def _rarer(w: World, e: int) -> None:
     elif code in (_THROTTLED, _UNTHROTTLED):
         key.told += 1
         fetch.throttle(w, k, event.who, code == _THROTTLED)
+    elif code == _STOPPED:
+        stopping.stop(w, k, t)
     else:
         if code == _LEADER:
             key.standing = _STANDS_ONLINE

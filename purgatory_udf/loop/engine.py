@@ -16,7 +16,7 @@ from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER, Code
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
+from purgatory_udf.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
 
 
 def purge_intervals(config: Config) -> dict[Code, int]:
@@ -91,6 +91,7 @@ class Tables:
 
     completions: pa.Table
     expirations: pa.Table
+    cancellations: pa.Table
     watches: pa.Table
     gauges: pa.Table
 
@@ -100,7 +101,7 @@ class Tables:
         for each in found:
             ended = Ended(each, run_id, trace_end_us)
             tables.append((*ended.outcomes(), ended.watches(), gauge_table(each, run_id)))
-        schemas = (COMPLETIONS, EXPIRATIONS, WATCHES, PURGATORY_GAUGES)
+        schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS, WATCHES, PURGATORY_GAUGES)
         return Tables(
             *(
                 pa.concat_tables([schema.empty_table(), *(each[place] for each in tables)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import entry, number, rule
-from purgatory_udf.loop.words import UNKNOWN, Code, Reader, Rule
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
 from purgatory_udf.loop.world import Records
 
 # Columns of an operation, of 64 bits and of 32. Places in lists of words, which end with one that is null.
@@ -15,10 +15,11 @@ CODE, BROKER, KEY, RULE, TRIGGER, FETCHER, INTS = map(number, range(7))
 PART_SEQ, PART_STARTED, PART_DEADLINE, PART_ENDED, INCREMENTS, PART_BYTES, PART_LONGS = map(number, range(7))
 PART_CODE, PART_BROKER, PART_KEY, KEYS, STATUS, ERROR, ERROR_TEXT, PART_INTS = map(number, range(8))
 
-SATISFIED, IN_ERROR, FORCED, EXPIRED = map(number, range(4))
+SATISFIED, IN_ERROR, FORCED, EXPIRED, CANCELLED = map(number, range(5))
 CONSUMER, FOLLOWER, NOBODY = map(number, range(3))
 
 _FETCH, _FOLLOWS, _BY_BYTES = number(Code.FETCH), number(Reader.FOLLOWER), number(Rule.MIN_BYTES)
+_UNANSWERED = number(Error.UNANSWERED)
 _UNKNOWN = number(UNKNOWN)
 
 
@@ -54,6 +55,8 @@ def flatten(
             part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
             if operation.expired and (fetch or part.settled == 0):
                 part_ints[STATUS, at] = EXPIRED
+            elif part.error == _UNANSWERED:
+                part_ints[STATUS, at] = CANCELLED
             elif part.settled == 2:
                 part_ints[STATUS, at] = FORCED
             elif status == SATISFIED and part.error != 0:

@@ -1,4 +1,5 @@
-"""Ended operations as rows of `completions`, `expirations` and `watches`; readings as rows of `purgatory_gauges`."""
+"""Ended operations as rows of `completions`, `expirations`, `cancellations` and `watches`; readings as rows of
+`purgatory_gauges`."""
 
 from __future__ import annotations
 
@@ -45,7 +46,15 @@ from purgatory_udf.loop.state import Found
 from purgatory_udf.loop.tables import named
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
 from purgatory_udf.loop.world import Records
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, OUTCOME_PARTITION, PURGATORY_GAUGES, TIMESTAMP, WATCHES
+from purgatory_udf.tables import (
+    CANCELLATIONS,
+    COMPLETIONS,
+    EXPIRATIONS,
+    OUTCOME_PARTITION,
+    PURGATORY_GAUGES,
+    TIMESTAMP,
+    WATCHES,
+)
 
 
 def _words(names: dict[int, str]) -> pa.Array:
@@ -53,10 +62,11 @@ def _words(names: dict[int, str]) -> pa.Array:
 
 
 _RULES = _words({int(rule): rule.name.lower() for rule in Rule})
-_ERRORS = _words({int(error): error.name for error in Error})
+# Of what is not answered nothing is said.
+_ERRORS = _words({int(error): error.name for error in Error if error is not Error.UNANSWERED})
 _KINDS = _words({int(code): kind for code, kind in KINDS.items()})
 # In the order of the numbers in `flatten`.
-_STATUS = pa.array(["satisfied", "error", "forced", "expired"], pa.string())
+_STATUS = pa.array(["satisfied", "error", "forced", "expired", "cancelled"], pa.string())
 _FETCHERS = pa.array(["consumer", "follower", None], pa.string())
 
 
@@ -102,7 +112,9 @@ class Ended:
         self._found, self._run_id = found, run_id
         self._names = _Names(found.names)
         operations, parts = len(found.ended), int(found.all_operations["count"][found.ended].sum())
-        self._completed = int(np.searchsorted(found.all_operations["expired"][found.ended], 1))
+        rules = found.all_operations["rule"][found.ended]
+        self._cancelled = operations - int(np.count_nonzero(rules == Rule.BROKER_STOPPED))
+        self._completed = self._cancelled - int(np.count_nonzero(found.all_operations["expired"][found.ended]))
         self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
         self._part_longs = np.empty((PART_LONGS, parts), np.int64)
@@ -118,8 +130,8 @@ class Ended:
         """When the last of them ended."""
         return int(self._longs[ENDED].max())
 
-    def outcomes(self) -> tuple[pa.Table, pa.Table]:
-        """Completions and expirations; an expiration after the trace's last event is marked so."""
+    def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """Completions, expirations and cancellations; an expiration after the trace's last event is marked so."""
         found, longs, ints, names = self._found, self._longs, self._ints, self._names
         text, rows = pa.array(longs[TEXT]), len(found.ended)
         columns = {
@@ -133,10 +145,12 @@ class Ended:
             "started_at": _time(longs[STARTED]),
             "completed_at": _time(longs[ENDED]),
             "expired_at": _time(longs[ENDED]),
+            "cancelled_at": _time(longs[ENDED]),
             "deadline": _time(longs[DEADLINE]),
             "wait_ms": pa.array(longs[WAIT]),
             "watched": pa.array(self._watched),
             "completed_by": _taken(_RULES, ints[RULE]),
+            "reason": _taken(_RULES, ints[RULE]),
             "trigger": _taken(names.readable, ints[TRIGGER]),
             "bytes": pa.array(longs[BYTES], mask=ints[FETCHER] == NOBODY),
             "partitions": self._partitions(),
@@ -148,7 +162,12 @@ class Ended:
         def table(schema: pa.Schema, begin: int, end: int) -> pa.Table:
             return pa.table([columns[name][begin:end] for name in schema.names], schema=schema)
 
-        return table(COMPLETIONS, 0, self._completed), table(EXPIRATIONS, self._completed, rows)
+        completed, cancelled = self._completed, self._cancelled
+        return (
+            table(COMPLETIONS, 0, completed),
+            table(EXPIRATIONS, completed, cancelled),
+            table(CANCELLATIONS, cancelled, rows),
+        )
 
     def _partitions(self) -> pa.Array:
         longs, ints, names = self._part_longs, self._part_ints, self._names
@@ -181,7 +200,7 @@ class Ended:
         return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
 
 
-def outcome_tables(found: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table]:
+def outcome_tables(found: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
     return Ended(found, run_id, trace_end_us).outcomes()
 
 

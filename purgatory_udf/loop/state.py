@@ -11,7 +11,7 @@ import pyarrow as pa
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
 from purgatory_udf.loop.entering import MORE, TOTALS, enter
-from purgatory_udf.loop.leaving import COMPLETED, EXPIRED, OPEN, SHARE, count, leave
+from purgatory_udf.loop.leaving import CANCELLED, EXPIRED, OPEN, SHARE, count, leave
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
@@ -46,7 +46,7 @@ class Found:
 
     all_operations: Records
     all_parts: Records
-    ended: Records  # places of operations: those that completed, then those that expired
+    ended: Records  # places of operations: those that completed, those that expired, those whose broker stopped
     request_ids: pa.Array  # by `text` of the operations
     client_ids: pa.Array
     errors: pa.Array  # by `text` of the parts
@@ -265,10 +265,11 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
 
 def _apart(operations: Records, parts: Records) -> tuple[Records, Records, Records]:
     """Where operations lie that have ended; and those that are open, with their parts."""
-    shares, begins = (named(np.zeros(3, SHARE)) for _ in range(2))
+    shares, begins = (named(np.zeros(int(OPEN) + 1, SHARE)) for _ in range(2))
     count(named(operations), shares)
-    begins[EXPIRED] = shares[COMPLETED]
     many, of_many = shares["operations"].tolist(), shares["parts"].tolist()
+    for kind in (EXPIRED, CANCELLED):
+        begins["operations"][kind] = sum(many[:kind])
     ended = np.empty(sum(many[:OPEN]), np.int64)
     kept, of_kept = named(np.empty(many[OPEN], OPERATION)), named(np.empty(of_many[OPEN], PART))
     leave(named(operations), named(parts), begins, ended, kept, of_kept)

@@ -29,6 +29,7 @@ class Code(IntEnum):
     DELETED = 22
     THROTTLED = 23
     UNTHROTTLED = 24
+    STOPPED = 25
     LED = 30
     UNLED = 31
 
@@ -49,6 +50,7 @@ CHANGES = {
     "not_leader": Code.NOT_LEADER,
     "offline": Code.OFFLINE,
     "deleted": Code.DELETED,
+    "stopped": Code.STOPPED,
 }
 
 KINDS = {
@@ -96,6 +98,7 @@ class Error(IntEnum):
     UNKNOWN_LEADER_EPOCH = 7
     OFFSET_OUT_OF_RANGE = 8
     INVALID_REQUIRED_ACKS = 9
+    UNANSWERED = 10  # nothing is said of it: its broker stopped
     RECORDED = 99  # another error that the trace recorded: its name travels as text
 
 
@@ -123,6 +126,7 @@ class Rule(IntEnum):
     LEADERS = 18
     NO_WAIT = 19
     PREFERRED_REPLICA = 20
+    BROKER_STOPPED = 21
 
 
 UNKNOWN = -1

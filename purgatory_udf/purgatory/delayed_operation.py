@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 
 from purgatory_udf.purgatory.timer_task import TimerTask
 
@@ -19,12 +20,13 @@ class DelayedOperation(TimerTask):
         self.started_us = started_us
         self.ended_us: int | None = None
         self.expired = False
+        self.abandoned = False
         self.watched = False
         self.trigger: str | None = None
 
     @property
     def completed(self) -> bool:
-        """Answered, be it because its condition came true or because it expired."""
+        """Ended: its condition came true, it expired, or its broker is gone."""
         return self.ended_us is not None
 
     @abstractmethod
@@ -51,6 +53,16 @@ class DelayedOperation(TimerTask):
         self.ended_us = now_us
         self.on_complete(now_us)
         return True
+
+    def waits_for(self, key: Hashable) -> bool:
+        """Whether it is this key that it waits for; an operation of several may be done with some of them."""
+        return True
+
+    def abandon(self, now_us: int) -> None:
+        """Its broker is gone: it ends, and nobody is answered."""
+        self.cancel()
+        self.abandoned = True
+        self.ended_us = now_us
 
     def run(self) -> None:
         now_us = self.deadline_ms * 1000

@@ -42,6 +42,13 @@ class Watchers(Generic[Operation]):
             operation.cancel()
         return cancelled
 
+    def waiting_for(self, key: Hashable) -> list[Operation]:
+        return [operation for operation in self._operations if not operation.completed and operation.waits_for(key)]
+
+    def drop(self, operations: Iterable[Operation]) -> None:
+        for operation in operations:
+            self._operations.pop(operation, None)
+
     def purge_completed(self) -> int:
         finished = [operation for operation in self._operations if operation.completed]
         for operation in finished:
@@ -109,6 +116,21 @@ class DelayedOperationPurgatory(Generic[Operation]):
         """Forget the key's list and the timers of its operations, which only another key can complete now."""
         watchers = self._watchers_by_key.pop(key, None)
         return watchers.cancel() if watchers is not None else []
+
+    def abandon(self, key: Hashable, now_us: int) -> list[Operation]:
+        """The process that watched the key is gone. Who waited for it ends without an answer, and is on no list any
+        more; with the key's list go its dead. What a new process estimates begins with what it holds."""
+        watchers = self._watchers_by_key.get(key, Watchers())
+        gone = watchers.waiting_for(key)
+        for operation in gone:
+            operation.abandon(now_us)
+            operation.trigger = str(key)
+        watchers.purge_completed()
+        for other in list(self._watchers_by_key):
+            self._watchers_by_key[other].drop(gone)
+            self._remove_if_empty(other)
+        self._estimated_total_operations = self.num_delayed()
+        return gone
 
     def purge_completed(self) -> int:
         """Remove every completed entry from every list; how many there were."""

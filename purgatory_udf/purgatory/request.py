@@ -11,6 +11,7 @@ from purgatory_udf.outcomes import Outcome, PartitionOutcome
 from purgatory_udf.purgatory.delayed_operation import DelayedOperation
 
 TIMEOUT = "timeout"
+BROKER_STOPPED = "broker_stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class DelayedRequest(DelayedOperation):
         self.completed_by = rule
         return self.force_complete(now_us)
 
+    def abandon(self, now_us: int) -> None:
+        self.completed_by = BROKER_STOPPED
+        super().abandon(now_us)
+
     def on_complete(self, now_us: int) -> None:
         if self.respond is not None:
             self.respond(self)
@@ -81,8 +86,9 @@ class DelayedRequest(DelayedOperation):
             watched=self.watched,
             completed_by=TIMEOUT if self.expired else self.completed_by,
             trigger=self.trigger,
-            bytes=self.readable_bytes(),
+            bytes=None if self.abandoned else self.readable_bytes(),
             partitions=self.answers(),
             fetcher=request.fetcher,
-            answered_bytes=self.answered_bytes(),
+            answered_bytes=None if self.abandoned else self.answered_bytes(),
+            cancelled=self.abandoned,
         )

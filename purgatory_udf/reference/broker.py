@@ -89,6 +89,15 @@ class Broker:
         else:
             self.topics.try_complete_else_watch(creation, [part.topic for part in creation.parts], now_us)
 
+    # Its process stops.
+
+    def stop(self, replica: Partition, now_us: int) -> None:
+        """Nobody is answered: connections are gone, and what was parked in memory (Kafka: `BrokerServer.shutdown`,
+        `DelayedOperationPurgatory.shutdown`)."""
+        for purgatory in (self.produces, self.fetches, self.deletions):
+            purgatory.abandon(replica.key, now_us)
+        replica.stop()
+
     # Who is woken.
 
     def check_all(self, replica: Partition, now_us: int) -> None:

@@ -188,6 +188,11 @@ class DelayedFetch(DelayedRequest):
         self.reads = read_from_log(self.parts, self.isolation, self.limits)
         super().on_complete(now_us)
 
+    def abandon(self, now_us: int) -> None:
+        """Nothing is read any more."""
+        self._answers = tuple(PartitionOutcome(*part.replica.key, None, 0) for part in self.parts)
+        super().abandon(now_us)
+
     def on_expiration(self, now_us: int) -> None:
         """Kafka marks a meter once per request, by `fetcher`: the outcome says both."""
 

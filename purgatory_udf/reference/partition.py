@@ -99,6 +99,12 @@ class Partition:
         self.isr = self.isr if isr is None else isr
         self._advance_high_watermark()
 
+    def stop(self) -> None:
+        """Its broker's process is gone, and with it what that knew of followers; the log stays. When it is back, it
+        leads nothing until it is told so."""
+        self.standing = Standing.NOT_LEADER
+        self.follower_ends.clear()
+
     def change_isr(self, isr: tuple[int, ...]) -> bool:
         """Whether that raised the high watermark."""
         self.isr = isr

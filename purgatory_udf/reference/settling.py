@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ class Part:
 
     topic: str
     partition: int
-    error: str = NONE
+    error: str | None = NONE
     bytes: int = 0
     pending: bool = False
 
@@ -67,6 +68,16 @@ class SettlingRequest(DelayedRequest, Generic[PartT]):
                     part.pending = False
                     part.error, self.completed_by = verdict
         return not pending
+
+    def waits_for(self, key: Hashable) -> bool:
+        return any(part.pending and (part.topic, part.partition) == key for part in self.parts)
+
+    def abandon(self, now_us: int) -> None:
+        """Nothing is said of what is still pending."""
+        for part in self.parts:
+            if part.pending:
+                part.pending, part.error = False, None
+        super().abandon(now_us)
 
     def on_expiration(self, now_us: int) -> None:
         """Kafka marks its expiration meter once per pending part; they can be told by their error."""

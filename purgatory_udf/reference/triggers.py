@@ -9,6 +9,7 @@
 | `log_start` | DeleteRecords |
 | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
 | `throttled`, `unthrottled` | nobody either |
+| `stopped` | nobody: who waits for the partition ends without an answer |
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ def _stands(standing: Standing) -> Change:
     return change
 
 
+def _stopped(broker: Broker, replica: Partition, event: Event) -> None:
+    broker.stop(replica, event["time_us"])
+
+
 CHANGES: dict[str, Change] = {
     "log_end": _log_end,
     "high_watermark": _high_watermark,
@@ -99,6 +104,7 @@ CHANGES: dict[str, Change] = {
     "not_leader": _stands(Standing.NOT_LEADER),
     "offline": _stands(Standing.OFFLINE),
     "deleted": _stands(Standing.DELETED),
+    "stopped": _stopped,
 }
 
 

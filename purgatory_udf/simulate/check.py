@@ -10,6 +10,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.tables import ENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def compare(spark: SparkSession, out: str) -> CheckVerdict:
     layout = Layout(out)
     operations = different = 0
     shown: list[Difference] = []
-    for name in ("completions", "expirations"):
+    for name in ENDS:
         truth = spark.read.format("delta").load(layout.table(f"truth_{name}")).drop("run_id")
         replayed = spark.read.format("delta").load(layout.table(name)).drop("run_id").select(*truth.columns)
         operations += truth.count()

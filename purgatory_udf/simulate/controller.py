@@ -97,7 +97,8 @@ class Controller:
         for state in self.partitions.values():
             if state.leader == broker:
                 self._resign(state)
-                self._tell(state, broker, "offline")
+            if broker in state.replicas:
+                self._tell(state, broker, "stopped")
 
     def notice_failure(self, broker: int) -> Steps[None]:
         """After a while its partitions get other leaders, and it is taken out of the in-sync sets."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.simulate.closed_loop import Simulated
-from purgatory_udf.simulate.truth import completion_rows, event_rows, expiration_rows, request_rows
+from purgatory_udf.simulate.truth import cancellation_rows, completion_rows, event_rows, expiration_rows, request_rows
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
@@ -56,6 +56,7 @@ def write(spark: SparkSession, output: Output, simulated: Simulated, settings: d
     tables = {
         "truth_completions": completion_rows(simulated.truth, run_id),
         "truth_expirations": expiration_rows(simulated.truth, last_us, run_id),
+        "truth_cancellations": cancellation_rows(simulated.truth, run_id),
         "truth_requests": request_rows(simulated.exchanges, run_id),
     }
     for name, rows in tables.items():

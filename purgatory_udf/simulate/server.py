@@ -89,7 +89,7 @@ class Server:
 
     def _produce(self, produce: Produce, reply: Reply) -> int:
         def respond(operation: DelayedProduce) -> None:
-            errors = {TopicPartition(part.topic, part.partition): part.error for part in operation.parts}
+            errors = {TopicPartition(part.topic, part.partition): part.error or NONE for part in operation.parts}
             size = sum(batch.bytes for batch in produce.batches)
             reply(Produced(errors), self._throttle_ms("produce", produce.client_id, produce.quota, size))
 
@@ -201,7 +201,7 @@ class Server:
 
     def _create_topics(self, creation: CreateTopics, reply: Reply) -> int:
         def respond(operation: DelayedCreateTopics) -> None:
-            reply(TopicsCreated({part.topic: part.error for part in operation.parts}), 0)
+            reply(TopicsCreated({part.topic: part.error or NONE for part in operation.parts}), 0)
 
         return self._world.record(
             "create_topics",

@@ -15,7 +15,7 @@ import pyarrow as pa
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import Replay
 from purgatory_udf.simulate.network import Exchange
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH_REQUESTS
+from purgatory_udf.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH_REQUESTS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ def completion_rows(truth: Replay, run_id: str) -> pa.Table:
     rows = [
         {**_row(outcome, run_id), "completed_at": _at(outcome.ended_us)}
         for outcome in truth.outcomes
-        if not outcome.expired
+        if not outcome.expired and not outcome.cancelled
     ]
     return pa.Table.from_pylist(rows, schema=COMPLETIONS)
 
@@ -51,6 +51,20 @@ def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
         if outcome.expired
     ]
     return pa.Table.from_pylist(rows, schema=EXPIRATIONS)
+
+
+def cancellation_rows(truth: Replay, run_id: str) -> pa.Table:
+    rows = [
+        {
+            **_row(outcome, run_id),
+            "cancelled_at": _at(outcome.ended_us),
+            "reason": outcome.completed_by,
+            "fetcher": outcome.fetcher,
+        }
+        for outcome in truth.outcomes
+        if outcome.cancelled
+    ]
+    return pa.Table.from_pylist(rows, schema=CANCELLATIONS)
 
 
 def request_rows(exchanges: Iterable[Exchange], run_id: str) -> pa.Table:

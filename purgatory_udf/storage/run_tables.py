@@ -71,6 +71,19 @@ class RunTables:
         )
         return completed.union(expired)
 
+    def cancelled(self) -> DataFrame:
+        """Those whose broker stopped, in the columns of `ended`; nobody was answered."""
+        nothing = {"bytes": "long", "answered_bytes": "long"}
+        common = (sf.lit(None).cast(nothing[name]).alias(name) if name in nothing else name for name in _COMMON)
+        found = self.table("cancellations").withColumn("completed_by", sf.col("reason"))
+        return found.select(
+            *common,
+            sf.col("cancelled_at").alias("ended_at"),
+            sf.lit(False).alias("expired"),
+            sf.lit(False).alias("after_end"),
+            "fetcher",
+        )
+
     def _load(self, name: str, path: str) -> DataFrame:
         if not delta.is_table(self.spark, path):
             self._missing.append(name)

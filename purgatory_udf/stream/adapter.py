@@ -27,6 +27,7 @@ from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
 from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.stream.packing import CLOCK, TICK, shares
+from purgatory_udf.tables import ENDS
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
@@ -163,9 +164,8 @@ def _rows(found: Found, plan: Plan) -> Iterator[Row]:
     """What a call found, as rows of the tables."""
     if len(found.ended):
         ended = Ended(found, plan.run_id, plan.trace_end_us)
-        completions, expirations = ended.outcomes()
-        yield from _values("completions", completions, ended.latest_us)
-        yield from _values("expirations", expirations, ended.latest_us)
+        for table, rows in zip(ENDS, ended.outcomes(), strict=True):
+            yield from _values(table, rows, ended.latest_us)
         yield from _values("watches", ended.watches())
     if len(found.readings):
         yield from _values("purgatory_gauges", gauge_table(found, plan.run_id))

@@ -37,6 +37,7 @@ def _remove(spark: SparkSession, table: str, which: str) -> None:
 def _all_over_ms(spark: SparkSession, layout: Layout) -> int:
     """When the last operation ended."""
     over_ms = 0
+    # What was cancelled ended before the trace did.
     for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
         # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
         ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_millis(ended_at))).first()

@@ -21,15 +21,13 @@ from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.adapter import LIVE, OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
 from purgatory_udf.stream.packing import PACKED, packer
-from purgatory_udf.tables import TABLES
+from purgatory_udf.tables import ENDS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-OUTCOMES = ("completions", "expirations", "watches")
-WRITTEN = (*OUTCOMES, "purgatory_gauges")
-_ENDS = ("completions", "expirations")
+WRITTEN = (*ENDS, "watches", "purgatory_gauges")
 _ALL_FILES = 2**31 - 1
 
 
@@ -79,7 +77,7 @@ class Sink:
         try:
             said = sf.when(sf.col("table") == LIVE, sf.col("payload"))
             rows = batch.select("table", "group", "time_us", said.alias("said")).collect()
-            self._note(number, max((row.time_us for row in rows if row.table in _ENDS), default=0))
+            self._note(number, max((row.time_us for row in rows if row.table in ENDS), default=0))
             present = {row.table for row in rows}
             tables = [table for table in (*WRITTEN, RELAY) if table in present]
             if tables:

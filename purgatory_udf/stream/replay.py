@@ -37,7 +37,7 @@ from purgatory_udf.stream.packing import CLOCK, PACKED
 from purgatory_udf.stream.queries import WRITTEN, Sink, TraceSource, by_group, delta_stream, packed, to_tables
 from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
 from purgatory_udf.stream.survey import Survey, grouping_for, survey
-from purgatory_udf.tables import TABLES
+from purgatory_udf.tables import ENDS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -335,8 +335,8 @@ def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str
         path = layout.table(name)
         return spark.read.format("delta").load(path).count() if delta.is_table(spark, path) else 0
 
-    with ThreadPoolExecutor(3) as pool:
-        completions, expirations, rejected = pool.map(rows, ("completions", "expirations", "rejected_events"))
+    with ThreadPoolExecutor(len(ENDS) + 1) as pool:
+        *ended, rejected = pool.map(rows, (*ENDS, "rejected_events"))
     # A session or a rebalance is an operation that no event names: the groups' own count says how many there were.
     operations = found.operations + groups.get("operations", 0)
     return {
@@ -344,8 +344,7 @@ def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str
         "rejected": rejected,
         "lines": found.events + rejected,
         "operations": operations,
-        "completions": completions,
-        "expirations": expirations,
-        "open": operations - completions - expirations,
+        **dict(zip(ENDS, ended, strict=True)),
+        "open": operations - sum(ended),
         **({"groups": groups} if groups else {}),
     }

@@ -140,6 +140,21 @@ EXPIRATIONS = pa.schema(
     ]
 )
 
+# Of an operation that nobody answered: its broker stopped. An error of its partitions that is null was still open.
+CANCELLATIONS = pa.schema(
+    [
+        *_OUTCOME_HEAD,
+        ("cancelled_at", TIMESTAMP),
+        ("deadline", TIMESTAMP),
+        ("wait_ms", pa.int64()),
+        ("watched", pa.bool_()),
+        ("reason", pa.string()),
+        ("trigger", pa.string()),
+        ("partitions", pa.list_(OUTCOME_PARTITION)),
+        ("fetcher", pa.string()),
+    ]
+)
+
 GROUP_TRANSITIONS = pa.schema(
     [
         ("run_id", pa.string()),
@@ -263,6 +278,7 @@ TABLES = {
     "watches": WATCHES,
     "completions": COMPLETIONS,
     "expirations": EXPIRATIONS,
+    "cancellations": CANCELLATIONS,
     "group_transitions": GROUP_TRANSITIONS,
     "group_disagreements": GROUP_DISAGREEMENTS,
     "purgatory_gauges": PURGATORY_GAUGES,
@@ -271,8 +287,16 @@ TABLES = {
     "fidelity": FIDELITY,
 }
 
+# An operation that has ended is in one of these.
+ENDS = ("completions", "expirations", "cancellations")
+
 # What `simulate` writes beside `events`.
-TRUTH = {"truth_completions": COMPLETIONS, "truth_expirations": EXPIRATIONS, "truth_requests": TRUTH_REQUESTS}
+TRUTH = {
+    "truth_completions": COMPLETIONS,
+    "truth_expirations": EXPIRATIONS,
+    "truth_cancellations": CANCELLATIONS,
+    "truth_requests": TRUTH_REQUESTS,
+}
 
 # An operation that a variant of the settings changes anything of; null where one of both has no end for it.
 WHAT_IF = pa.schema(

@@ -23,7 +23,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 END_ONCE = "each operation of the trace ended at most once"
 OPEN = "open are those that the run left open"
 NO_ID_TWICE = "no operation id twice"
-IN_TIME = "completed no later than the deadline"
+IN_TIME = "completed or cancelled no later than the deadline"
 AT_DEADLINE = "expired at the deadline"
 WAIT = "waited from start to end"
 WATCHES = "a watch is an operation's, and ends by its deadline"
@@ -122,6 +122,22 @@ def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: 
         Finding(WAIT, 12, 1, (93,)),
         Finding(WATCHES, 7, 2, (4, 66)),
         Finding(LINES, 9, 1, (), "7 accepted, 1 rejected"),
+    ]
+
+
+def test_what_was_cancelled_has_ended_and_before_its_deadline(spark: SparkSession, out: Path) -> None:
+    _add(spark, out, "events", *map(_event, (6, 7)))
+    in_time = {"cancelled_at": _at(10.25), "wait_ms": 4}
+    _add(spark, out, "cancellations", _end(6, "cancellations", **in_time), _end(1, "cancellations", **in_time))
+    _add(spark, out, "cancellations", _end(7, "cancellations", cancelled_at=_at(18.25), wait_ms=11))
+    _record(spark, out, open=1, lines=9)
+    assert audit(spark, str(out))[:6] == [
+        Finding(END_ONCE, 7, 1, (1,)),
+        Finding(OPEN, 1, 0, note="1 open"),
+        Finding(NO_ID_TWICE, 6, 1, (1,)),
+        Finding(IN_TIME, 5, 1, (7,)),
+        Finding(AT_DEADLINE, 2, 0),
+        Finding(WAIT, 7, 1, (1,)),
     ]
 
 

@@ -102,6 +102,7 @@ WHOLE: dict[str, Event] = {
     "not_leader": change(change="not_leader"),
     "offline": change(change="offline"),
     "deleted": change(change="deleted"),
+    "stopped": change(change="stopped"),
 }
 
 REQUEST_NEEDS = ["time_us", "type", "request_id"]
@@ -161,6 +162,7 @@ NEEDS: dict[str, list[str]] = {
     "not_leader": CHANGE_NEEDS,
     "offline": CHANGE_NEEDS,
     "deleted": CHANGE_NEEDS,
+    "stopped": CHANGE_NEEDS,
 }
 
 # What stands for a field that is not given.

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf import audit
-from purgatory_udf.tables import TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
+from purgatory_udf.tables import ENDS, TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
 from purgatory_udf.tables.metrics import METRICS
 from tests.docs import pages
 
@@ -47,8 +47,8 @@ def test_a_table_has_the_columns_that_the_page_says_in_their_order(name: str) ->
 
 
 def test_the_truth_has_the_columns_of_what_it_is_held_against() -> None:
-    alike = {name for name, schema in TRUTH.items() if schema in (TABLES["completions"], TABLES["expirations"])}
-    assert alike == {"truth_completions", "truth_expirations"}
+    alike = {name for name, schema in TRUTH.items() if schema in (TABLES[ended] for ended in ENDS)}
+    assert alike == {f"truth_{ended}" for ended in ENDS}
     assert alike <= pages.words_in_code(PAGE)
 
 

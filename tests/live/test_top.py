@@ -137,7 +137,7 @@ def test_a_batch_that_is_repeated_counts_once_and_a_group_at_rest_is_forgotten()
     assert board.note(7, 6000, [("broker-0", said)])
     assert not board.note(7, 6000, [("broker-0", said)])
     assert board.note(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
-    assert board.counts == {"events": 0, "completions": 2, "expirations": 1, "transitions": 0}
+    assert board.counts == {"events": 0, "completions": 2, "expirations": 1, "cancellations": 0, "transitions": 0}
     assert (board.expired, board.rebalances) == ([[66, 0, "Fetch", 2]], {})
 
 

@@ -20,7 +20,7 @@ def _rows(trace: oracle_traces.OracleTrace, engine: Engine, batch: int | None = 
     table = event_table(trace.events)
     borders = [*range(0, len(table), batch or len(table)), len(table)]
     tables = replay([table.slice(begin, end - begin) for begin, end in pairwise(borders)], engine)
-    return trace.rows(outcomes_of(tables.completions, tables.expirations))
+    return trace.rows(outcomes_of(tables.completions, tables.expirations, tables.cancellations))
 
 
 @pytest.mark.parametrize("name", oracle_traces.names())
@@ -31,7 +31,7 @@ def test_every_operation_ends_and_every_gauge_reads_as_in_kafka(name: str) -> No
     engine = Engine(config, began_ms=trace.events[0]["time_us"] // 1000, through_bytes=True)
     found = [*engine.feed(event_table(trace.events)), *engine.drain()]
     tables = Tables.of(found)
-    assert trace.rows(outcomes_of(tables.completions, tables.expirations)) == trace.outcomes
+    assert trace.rows(outcomes_of(tables.completions, tables.expirations, tables.cancellations)) == trace.outcomes
     kafka = [Gauge(0, purgatory, at, watched, delayed, 0) for at, purgatory, watched, delayed in trace.gauges]
     readings = _without_purged(gauges_of(found, trace.gauges[-1][0]))
     assert trace.readings(readings) == trace.readings(changed(kafka))

@@ -39,13 +39,13 @@ def reference(events: list[Event], config: Config) -> list[Outcome]:
 
 
 def as_in_tables(replayed: Replay) -> list[Outcome]:
-    kept = [outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in replayed.outcomes]
+    kept = [one if one.expired or one.cancelled else replace(one, fetcher=None) for one in replayed.outcomes]
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
 
 def loop(batches: list[pa.Table], engine: Engine) -> list[Outcome]:
     tables = loop_replay(batches, engine)
-    return outcomes_of(tables.completions, tables.expirations)
+    return outcomes_of(tables.completions, tables.expirations, tables.cancellations)
 
 
 def batches_of(events: list[Event], chooser: Random) -> list[pa.Table]:
@@ -76,7 +76,7 @@ def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
         engine = Engine(config, began_ms, grouping, through_bytes=True)
         found = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
         tables = Tables.of(found)
-        assert outcomes_of(tables.completions, tables.expirations) == as_in_tables(expected)
+        assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
         assert gauges_of(found, expected.end_ms) == changed(expected.gauges)
         order = [(name, "ascending") for name in ("operation_id", "topic", "partition")]
         watches.append(tables.watches.sort_by(order))

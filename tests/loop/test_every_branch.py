@@ -32,7 +32,7 @@ def _same_as_the_reference(events: list[Event], config: Config, batch: int, grou
     borders = [*range(0, len(table), batch), len(table)]
     found = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))] + engine.drain()
     tables = Tables.of(found)
-    assert outcomes_of(tables.completions, tables.expirations) == as_in_tables(expected)
+    assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
     assert gauges_of(found, expected.end_ms) == changed(expected.gauges)
 
 

@@ -56,7 +56,7 @@ def test_a_fetch_far_behind_is_answered_as_if_nothing_had_been_forgotten() -> No
         for start in range(0, 5000, 500):
             engine.feed(event_table([event for n in range(start, start + 500) for event in _append(n)]))
         tables = Tables.of([*engine.feed(event_table(asked)), *engine.drain()])
-        answers.append(outcomes_of(tables.completions, tables.expirations))
+        answers.append(outcomes_of(tables.completions, tables.expirations, tables.cancellations))
     assert [outcome.bytes for outcome in answers[0]] == [1000, 1000, 1000, 1000, 1000, 900, 100]
     assert answers[0] == answers[1]
 

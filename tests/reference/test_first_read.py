@@ -28,7 +28,7 @@ def answers(timeline: Timeline) -> list[Answer]:
     """Of each fetch when it ended, why, and what its answer held; the loop says the same as the reference."""
     found = timeline.replay().outcomes
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
-    looped = outcomes_of(tables.completions, tables.expirations)
+    looped = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
     assert [(one.ended_us, one.completed_by, one.bytes, one.answered_bytes) for one in looped] == [
         (one.ended_us, one.completed_by, one.bytes, one.answered_bytes) for one in found
     ]
@@ -117,6 +117,6 @@ def test_a_large_batch_far_behind_is_given_whole_however_calls_are_cut(batch: in
     table = event_table(timeline.events)
     engine = Engine(Config(), retain_bytes=1_000)
     tables = loop_replay([table.slice(at, batch) for at in range(0, len(table), batch)], engine)
-    found = outcomes_of(tables.completions, tables.expirations)
+    found = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
     assert [one.answered_bytes for one in found] == [1_000, 1_000, 5_000, 1_000, 1_000]
     assert [one.answered_bytes for one in timeline.replay().outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]

@@ -13,7 +13,8 @@ def ends(timeline: Timeline) -> list[str]:
     """As the reference has them; the loop has the same."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     found = timeline.ends()
-    assert [line(outcome) for outcome in outcomes_of(tables.completions, tables.expirations)] == found
+    outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert [line(outcome) for outcome in outcomes] == found
     return found
 
 

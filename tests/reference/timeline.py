@@ -2,7 +2,7 @@
 
 A partition is written `a-0`, or `a` for `a-0`. An outcome reads
 
-    name completed|expired time rule trigger partition:error-or-bytes,…
+    name completed|expired|cancelled time rule trigger partition:error-or-bytes,…
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Timeline:
 
 
 def line(outcome: Outcome) -> str:
-    verb = "expired" if outcome.expired else "completed"
+    verb = "cancelled" if outcome.cancelled else "expired" if outcome.expired else "completed"
     ended = f"{outcome.ended_us / 1000:g}"
     return f"{outcome.request_id} {verb} {ended} {outcome.completed_by} {outcome.trigger or '-'} {_detail(outcome)}"
 
@@ -94,6 +94,6 @@ def _detail(outcome: Outcome) -> str:
         return ",".join(f"{answer.topic}:{answer.error}" for answer in outcome.partitions)
     return ",".join(
         f"{answer.topic}-{answer.partition}:"
-        + (str(answer.bytes) if outcome.kind == "fetch" and answer.error == "NONE" else answer.error)
+        + (str(answer.bytes) if outcome.kind == "fetch" and answer.error == "NONE" else answer.error or "-")
         for answer in outcome.partitions
     )

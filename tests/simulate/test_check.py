@@ -14,6 +14,7 @@ from purgatory_udf.simulate.check import compare
 from purgatory_udf.simulate.output import Output
 from purgatory_udf.simulate.run import ScenarioRun, simulate
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.tables import ENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
     out, said = str(tmp_path / "out"), list[str]()
     simulate(spark, played, Output(out, played.run_id), said.append, tmp_path / "trace.jsonl", check=True)
     shown = capsys.readouterr().out
-    truth = {name: spark.read.format("delta").load(f"{out}/truth_{name}") for name in ("completions", "expirations")}
+    truth = {name: spark.read.format("delta").load(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.count() for table in truth.values())
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert said[0].startswith("simulate: 100%")

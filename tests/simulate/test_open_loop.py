@@ -118,7 +118,7 @@ def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
     tables = _slices(SMALL)
     truth = [one for one in replay(_events(tables), Config()).outcomes if one.kind not in OPERATIONS_OF_GROUPS]
     found = loop_replay(tables, Engine(Config()))
-    core = outcomes_of(found.completions, found.expirations)
+    core = outcomes_of(found.completions, found.expirations, found.cancellations)
     kept = (one if one.expired else replace(one, fetcher=None) for one in truth)
     assert core == sorted(kept, key=lambda one: one.operation_id)
     ends = Counter((one.kind, one.completed_by) for one in truth)

@@ -38,13 +38,13 @@ def test_a_replay_of_the_events_is_the_truth(name: str) -> None:
     assert replayed.transitions == simulated.truth.transitions
     assert (replayed.open, simulated.truth.open) == ([], [])
     found = loop_replay([event_table(simulated.events)], Engine(Config()))
-    core = outcomes_of(found.completions, found.expirations)
+    core = outcomes_of(found.completions, found.expirations, found.cancellations)
     assert core == _as_in_tables(simulated.truth.outcomes)
 
 
 def _as_in_tables(outcomes: list[Outcome]) -> list[Outcome]:
     requests = (outcome for outcome in outcomes if outcome.kind not in GROUPS)
-    kept = (outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in requests)
+    kept = (one if one.expired or one.cancelled else replace(one, fetcher=None) for one in requests)
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
 
@@ -143,11 +143,14 @@ def test_hot_partition_shows_most_bytes_on_one_partition() -> None:
 def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
     simulated = played("leader-failover")
     lost = {
-        (outcome.broker, round(second(simulated, outcome.ended_us)))
+        (outcome.broker, outcome.kind, outcome.completed_by, round(second(simulated, outcome.ended_us)))
         for outcome in simulated.truth.outcomes
-        if outcome.completed_by == "offline"
+        if outcome.cancelled
     }
-    assert lost == {(2, 10)}, "all that waited at broker 2 ended when it crashed"
+    assert lost == {(2, "fetch", "broker_stopped", 10)}, "nobody was answered"
+    there = [one for one in simulated.truth.gauges if one.broker == 2 and one.purgatory in ("Fetch", "Produce")]
+    down = {(gauge.watched, gauge.delayed) for gauge in there if 10.4 < second(simulated, gauge.at_ms * 1000) < 17}
+    assert down == {(0, 0)}, "with the process went its lists"
     heirs = [
         (event["partition"], event["broker"])
         for event in simulated.events

@@ -20,7 +20,7 @@ from purgatory_udf.outcomes import Outcome
 from purgatory_udf.stream.adapter import LIVE, RELAY, Plan, Sees, keyed
 from purgatory_udf.stream.packing import CLOCK, packer
 from purgatory_udf.stream.queries import unpacked
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, PURGATORY_GAUGES
+from purgatory_udf.tables import ENDS, PURGATORY_GAUGES, TABLES
 from tests import trace_strategies
 from tests.examples import examples
 from tests.loop.loop_gauges import loop_gauges
@@ -59,7 +59,7 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
         assert not groups.timers, "nothing is left to fire"
-    return outcomes_of(_table("completions", COMPLETIONS, found), _table("expirations", EXPIRATIONS, found)), first
+    return outcomes_of(*(_table(name, TABLES[name], found) for name in ENDS)), first
 
 
 def _packed(batch: list[Event], config: Config) -> list[Row]:

@@ -158,7 +158,7 @@ def whole(spark: SparkSession, followed: Path) -> Path:
 def test_counts_in_runs_are_those_of_the_whole_trace(spark: SparkSession, followed: Path, whole: Path) -> None:
     found, expected = (runs.load(spark, str(out / "runs"), "replay") for out in (followed / "out", whole))
     assert found is not None and expected is not None
-    counted = ("events", "operations", "completions", "expirations", "open")
+    counted = ("events", "operations", "completions", "expirations", "cancellations", "open")
     assert {name: found.counts[name] for name in counted} == {name: expected.counts[name] for name in counted}
     assert found.counts["groups"]["transitions"] == expected.counts["groups"]["transitions"]
     assert (found.status, expected.status) == (runs.RUNNING, runs.FINISHED)

@@ -1,0 +1,52 @@
+"""A broker's process stops: whoever waits there for the partition ends without an answer (see `reference.broker`).
+
+Connections are gone, and what was parked in memory; the log stays. The new process knows nothing of followers, leads
+nothing until it is told so, and estimates its purgatories by what they hold.
+"""
+
+from __future__ import annotations
+
+from purgatory_udf.loop import heap, timer
+from purgatory_udf.loop import purgatory as lists
+from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, purgatory_at, root_at
+from purgatory_udf.loop.words import Code, Error, Rule
+from purgatory_udf.loop.world import ENDED, HEAPS, NONE
+
+_PRODUCE, _FETCH, _DELETE = number(Code.PRODUCE), number(Code.FETCH), number(Code.DELETE_RECORDS)
+_BY_STOP = number(Rule.BROKER_STOPPED)
+_UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEADER_OR_FOLLOWER)
+
+
+@rule
+def stop(w: World, k: int, t: int) -> None:
+    key = key_at(w, k)
+    key.told += 1
+    for slot in range(k * HEAPS, k * HEAPS + HEAPS):
+        while root_at(w, slot).part != NONE:
+            _abandon(w, root_at(w, slot).part, t)
+    for code in (_PRODUCE, _FETCH, _DELETE):
+        p = lists.purgatory_of(w, key.broker, code)
+        if p != NONE:
+            lists.walk(w, p, key, code)
+            purgatory_at(w, p).estimated = purgatory_at(w, p).delayed
+    key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
+
+
+@rule
+def _abandon(w: World, by: int, t: int) -> None:
+    """The part's operation ends, and is on no list any more."""
+    operation = operation_at(w, part_at(w, by).operation)
+    operation.state, operation.rule, operation.end_t = ENDED, _BY_STOP, t
+    operation.trigger = by - operation.first
+    timer.cancel(w, operation)
+    entries = 0
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        heap.remove(w, at)
+        entries += 1 - part.again
+        if operation.code == _FETCH:
+            part.told = key_at(w, part.key).told - part.told if operation.total > 1 else 0
+        if part.settled == 0:
+            part.error, part.end_t = _UNANSWERED, t
+    purgatory_at(w, operation.purgatory).watched -= entries
