@@ -160,7 +160,7 @@ class _Writer:
 
     def _mishap(self) -> Event:
         at_offset = self._one(("last_stable", "log_start", "segment_roll", "truncate"))
-        standing = self._one(("online", "online", "not_leader", "offline", "deleted", "stopped"))
+        standing = self._one(("online", "online", "not_leader", "offline", "deleted", "stopped", "stopped"))
         mishaps: tuple[Callable[[], Event], ...] = (
             lambda: self._change(at_offset, offset=self._offset()),
             lambda: self._change(at_offset, offset=self._offset()),

@@ -138,6 +138,26 @@ STORIES = {
         .change(0, "log_end", 5, bytes=500).change(0, "high_watermark", 5)
         .change(0, "log_end", 9, bytes=500).change(0, "high_watermark", 9)
     ),
+    "a read that begins on a later segment than the high watermark was said to be on": (
+        _Story().batches(0, range(1, 9)).change(0, "high_watermark", 6).change(0, "segment_roll", 4)
+        .fetch([(0, 4)], min_bytes=1)
+    ),
+    "a follower that waits is held back, and another is not": (
+        _Story()
+        .batches(0, range(1, 9))
+        .fetch([(0, 8)], min_bytes=1, replica_id=1).fetch([(0, 8)], min_bytes=1, replica_id=2)
+        .change(0, "throttled", replica_id=1).change(0, "log_end", 9, bytes=100)
+    ),
+    "a broker stops where fetches of one and two partitions wait, odd ones too, and a produce that is half done": (
+        _Story()
+        .batches(0, range(1, 9)).batches(1, range(1, 9))
+        .fetch([(0, 8), (1, 8)], min_bytes=5_000, replica_id=1).fetch([(1, 8)], min_bytes=1, replica_id=2)
+        .change(0, "segment_roll", 8)
+        .fetch([(0, 8), (1, 8)], min_bytes=250, replica_id=3).fetch([(0, 9), (0, 9)], min_bytes=1)
+        .produce({0: 9, 1: 9}).change(0, "high_watermark", 9)
+        .change(0, "stopped").change(1, "stopped").change(1, "stopped")
+        .at(300).change(0, "leader").fetch([(0, 9)], min_bytes=1).change(0, "stopped")
+    ),
     "dead watchers of a topic that a purge has taken are not taken again by its leader": (
         _Story()
         .create("t", 5).create("u", 5).at(900).create("u", 300).at(1100).change(0, "leader", leader_epoch=1).at(3000)
