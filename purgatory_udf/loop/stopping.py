@@ -9,11 +9,11 @@ from __future__ import annotations
 from purgatory_udf.loop import heap, timer
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, purgatory_at, root_at
+from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import ENDED, HEAPS, NONE
 
-_PRODUCE, _FETCH, _DELETE = number(Code.PRODUCE), number(Code.FETCH), number(Code.DELETE_RECORDS)
+_FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
 _UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEADER_OR_FOLLOWER)
 
@@ -22,14 +22,16 @@ _UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEA
 def stop(w: World, k: int, t: int) -> None:
     key = key_at(w, k)
     key.told += 1
-    for slot in range(k * HEAPS, k * HEAPS + HEAPS):
-        while root_at(w, slot).part != NONE:
-            _abandon(w, root_at(w, slot).part, t)
-    for code in (_PRODUCE, _FETCH, _DELETE):
-        p = lists.purgatory_of(w, key.broker, code)
-        if p != NONE:
-            lists.walk(w, p, key, code)
-            purgatory_at(w, p).estimated = purgatory_at(w, p).delayed
+    for kind in range(HEAPS):
+        while heap.first_of(w, k, kind) != NONE:
+            _abandon(w, heap.first_of(w, k, kind), t)
+    lists.walk_produces(w, key)
+    lists.walk_fetches(w, key)
+    lists.walk_deletions(w, key)
+    for p in range(w.purgatories):
+        purgatory = purgatory_at(w, p)
+        if purgatory.broker == key.broker and purgatory.code != _CREATE:
+            purgatory.estimated = purgatory.delayed
     key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
 
 
