@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from purgatory_udf.audit import audit
 from purgatory_udf.contract import read_line
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.simulate.check import compare
@@ -44,6 +45,8 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
     shown = capsys.readouterr().out
     truth = {name: spark.read.format("delta").load(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.count() for table in truth.values())
+    assert truth["cancellations"].count() > 0, "a broker crashed"
+    assert [law for law in audit(spark, out) if law.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert said[0].startswith("simulate: 100%")
     assert said[-1] == "replaying the trace"

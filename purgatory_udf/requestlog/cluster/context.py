@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.group_history import GroupHistory
+from purgatory_udf.requestlog.cluster.lives import Stop, stops
 from purgatory_udf.requestlog.cluster.metadata import Change, KnownCluster
 from purgatory_udf.requestlog.cluster.telling import TELLING, Telling
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
@@ -37,6 +38,7 @@ class Context:
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     partition_counts: dict[str, int] = field(default_factory=dict)
     groups: GroupHistory = field(default_factory=GroupHistory)
+    stops: list[Stop] = field(default_factory=list)
     classic_brokers: frozenset[int] = frozenset()
     follower_reads: bool = False
     modern_groups: frozenset[str] = frozenset()
@@ -92,6 +94,7 @@ def context_from(
         batches=given.batches,
         transactions=told.transactions,
         groups=told.groups,
+        stops=stops(given.cluster.signs or told.signs),
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         follower_reads=follower_reads,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.requestlog.cluster.lives import FENCED, REGISTERED, STOPPING, UNFENCED, Sign
 from purgatory_udf.requestlog.lines.bodies import NO_TOPIC_ID, topic_of
 from purgatory_udf.requestlog.lines.files import open_text
 from purgatory_udf.requestlog.lines.request import Request
@@ -71,6 +72,7 @@ class KnownCluster:
     names: dict[str, str] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
     unfenced: list[Unfenced] = field(default_factory=list)
+    signs: list[Sign] = field(default_factory=list)
     min_isr: int | None = None
     topic_min_isr: dict[str, int] = field(default_factory=dict)
 
@@ -105,6 +107,7 @@ def cluster_in_file(path: str | Path) -> KnownCluster:
 def _read_record(
     cluster: KnownCluster, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
 ) -> None:
+    cluster.signs.extend(_signs(at_us, kind, data))
     if kind == "TOPIC_RECORD":
         cluster.names[data["topicId"]] = data["name"]
     elif kind == "REMOVE_TOPIC_RECORD":
@@ -133,6 +136,17 @@ def _read_record(
         cluster.changes.append(
             Change(at_us, *key, GIVEN, leader, epoch, _replicas(data.get("replicas")), _replicas(data.get("isr")))
         )
+
+
+def _signs(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[Sign]:
+    """Of a broker's stop and start."""
+    if kind == "REGISTER_BROKER_RECORD":
+        yield Sign(at_us, int(data["brokerId"]), REGISTERED)
+    elif kind == _REGISTRATION_CHANGE:
+        if data.get("inControlledShutdown"):
+            yield Sign(at_us, int(data["brokerId"]), STOPPING)
+        if data.get("fenced"):
+            yield Sign(at_us, int(data["brokerId"]), UNFENCED if data["fenced"] == NO_LONGER else FENCED)
 
 
 def changes_in(request: Request) -> Iterator[Change]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from purgatory_udf.requestlog.cluster import metadata as clusters
 from purgatory_udf.requestlog.cluster.group_history import STORING, GroupHistory
+from purgatory_udf.requestlog.cluster.lives import HEARTBEAT, REGISTRATION, Sign, signs_in
 from purgatory_udf.requestlog.cluster.metadata import Change
 from purgatory_udf.requestlog.cluster.topics import names_in
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
@@ -28,6 +29,8 @@ TELLING = frozenset(
         "ALTER_PARTITION",
         "ADD_PARTITIONS_TO_TXN",
         "INIT_PRODUCER_ID",
+        REGISTRATION,
+        HEARTBEAT,
     }
     | STORING
 )
@@ -43,6 +46,7 @@ class Telling:
     min_isr: dict[str, int] = field(default_factory=dict)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     groups: GroupHistory = field(default_factory=GroupHistory)
+    signs: list[Sign] = field(default_factory=list)
 
     def read(self, request: Request) -> None:
         # What cannot be read is rejected where it becomes an event; here it only tells nothing.
@@ -50,6 +54,7 @@ class Telling:
             if request.api in STORING:
                 self.groups.read(request)
                 return
+            self.signs.extend(signs_in(request))
             self.names.update(names_in(request))
             self.changes.extend(clusters.changes_in(request))
             self.deletions.extend(clusters.deletions_in(request))
@@ -89,6 +94,7 @@ class Telling:
             "min_isr": self.min_isr,
             "transactions": self.transactions.snapshot(),
             "groups": self.groups.snapshot(),
+            "signs": list(map(list, self.signs)),
         }
 
     @classmethod
@@ -101,6 +107,7 @@ class Telling:
             min_isr=dict(state["min_isr"]),
             transactions=TransactionFacts.resumed(state["transactions"]),
             groups=GroupHistory.resumed(state["groups"]),
+            signs=[Sign(*one) for one in state.get("signs", ())],
         )
 
 

@@ -18,6 +18,7 @@ from purgatory_udf.contract import Rejection
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
 from purgatory_udf.requestlog.cluster.context import TELLING
+from purgatory_udf.requestlog.cluster.lives import HEARTBEAT, lets_stop
 from purgatory_udf.requestlog.importing.rows import REQUESTS, from_json, request_row, row_of_texts
 from purgatory_udf.requestlog.lines.bodies import FetchBody, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
@@ -176,6 +177,9 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
     named = request.broker != NO_BROKER
     if not named and by_path is None:
         return None
+    if request.api == HEARTBEAT:
+        # Its answer says whether it matters.
+        return None
     session = fetch = None
     if request.api == "FETCH":
         found = quick_fetch(body, answer)
@@ -239,6 +243,8 @@ def _bad(bad: BadLine) -> dict[str, Any]:
 
 
 def matters(request: Request) -> bool:
+    if request.api == HEARTBEAT:
+        return lets_stop(request)
     if request.api in TELLING:
         return True
     return (request.api == "FETCH" or request.api in USED_APIS) and not is_controllers(request)

@@ -24,7 +24,7 @@ def moves(
     leads = False
     for state in leadership:
         change = state.fields["change"]
-        begins, ends = change == "leader" and not leads, change in ("not_leader", "deleted") and leads
+        begins, ends = change == "leader" and not leads, change in ("not_leader", "deleted", "stopped") and leads
         leads = (leads or begins) and not ends
         if not (begins or ends) or not stretch.from_us <= state.at_us < stretch.until_us:
             continue

@@ -12,6 +12,7 @@ _STATUS = {
     "not_leader": "not_leader",
     "offline": "offline",
     "deleted": "deleted",
+    "stopped": "not_leader",
 }
 _FIELDS = ("leader_epoch", "replicas", "isr", "min_isr")
 

@@ -127,6 +127,8 @@ class Sweep:
         yield self._say(start_us, APPENDED, change="log_end", offset=end, bytes=0)
 
     def _state(self, at: int, fields: dict[str, Any]) -> Iterator[Timed]:
+        if fields["change"] == "stopped":
+            self._replica.ends.clear()
         if "isr" in fields:
             self._replica.isr = tuple(fields["isr"])
             self._replica.min_isr = fields.get("min_isr", self._replica.min_isr)

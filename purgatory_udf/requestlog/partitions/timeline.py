@@ -13,6 +13,7 @@ from purgatory_udf.requestlog.partitions.moves import moves
 from purgatory_udf.requestlog.partitions.offsets import appends_from_batches, appends_from_offsets
 from purgatory_udf.requestlog.partitions.placing import place_appends, place_by_sight, place_positions
 from purgatory_udf.requestlog.partitions.returning import LeadershipState
+from purgatory_udf.requestlog.partitions.stopping import with_stops
 from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch
 from purgatory_udf.requestlog.partitions.sweep import Sweep, Timed
 from purgatory_udf.requestlog.report import Report
@@ -52,7 +53,7 @@ def build_timeline(
         return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
     led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
-    leadership = served_as_follower(facts, led)
+    leadership = with_stops(served_as_follower(facts, led), context.stops, facts.broker)
     place_copies(facts.copies, facts.sights)
     appends = _appends(facts, context, leadership, report)
     place_appends(appends, facts.positions, facts.follower_tries)
