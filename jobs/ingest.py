@@ -45,7 +45,7 @@ class _Asked:
     def request_log(self) -> RequestLogOptions:
         beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
         paths = self.paths or [self.given["topic"]]
-        own = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms")
+        own = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms", "kafka_version")
         return RequestLogOptions(paths, limits=self._limits(), **own)
 
     def kafka(self) -> KafkaTopic:
@@ -136,6 +136,14 @@ def main(
     isr: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Of a request log: leaders and in-sync sets (dump of the metadata log)."),
+    ] = None,
+    kafka_version: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X.Y",
+            help="Of a request log: the brokers' version, where the log does not tell whether commits wait as produces "
+            "(up to 3.9).",
+        ),
     ] = None,
     zone: Annotated[
         str | None,

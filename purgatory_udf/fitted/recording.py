@@ -85,7 +85,10 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
     fetches = requests[requests["type"] == "fetch"].assign(keys=fetch_keys).reset_index(drop=True)
     batches = _batches(produces, lists)
-    others = _others(changes, keys, batches, begin_us)
+    written = lists.assign(at=(asked["time_us"].to_numpy()[lists["row"]] - begin_us) / 1000)
+    produced = pc.equal(asked["type"], "produce").to_numpy()
+    written = written[produced[written["row"]] & ~written["row"].isin(requests["row"])]
+    others = _others(changes, keys, batches, begin_us, written)
     return Recording(keys.all, leaders, key_sets, fetches, produces, batches, others, _groups(events))
 
 
@@ -180,8 +183,11 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
     ]
 
 
-def _others(changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int) -> pd.DataFrame:
-    """Appends that no produce tells of: the rest of what moved a log end."""
+def _others(
+    changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int, written: pd.DataFrame
+) -> pd.DataFrame:
+    """Appends that no client's produce tells of: the rest of what moved a log end, and what coordinators have `written`
+    by produces of their own, which no line records."""
     ends = changes.filter(pc.and_(pc.equal(changes["change"], "log_end"), pc.greater(changes["bytes"], 0)))
     frame = ends.select(["time_us", "topic", "partition", "offset", "bytes"]).to_pandas()
     place = [keys.place(topic, int(number)) for topic, number in zip(frame["topic"], frame["partition"], strict=True)]
@@ -190,9 +196,9 @@ def _others(changes: pa.Table, keys: _Keys, batches: pd.DataFrame, begin_us: int
     frame = frame.merge(produced, on=["key", "offset"], how="left", indicator=True)
     frame = frame[frame["_merge"] == "left_only"]
     at = (frame["time_us"] - begin_us) / 1000
-    return pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)}).reset_index(
-        drop=True
-    )
+    moved = pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)})
+    own = written[["at", "key", "bytes"]].astype({"bytes": np.int64})
+    return pd.concat([moved, own] if len(own) else [moved]).sort_values("at", kind="stable").reset_index(drop=True)
 
 
 def _groups(events: pa.Table) -> dict[str, str]:

@@ -19,7 +19,7 @@ _LOGS = frozenset({Form.REQUEST_LOG, Form.KAFKA})
 # An option that is not named here goes with every form.
 _ONLY_WITH = {
     "max_disorder_ms": frozenset({Form.JSONL, Form.PARQUET, Form.KAFKA}),
-    **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"), _LOGS),
+    **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key", "kafka_version"), _LOGS),
     **dict.fromkeys(
         ("bootstrap", "topic", "messages", "client", "client_file", "follow", "hold_ms"), frozenset({Form.KAFKA})
     ),

@@ -59,6 +59,8 @@ def translate(
         timeline = build_timeline(PartitionFacts.of(broker, key, own), context, translation.report)
         produced.extend(timeline.produced)
         for number, timed in enumerate(timeline.events):
+            if timed.cause is not None:
+                timed.event["request_id"] = request_id(sources, timed.cause)
             ordered.append((order_of_change(broker, *key, number, timed), timed.event, None))
     fill_offsets(operations, produced)
     ordered.extend((order_of_operation(one), one.event, one) for one in operations)

@@ -40,9 +40,14 @@ class Context:
     groups: GroupHistory = field(default_factory=GroupHistory)
     stops: list[Stop] = field(default_factory=list)
     classic_brokers: frozenset[int] = frozenset()
+    classic: bool | None = None
     follower_reads: bool = False
     modern_groups: frozenset[str] = frozenset()
     span_us: tuple[int, int] = (0, 2**62)
+
+    def is_classic(self, broker: int) -> bool:
+        """Whether its group coordinator works in the thread that handles the request, and waits in purgatories."""
+        return broker in self.classic_brokers if self.classic is None else self.classic
 
     def name(self, topic: str) -> str:
         return self.names.get(topic, topic)
@@ -55,6 +60,7 @@ class Given:
     names: dict[str, str] = field(default_factory=dict)
     cluster: KnownCluster = field(default_factory=KnownCluster)
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
+    classic: bool | None = None  # whether the brokers' group coordinators are classic ones; None: the log tells
 
 
 def build_context(
@@ -97,6 +103,7 @@ def context_from(
         stops=stops(given.cluster.signs or told.signs),
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
+        classic=given.classic,
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
     )

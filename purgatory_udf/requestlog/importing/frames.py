@@ -63,11 +63,11 @@ def with_offsets(operations: DataFrame, said: DataFrame) -> DataFrame:
 
 def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Rename | None = None) -> DataFrame:
     """All events in their total order: `task` and `number` in it say where each stands. `source` names a row's file."""
-    named = operations.select(*ORDER, "event", "recorded", "offsets").withColumn(
-        "request_id", sf.concat(source, sf.lit(":"), sf.col("line"))
-    )
     changes = said.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
-    together = named.unionByName(changes, allowMissingColumns=True).withColumn("at_line", sf.col("line"))
+    together = operations.select(*ORDER, "event", "recorded", "offsets").unionByName(changes, allowMissingColumns=True)
+    # Most changes were caused by no single request.
+    name = sf.when(sf.col("line") >= 0, sf.concat(source, sf.lit(":"), sf.col("line")))
+    together = together.withColumns({"request_id": name, "at_line": sf.col("line")})
     ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
     return mapped(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
 

@@ -13,6 +13,7 @@ from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.pieces import PIECE_BYTES, USUAL, FileLimits
 from purgatory_udf.ingest.report import EVENTS_PER_FILE
+from purgatory_udf.requestlog.cluster.writing import is_classic
 from purgatory_udf.requestlog.importing.anonymise import DEFAULT_KEY
 from purgatory_udf.requestlog.lines.files import open_text
 from purgatory_udf.requestlog.lines.stamp import zone_of
@@ -43,6 +44,7 @@ class RequestLogOptions:
     run_id: str | None = None
     piece_bytes: int = PIECE_BYTES
     hold_ms: int = HOLD_MS
+    kafka_version: str | None = None
     limits: FileLimits = USUAL
 
     def __post_init__(self) -> None:
@@ -53,6 +55,15 @@ class RequestLogOptions:
             zone_of(self.zone)
         except ValueError as error:
             raise UserError(f"--zone {self.zone}: {error}") from None
+        try:
+            self.classic  # noqa: B018 (it is read to be refused here)
+        except ValueError as error:
+            raise UserError(f"--kafka-version: {error}") from None
+
+    @property
+    def classic(self) -> bool | None:
+        """Of the brokers' group coordinators; None: the log tells."""
+        return None if self.kafka_version is None else is_classic(self.kafka_version)
 
     def require_files(self) -> None:
         """The files beside the log can be opened; what they hold is seen when they are read."""
@@ -74,6 +85,8 @@ class RequestLogOptions:
             # A path may tell whose the logs are.
             beside = {name: bool(path) for name, path in beside.items()}
         others = {name: getattr(self, name) for name in ("zone", "anonymise", "events_per_file")}
+        if self.kafka_version is not None:
+            others["kafka_version"] = self.kafka_version
         return {"source": "request-log", **beside, **others, **self.limits.settings()}
 
 

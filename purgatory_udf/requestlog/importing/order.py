@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from purgatory_udf.requestlog.lines.request import Place
 from purgatory_udf.requestlog.partitions.sweep import REQUEST, Timed
 from purgatory_udf.requestlog.requests.operation import LoggedOperation
+
+NOBODY = Place(-1, -1)
 
 
 class Order(NamedTuple):
@@ -23,7 +26,7 @@ class Order(NamedTuple):
 
 def order_of_change(broker: int, topic: str, partition: int, number: int, timed: Timed) -> Order:
     """`number`: the event's place in its partition's timeline."""
-    return Order(timed.at_us, timed.rank, broker, topic, partition, -1, -1, number)
+    return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NOBODY), number)
 
 
 def order_of_operation(operation: LoggedOperation) -> Order:

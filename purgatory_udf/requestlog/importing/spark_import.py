@@ -101,6 +101,7 @@ def given_by(options: RequestLogOptions) -> Given:
         names=names_in_file(options.topics) if options.topics else {},
         cluster=cluster_in_file(options.isr) if options.isr else KnownCluster(),
         batches=batches_in_file(options.batches) if options.batches else {},
+        classic=options.classic,
     )
 
 

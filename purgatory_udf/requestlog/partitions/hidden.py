@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.transactions import TransactionFacts
+from purgatory_udf.requestlog.cluster.writing import waits_ms
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, PartitionFacts, Position
 from purgatory_udf.requestlog.supposed import (
@@ -35,6 +36,7 @@ def hidden_from_batches(
         else:
             append = _beginning(max(batch.created_us, writer.start_us if writer else 0))
         append.base, append.end, append.bytes = batch.base, batch.last + 1, batch.bytes
+        _by_whom(append, writer, facts.topic, classic)
         if batch.control:
             append.ends_transaction = transactions.name(batch.producer_id)
         elif batch.transactional:
@@ -62,6 +64,13 @@ def _by(writer: Append, earliest_us: int) -> Append:
     at, check = max(earliest_us, writer.at_us), max(earliest_us, writer.check_us)
     ended = writer.ends_transaction
     return Append(writer.start_us, at, check, at + SHOWN_WITHIN_US, ends_transaction=ended)
+
+
+def _by_whom(append: Append, writer: Append | None, topic: str, classic: bool) -> None:
+    """Whether it is a produce of its own, and for whose request. A session that ends writes for nobody's."""
+    append.waits_ms = waits_ms(topic, classic)
+    if writer is not None:
+        append.writer_file, append.writer_line, append.client = writer.writer_file, writer.writer_line, writer.client
 
 
 def _beginning(began_us: int) -> Append:
@@ -98,6 +107,7 @@ class _Search:
 
     def __init__(self, facts: PartitionFacts, classic: bool, report: Report) -> None:
         self._writers = _writers(facts)
+        self._topic = facts.topic
         self._next = 0
         self._deliveries = facts.deliveries
         self._classic = classic
@@ -117,6 +127,7 @@ class _Search:
         end = base + max(1, writer.records)
         append.base, append.end = base, min(limit, end) if self._may_write(shown_by) else limit
         append.bytes = max(1, writer.bytes)
+        _by_whom(append, writer, self._topic, self._classic)
         self._report.count("hidden_confirmed")
         return append
 
@@ -130,4 +141,6 @@ class _Search:
         if place >= 0 and at - self._deliveries[place].at_us < SHOWN_WITHIN_US:
             at, size = self._deliveries[place].at_us - 1, self._deliveries[place].bytes
         self._report.count("hidden_inferred")
-        return Append(at, at, at, at, base=base, end=limit, bytes=max(1, size))
+        append = Append(at, at, at, at, base=base, end=limit, bytes=max(1, size))
+        _by_whom(append, None, self._topic, self._classic)
+        return append

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from purgatory_udf.requestlog.cluster.lives import NEVER, Stop
 from purgatory_udf.requestlog.partitions.returning import LeadershipState
+from purgatory_udf.requestlog.supposed import STOPS_WITHIN_US
 
 STOPPED = "stopped"
 _SERVES = ("leader", "online")
@@ -19,11 +20,12 @@ def with_stops(leadership: Sequence[LeadershipState], stops: Iterable[Stop], bro
     """`leadership` is in time order; what comes before all of it is not known to be of this partition."""
     found = list(leadership)
     for stop in stops:
-        before = [one for one in leadership if one.at_us < stop.at_us]
+        at_us = min(stop.at_us + STOPS_WITHIN_US, stop.started_us)
+        before = [one for one in leadership if one.at_us < at_us]
         if stop.broker != broker or not before:
             continue
-        found.append(LeadershipState(stop.at_us, {"change": STOPPED}))
-        meanwhile = any(stop.at_us <= one.at_us <= stop.started_us for one in leadership)
+        found.append(LeadershipState(at_us, {"change": STOPPED}))
+        meanwhile = any(at_us <= one.at_us <= stop.started_us for one in leadership)
         last = max(place for place, one in enumerate(before) if one.fields["change"] != "isr" or place == 0)
         if stop.started_us < NEVER and not meanwhile and before[last].fields["change"] in _SERVES:
             # With the in-sync set as it was said last.

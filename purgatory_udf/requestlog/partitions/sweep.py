@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from purgatory_udf.requestlog.lines.request import Place
 from purgatory_udf.requestlog.partitions import standing
 from purgatory_udf.requestlog.partitions.replica import Replica
 from purgatory_udf.requestlog.partitions.returning import LeadershipState
@@ -17,11 +18,12 @@ STATE, APPENDED, STABLE, REACHED, REQUEST = range(5)
 
 
 class Timed(NamedTuple):
-    """An event with its place among simultaneous ones."""
+    """An event with its place among simultaneous ones, and the request (file, line) that caused it, if one did."""
 
     at_us: int
     rank: int
     event: dict[str, Any]
+    cause: Place | None = None
 
 
 class Sweep:
@@ -147,10 +149,35 @@ class Sweep:
             self._report.count("transaction_unknown")
         yield from self._stabilised(at)
         # Where the produce's own event comes at that very moment, it is the append.
-        if at != append.event_us:
+        if append.waits_ms >= 0 and self._leads:
+            yield self._write(at, append)
+        elif at != append.event_us:
             # Of a produce a partition gets one batch, since Kafka 0.11.
             batches = 1 if append.file >= 0 else None
             yield self._say(at, APPENDED, change="log_end", offset=append.end, bytes=append.bytes, batches=batches)
+
+    @property
+    def _leads(self) -> bool:
+        """What is appended while another broker leads is copied."""
+        return self._standing.get("status") == "online" and not self._follows
+
+    def _write(self, at: int, append: Append) -> Timed:
+        """A coordinator's own produce is an append, and waits for replicas."""
+        at, facts, caused = self._stretch.within(at), self._facts, append.writer_line >= 0
+        written = {"topic": facts.topic, "partition": facts.partition, "bytes": append.bytes, "error": "NONE"}
+        event = {
+            "time_us": at,
+            "type": "produce",
+            "broker": facts.broker,
+            "request_id": f"{facts.topic}-{facts.partition}@{append.base}",
+            "acks": -1,
+            "timeout_ms": append.waits_ms,
+            "partitions": [{**written, "base_offset": append.base, "last_offset": append.end - 1}],
+        }
+        if caused and append.client is not None:
+            event["client_id"] = append.client
+        self._report.count("coordinator_writes")
+        return Timed(at, APPENDED, event, Place(append.writer_file, append.writer_line) if caused else None)
 
     def _copied(self, at: int, copied: Copied) -> Iterator[Timed]:
         """What a follower has learnt of the high watermark."""

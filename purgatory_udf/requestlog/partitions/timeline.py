@@ -74,7 +74,7 @@ def _appends(
     if not leads and not any(one.base >= 0 for one in facts.appends):
         served = any(state.fields["change"] == "online" for state in leadership)
         return list(copied_appends(facts, batches or (), context.transactions)) if served else []
-    classic = facts.broker in context.classic_brokers
+    classic = context.is_classic(facts.broker)
     if batches is None and not context.batches:
         return appends_from_offsets(facts, classic, report)
     return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)

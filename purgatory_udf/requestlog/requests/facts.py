@@ -18,6 +18,9 @@ class Append:
     `operation` (file, line) and `slot` say which partition of which produce this is. Without an operation it is a
     request that may have caused an append of some `records` (0: unknown), such as a commit or the end of a transaction.
 
+    `writer` (file, line) and `client` are those of the request by which a coordinator wrote this; with `waits_ms` >= 0
+    that was a produce of its own, which waits so long for replicas.
+
     `at_us` is when the records are in the log, `check_us` when the fetches that wait for them are looked at,
     `until_us` the latest that either can be, `event_us` the time of the produce's own event, which is an append as
     well, `answered_us` that of the answer, if it had to wait for the other replicas and they came in time.
@@ -38,6 +41,10 @@ class Append:
     slot: int = -1
     transaction: str | None = None
     ends_transaction: str | None = None
+    writer_file: int = -1
+    writer_line: int = -1
+    client: str | None = None
+    waits_ms: int = -1
 
     @property
     def is_operation(self) -> bool:

@@ -45,7 +45,7 @@ def take_apart(
         if request.body.get("groupId") in context.modern_groups:
             report.count("modern_group")
         else:
-            classic = request.broker in context.classic_brokers
+            classic = context.is_classic(request.broker)
             operations = list(group_operations(request, context.name, report, classic))
     else:
         report.count("modern_group" if request.api in MODERN else left_to(request))
@@ -88,5 +88,6 @@ def _coordinator_writes(request: Request, context: Context) -> Iterator[tuple[Ke
     at, check = append_and_check(request.start_us, request.local_us, -1)
     for topic, name, records in writes(request):
         partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
-        append = Append(request.start_us, at, check, request.local_us, records=records)
+        append = Append(request.start_us, at, check, request.local_us, records=records, client=request.client_id)
+        append.writer_file, append.writer_line = request.place
         yield (topic, partition_for(name, partitions)), append
