@@ -85,7 +85,8 @@ class ClosedLoop:
         return [instance for instance in every if instance.client_id == name] or self.instances[name.rpartition("-")[0]]
 
     def _is_up(self, broker: int) -> bool:
-        return broker not in self.servers or self.servers[broker].up
+        """Whether it may lead and coordinate: not from when it was asked to stop."""
+        return broker not in self.servers or (self.servers[broker].up and not self.servers[broker].leaving)
 
     def _brokers(self) -> None:
         settings = self.scenario.brokers

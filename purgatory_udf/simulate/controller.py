@@ -92,6 +92,17 @@ class Controller:
         if state.leader is None and self._is_up(to):
             self._lead(state, to, state.isr)
 
+    def hand_over(self, broker: int) -> Steps[None]:
+        """A broker that is to stop leads nothing any more that another one can lead, and is in no in-sync set."""
+        for state in list(self.partitions.values()):
+            others = tuple(one for one in state.isr if one != broker)
+            heir = next((one for one in state.replicas if one in others and self._is_up(one)), None)
+            if state.leader == broker and heir is not None:
+                yield from self.move(state.key, heir)
+            if state.leader not in (None, broker) and broker in state.isr:
+                state.in_sync.isr = tuple(one for one in state.isr if one != broker)
+                self.tell_isr(state.key)
+
     def fail(self, broker: int) -> None:
         """The broker is gone, with everything that waited there; nobody has noticed yet."""
         for state in self.partitions.values():

@@ -20,6 +20,9 @@ from purgatory_udf.simulate.scenario import (
 from purgatory_udf.simulate.server import Server
 from purgatory_udf.simulate.world import Steps, World
 
+# From when a broker has handed everything over until it stops.
+_LAST_ANSWERS_MS = 50
+
 
 class Cast(Protocol):
     """Who takes part in a simulation."""
@@ -63,7 +66,11 @@ class Happening:
                 instance.crash()
                 yield self._world.sleep_ms(for_s * 1000)
                 instance.start()
-            case RollingRestart(consumer=name) as restart:
+            case RollingRestart(brokers=[*brokers]) as restart:
+                for broker in brokers:
+                    yield from self._restart_broker(broker, restart.down_s)
+                    yield self._world.sleep_ms(restart.gap_s * 1000)
+            case RollingRestart(consumer=str(name)) as restart:
                 for instance in self._cast.consumers(name):
                     yield from instance.close()
                     yield self._world.sleep_ms(restart.down_s * 1000)
@@ -75,18 +82,30 @@ class Happening:
         return candidates[turn % len(candidates)]
 
     def _crash_broker(self, crash: CrashBroker) -> Steps[None]:
+        yield from self._down(crash.broker, crash.for_s)
+        if crash.preferred_again_after_s is not None:
+            yield self._world.sleep_ms(crash.preferred_again_after_s * 1000)
+            yield from self._cast.controller.prefer_first_replicas()
+
+    def _restart_broker(self, broker: int, down_s: float) -> Steps[None]:
+        """In order: what it leads and coordinates goes to others, who waits for it is told so, and then it stops."""
+        server = self._cast.servers[broker]
+        server.leaving = True
+        yield from self._cast.controller.hand_over(broker)
+        server.resign()
+        yield self._world.sleep_ms(_LAST_ANSWERS_MS)
+        yield from self._down(broker, down_s)
+
+    def _down(self, broker: int, for_s: float) -> Steps[None]:
         """Its connections break, what waits there ends, its followers' loops stop; later it comes back."""
-        server, replication = self._cast.servers[crash.broker], self._cast.replications[crash.broker]
+        server, replication = self._cast.servers[broker], self._cast.replications[broker]
         controller = self._cast.controller
         replication.up = False
         replication.disconnect()
         server.stop()
-        controller.fail(crash.broker)
-        self._world.env.process(controller.notice_failure(crash.broker))
-        yield self._world.sleep_ms(crash.for_s * 1000)
+        controller.fail(broker)
+        self._world.env.process(controller.notice_failure(broker))
+        yield self._world.sleep_ms(for_s * 1000)
         server.start()
         replication.up = True
-        controller.come_back(crash.broker)
-        if crash.preferred_again_after_s is not None:
-            yield self._world.sleep_ms(crash.preferred_again_after_s * 1000)
-            yield from controller.prefer_first_replicas()
+        controller.come_back(broker)

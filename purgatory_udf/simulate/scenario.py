@@ -190,12 +190,20 @@ class CrashConsumer(_Incident):
 
 
 class RollingRestart(_Incident):
-    """One consumer after the other is closed in order, and started again after `down_s`."""
+    """One consumer after the other is closed in order, and started again after `down_s`; or one broker after the other,
+    each of which hands over what it leads before it stops."""
 
     what: Literal["rolling-restart"]
-    consumer: Name
+    consumer: Name | None = None
+    brokers: list[int] | None = None
     down_s: Seconds = 2
     gap_s: Seconds = 3
+
+    @model_validator(mode="after")
+    def _of_whom(self) -> Self:
+        if (self.consumer is None) == (self.brokers is None):
+            raise ValueError("rolling-restart: expected exactly one of consumer, brokers")
+        return self
 
 
 Incident = Annotated[
@@ -249,7 +257,9 @@ class Scenario(_Section):
                 _known("broker", getattr(incident, key), brokers, incident.what)
         if hasattr(incident, "topic"):
             _known("topic", incident.topic, [topic.name for topic in self.topics], incident.what)
-        if hasattr(incident, "consumer"):
+        for broker in getattr(incident, "brokers", None) or ():
+            _known("broker", broker, brokers, incident.what)
+        if getattr(incident, "consumer", None) is not None:
             sets = [consumers.name for consumers in self.consumers]
             members = [f"{one.name}-{at}" for one in self.consumers for at in range(1, one.count + 1)]
             _known("consumer", incident.consumer, [*sets, *members], incident.what)

@@ -45,6 +45,7 @@ class Server:
     ) -> None:
         self.broker = broker
         self.up = True
+        self.leaving = False
         self._world = world
         self._controller = controller
         self._groups = groups
@@ -68,8 +69,12 @@ class Server:
         self._connections.clear()
         self._groups.fail(self.broker)
 
+    def resign(self) -> None:
+        """Groups go to others; who waits for them is told so."""
+        self._groups.fail(self.broker)
+
     def start(self) -> None:
-        self.up = True
+        self.up, self.leaving = True, False
 
     def handle(self, exchange: Exchange, reply: Reply) -> None:
         message = exchange.message

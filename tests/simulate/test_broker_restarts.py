@@ -1,0 +1,93 @@
+"""Brokers are restarted one after the other: each hands over what it leads, then stops, and comes back.
+
+Kafka: `BrokerServer.shutdown` waits until the controller has moved its partitions (controlled shutdown), so who waits
+there is answered NOT_LEADER_OR_FOLLOWER, and NOT_COORDINATOR; what is left when the process ends is answered by nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.loop.engine import Engine, event_table
+from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.outcomes import Outcome
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.simulate.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulate.scenario import Scenario
+from tests.outcome_rows import outcomes_of
+from tests.simulate.played import second
+
+# Broker 1 stops at 10 s, 2 at 17 s, 3 at 24 s, each for 3 s.
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "Brokers restarted one by one.",
+        "duration_s": 40,
+        "topics": [{"name": "orders", "partitions": 6}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 15}],
+        "consumers": [{"name": name, "count": 2, "topics": ["orders"]} for name in ("a", "b", "c")],
+        "incidents": [{"what": "rolling-restart", "brokers": [1, 2, 3], "at_s": 10, "down_s": 3, "gap_s": 4}],
+    }
+)
+STOPS = {1: 10, 2: 17, 3: 24}
+
+
+@pytest.fixture(scope="module")
+def rolled() -> Simulated:
+    return ClosedLoop(SCENARIO).run()
+
+
+def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulated) -> None:
+    changes = [event for event in rolled.events if event["type"] == "partition"]
+    for broker, at in STOPS.items():
+        own = [event for event in changes if event["broker"] == broker]
+        stopped = [event for event in own if event["change"] == "stopped"]
+        assert len(stopped) == 6 and len({event["time_us"] for event in stopped}) == 1
+        assert at < second(rolled, stopped[0]["time_us"]) < at + 1
+        before = {
+            (event["topic"], event["partition"]): event["change"]
+            for event in own
+            if event["change"] in ("leader", "not_leader") and event["time_us"] < stopped[0]["time_us"]
+        }
+        assert set(before.values()) == {"not_leader"}, "it led nothing any more"
+
+
+def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: Simulated) -> None:
+    told = [one for one in rolled.truth.outcomes if one.completed_by == "not_leader" and one.watched]
+    cancelled = [one for one in rolled.truth.outcomes if one.cancelled]
+    assert {one.broker for one in told} == {1, 2, 3}
+    assert len(cancelled) < len(told)
+    assert all(STOPS[one.broker] < second(rolled, one.ended_us) < STOPS[one.broker] + 1 for one in cancelled)
+
+
+def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) -> None:
+    moved = {event["broker"] for event in rolled.events if event["type"] == "group_unloaded"}
+    assert moved == {1, 2, 3}
+    delivery = [producer.delivery for producer in rolled.producers]
+    assert sum(one.lost for one in delivery) == 0
+    following = [
+        event["replica_id"] for event in rolled.events if event["type"] == "fetch" and event["replica_id"] >= 0
+    ]
+    assert 3 in following[-20:], "the last one follows again"
+
+
+def test_a_replay_of_the_events_is_the_truth(rolled: Simulated) -> None:
+    again = replay(rolled.events, Config())
+    assert (again.outcomes, again.transitions) == (rolled.truth.outcomes, rolled.truth.transitions)
+    found = loop_replay([event_table(rolled.events)], Engine(Config()))
+    requests = [one for one in rolled.truth.outcomes if one.kind in ("produce", "fetch")]
+    expected = sorted(map(_as_in_tables, requests), key=lambda one: one.operation_id)
+    assert outcomes_of(found.completions, found.expirations, found.cancellations) == expected
+
+
+def _as_in_tables(one: Outcome) -> Outcome:
+    return one if one.expired or one.cancelled else replace(one, fetcher=None)
+
+
+def test_it_is_either_a_consumers_restart_or_brokers() -> None:
+    with pytest.raises(ValueError, match="expected exactly one of consumer, brokers"):
+        Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1}]})
+    with pytest.raises(ValueError, match="rolling-restart: no broker 7"):
+        Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1, "brokers": [7]}]})
