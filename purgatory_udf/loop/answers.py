@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number
 from purgatory_udf.loop.tables import World, batch_at, key_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error, Reader
 
@@ -26,7 +26,7 @@ _OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
 )
 
 
-@rule
+@inlined
 def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
     """Up to where a reader may read: offset, segment, position."""
     if reader == _FOLLOWER:
@@ -36,7 +36,7 @@ def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
     return key.hw, key.hw_seg, key.hw_pos
 
 
-@rule
+@inlined
 def error_of(key: Any, part: Any) -> int:
     """What reading the partition now would be answered with."""
     if key.standing != _ONLINE:
@@ -51,20 +51,20 @@ def error_of(key: Any, part: Any) -> int:
     return _OUT_OF_RANGE if beyond or deleted else _ONLINE
 
 
-@rule
+@inlined
 def _has_data(key: Any, part: Any, reader: int) -> bool:
     end, _, _ = reader_end(key, reader)
     return key.standing == _ONLINE and not part.throttled and end != UNKNOWN and part.offset < end
 
 
-@rule
+@inlined
 def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
     """Bytes from the batch that holds the fetch offset to the reader's end, over all segments."""
     _, _, pos = reader_end(key, reader)
     return min(part.size, max(0, pos - logs.position_of(w, key, batch)))
 
 
-@rule
+@inlined
 def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> int:
     """The position where the offset's segment ends, or the reader's end if that lies on it; of a later one, nothing."""
     _, end_seg, end_pos = reader_end(key, reader)
@@ -79,7 +79,7 @@ def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> in
     return logs.position(w, key, roll_at(w, at + 1).base)
 
 
-@rule
+@inlined
 def _is_far(w: World, key: Any, batch: Any) -> bool:
     """Whether batches there may have been merged: a rule of positions, so that it is the same however calls are cut."""
     if key.hw == UNKNOWN or batch.size > w.retain_bytes:
@@ -88,7 +88,7 @@ def _is_far(w: World, key: Any, batch: Any) -> bool:
     return batch.pos <= min(key.hw_pos, stable) - w.retain_bytes
 
 
-@rule
+@inlined
 def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
     """What the answer carries of a partition with data (`LogSegment.read`), from its batch `at` on: cut at the limits,
     but a first batch."""
@@ -108,7 +108,7 @@ def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, 
     return max(0, min(limit, _readable_to(w, key, part.offset, batch.pos, operation.mode) - batch.pos))
 
 
-@rule
+@inlined
 def first_read(w: World, o: int) -> int:
     """How many bytes an answer would carry now."""
     operation = operation_at(w, o)
@@ -125,7 +125,7 @@ def first_read(w: World, o: int) -> int:
     return total
 
 
-@rule
+@inlined
 def answer(w: World, o: int) -> None:
     """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
     operation = operation_at(w, o)

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
-from purgatory_udf.loop.compiled import entry, number, rule
+from purgatory_udf.loop.compiled import entry, inlined, number, rule
 from purgatory_udf.loop.tables import World, access
 from purgatory_udf.loop.words import NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, NONE, Records, record, world
@@ -93,17 +93,17 @@ def arrive(arrivals: Records, rows: int) -> None:
             _change(w, row)
 
 
-@rule
+@inlined
 def _long(w: World, column: int, row: int, absent: int) -> int:
     return long_of(_column_at(w, column), row, absent)
 
 
-@rule
+@inlined
 def _int(w: World, column: int, row: int, absent: int) -> int:
     return int_of(_column_at(w, column), row, absent)
 
 
-@rule
+@inlined
 def _key(w: World, broker: int, topic: int, partition: int) -> int:
     """The key's number; a new one if it has not been met."""
     last = w.slots_room - 1
@@ -125,7 +125,7 @@ def _key(w: World, broker: int, topic: int, partition: int) -> int:
     return key
 
 
-@rule
+@inlined
 def _event(w: World, row: int, code: int) -> int:
     e = w.event_count
     w.event_count += 1
@@ -142,7 +142,7 @@ def _event(w: World, row: int, code: int) -> int:
     return e
 
 
-@rule
+@inlined
 def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
     """One more key that the event touches."""
     a = w.asked_count
@@ -155,7 +155,7 @@ def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
     return a
 
 
-@rule
+@inlined
 def _request(w: World, row: int, code: int, delay: int) -> int:
     e = _event(w, row, code)
     event = _event_at(w, e)
@@ -166,7 +166,7 @@ def _request(w: World, row: int, code: int, delay: int) -> int:
     return e
 
 
-@rule
+@inlined
 def _items(w: World, lists: int, row: int) -> tuple[int, int]:
     """From where to where the row's items lie."""
     column = _column_at(w, lists)
@@ -175,7 +175,7 @@ def _items(w: World, lists: int, row: int) -> tuple[int, int]:
     return begin_of(column, row), begin_of(column, row + 1)
 
 
-@rule
+@inlined
 def _asks_item(w: World, e: int, item: int, offset: int, size: int) -> int:
     topic, partition = _int(w, _ITEM_TOPIC, item, _UNKNOWN), _int(w, _ITEM_PARTITION, item, _NO_PARTITION)
     return _asks(w, e, _key(w, _event_at(w, e).broker, topic, partition), offset, size)

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.compiled import inlined
 from purgatory_udf.loop.tables import COMPILED
 from purgatory_udf.loop.world import record
 
@@ -69,32 +69,32 @@ _int = _loader(32) if COMPILED else _plain(ctypes.c_int32)
 _long = _loader(64) if COMPILED else _plain(ctypes.c_int64)
 
 
-@rule
+@inlined
 def _bit(bits: int, place: int) -> bool:
     return ((_byte(bits, place >> 3) >> (place & 7)) & 1) != 0
 
 
-@rule
+@inlined
 def known(column: Column, row: int) -> bool:
     return column.values != 0 and (column.bits == 0 or _bit(column.bits, column.offset + row))
 
 
-@rule
+@inlined
 def long_of(column: Column, row: int, absent: int) -> int:
     return _long(column.values, column.offset + row) if known(column, row) else absent
 
 
-@rule
+@inlined
 def int_of(column: Column, row: int, absent: int) -> int:
     return _int(column.values, column.offset + row) if known(column, row) else absent
 
 
-@rule
+@inlined
 def flag_of(column: Column, row: int) -> bool:
     return known(column, row) and _bit(column.values, column.offset + row)
 
 
-@rule
+@inlined
 def begin_of(lists: Column, row: int) -> int:
     """Where the row's list begins among the items; it ends where the next row's begins."""
     return _int(lists.values, lists.offset + row) - lists.base

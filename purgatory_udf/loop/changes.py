@@ -18,7 +18,7 @@ from typing import Any
 
 from purgatory_udf.loop import fetch, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import NONE
@@ -39,7 +39,7 @@ _STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Err
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 
 
-@rule
+@inlined
 def change(w: World, e: int) -> None:
     event = event_at(w, e)
     code, t, asked = event.code, event.t, asked_at(w, event.first)
@@ -114,7 +114,7 @@ def _rarer(w: World, e: int) -> None:
         check_all(w, k, t)
 
 
-@rule
+@inlined
 def _last_stable(w: World, k: int, offset: int) -> None:
     """The first one may lie below the high watermark, which was what counted before."""
     key = key_at(w, k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop import fetch, settling
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at
 from purgatory_udf.loop.words import Code
 
@@ -17,7 +17,7 @@ def check_fetches(w: World, k: int, t: int) -> None:
     lists.walk_fetches(w, key_at(w, k))
 
 
-@rule
+@inlined
 def check_deletions(w: World, k: int, t: int) -> None:
     settling.check(w, k, _DELETE, t)
     lists.walk_deletions(w, key_at(w, k))

@@ -34,16 +34,22 @@ number = cast("Callable[[int], int]", np.int64)
 
 def rule(function: Function) -> Function:
     """A helper of the loop."""
-    return cast("Function", numba.njit(function))
+    return cast("Function", numba.njit(error_model="numpy")(function))
+
+
+def inlined(function: Function) -> Function:
+    """A helper that is put where it is called: it is small, or called at one place. To call one costs more than most of
+    them do; to put everything everywhere takes minutes to compile."""
+    return cast("Function", numba.njit(error_model="numpy", forceinline=True)(function))
 
 
 def entry(function: Function) -> Function:
     """What Python calls."""
     try:
-        return cast("Function", numba.njit(cache=True, nogil=True)(function))
+        return cast("Function", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:
         # There is no place to keep it.
-        return cast("Function", numba.njit(nogil=True)(function))
+        return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def _fingerprint() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop.compiled import entry, number, rule
+from purgatory_udf.loop.compiled import entry, inlined, number, rule
 from purgatory_udf.loop.words import Acks, Code, Error, Reader
 from purgatory_udf.loop.world import Records, record
 
@@ -62,7 +62,7 @@ def enter(
                 total.nodes += 1
 
 
-@rule
+@inlined
 def _tells(code: int, mode: int) -> bool:
     """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
     if code == _FETCH:

@@ -26,7 +26,7 @@ from typing import Any
 
 from purgatory_udf.loop import answers, heap, logs
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
 from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at
@@ -49,7 +49,7 @@ READERS = 3
 _WORTH_SHARING = 16
 
 
-@rule
+@inlined
 def begin(w: World, o: int) -> None:
     """Where the fetch begins. A part that starts exactly at its end takes over that end's metadata, be they old."""
     operation = operation_at(w, o)
@@ -67,7 +67,7 @@ def begin(w: World, o: int) -> None:
             part.start_pos = logs.position(w, key, part.offset)
 
 
-@rule
+@inlined
 def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
     """The rule that completes the fetch now, or `TIMEOUT`; how many bytes it lacks; the part that forces it."""
     operation = operation_at(w, o)
@@ -100,7 +100,7 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
     return _NOTHING, operation.least - accumulated, NONE
 
 
-@rule
+@inlined
 def first_try(w: World, o: int, sent: int) -> int:
     """How many bytes it lacks; 0 if it is complete. The first read also meets the errors of offset and epoch, which a
     waiting fetch does not look for. `sent`: a consumer is told at once to read elsewhere."""
@@ -118,14 +118,14 @@ def first_try(w: World, o: int, sent: int) -> int:
     return 0
 
 
-@rule
+@inlined
 def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int) -> None:
     if forced_by != NONE:
         part_at(w, forced_by).settled = 2
     lists.end(w, o, rule_, t, trigger)
 
 
-@rule
+@inlined
 def _is_odd(w: World, o: int) -> bool:
     """Whether an end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
     operation = operation_at(w, o)
@@ -163,7 +163,7 @@ def _hang(w: World, o: int, lacking: int) -> None:
         _share_out(w, o, lacking, share)
 
 
-@rule
+@inlined
 def _share_out(w: World, o: int, lacking: int, share: int) -> None:
     """Hang every part at the position up to which its key may grow before the sum must be looked at again."""
     operation = operation_at(w, o)
@@ -176,14 +176,14 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
         heap.push(w, at, FETCHES + operation.mode, wants)
 
 
-@rule
+@inlined
 def _gained(w: World, key: Any, part: Any, reader: int) -> int:
     """Bytes between where the part begins and the reader's end."""
     _, _, end_pos = answers.reader_end(key, reader)
     return min(end_pos - part.start_pos, part.size)
 
 
-@rule
+@inlined
 def _count(w: World, o: int, lacking: int) -> None:
     """Put every part on the list of those that are counted; one that has its maximum, or is throttled, gains nothing
     any more, and is only there to be shaken."""
@@ -195,7 +195,7 @@ def _count(w: World, o: int, lacking: int) -> None:
         heap.push_listed(w, at, COUNTED + operation.mode)
 
 
-@rule
+@inlined
 def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
     """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
     complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
@@ -218,7 +218,7 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
         at = following
 
 
-@rule
+@inlined
 def wait(w: World, o: int, lacking: int) -> None:
     lists.watch(w, o)
     _hang(w, o, lacking)
@@ -273,7 +273,7 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
         at = part.next
 
 
-@rule
+@inlined
 def ripen(w: World, k: int) -> None:
     """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
     _, _, end_pos = answers.reader_end(key_at(w, k), _COMMITTED)
@@ -282,14 +282,14 @@ def ripen(w: World, k: int) -> None:
     _take_count(w, k, _COMMITTED, False, 0)
 
 
-@rule
+@inlined
 def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
     """Whether the end is where a fetch of this kind of reader wants it, if any hangs on the key."""
     first = heap.first_of(w, k, FETCHES + reader)
     return first != NONE and part_at(w, first).wants <= end_pos
 
 
-@rule
+@inlined
 def check(w: World, k: int, t: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
     key = key_at(w, k)

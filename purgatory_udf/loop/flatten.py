@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import entry, number, rule
+from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
 from purgatory_udf.loop.world import Records
 
@@ -79,7 +79,7 @@ def flatten(
         offsets[o + 1] = at
 
 
-@rule
+@inlined
 def _status(operation: Any, fetch: bool) -> int:
     """Of watches that nothing else is to be said of: a fetch of one key that did not get its bytes was forced."""
     if fetch and operation.count == 1 and operation.rule != _BY_BYTES:

@@ -8,12 +8,12 @@ ends otherwise is taken out from wherever it is. Parts that every event must loo
 
 from __future__ import annotations
 
-from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, key_at, part_at, root_at
 from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
 
 
-@rule
+@inlined
 def _meld(w: World, one: int, other: int) -> int:
     """Two heaps as one: the greater root becomes the first child of the smaller."""
     if one == NONE:
@@ -58,13 +58,13 @@ def _merged(w: World, first: int) -> int:
     return root
 
 
-@rule
+@inlined
 def first_of(w: World, k: int, kind: int) -> int:
     """Of a heap the part that wants least."""
     return root_at(w, k * HEAPS + kind).part
 
 
-@rule
+@inlined
 def push(w: World, p: int, kind: int, wants: int) -> None:
     part = part_at(w, p)
     part.wants, part.heap = wants, kind
@@ -74,7 +74,7 @@ def push(w: World, p: int, kind: int, wants: int) -> None:
     key_at(w, part.key).hung |= 1 << kind
 
 
-@rule
+@inlined
 def push_listed(w: World, p: int, kind: int) -> None:
     """To the front of one of the key's plain lists."""
     part = part_at(w, p)

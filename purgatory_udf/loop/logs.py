@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, batch_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import NONE
@@ -32,7 +32,7 @@ def batch_of(w: World, key: Any, offset: int) -> int:
     return low
 
 
-@rule
+@inlined
 def position_of(w: World, key: Any, batch: int) -> int:
     """Where the batch starts; of one that is beyond the log's last, the end's position."""
     if batch < key.batch_begin + key.batch_count:
@@ -40,13 +40,13 @@ def position_of(w: World, key: Any, batch: int) -> int:
     return key.end_pos
 
 
-@rule
+@inlined
 def position(w: World, key: Any, offset: int) -> int:
     """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
     return position_of(w, key, batch_of(w, key, offset))
 
 
-@rule
+@inlined
 def further(w: World, key: Any, below: int, offset: int) -> int:
     """How many batches end at or before the offset, if `below` do or that is `NONE`: most often one more."""
     if below == NONE:
@@ -56,7 +56,7 @@ def further(w: World, key: Any, below: int, offset: int) -> int:
     return below
 
 
-@rule
+@inlined
 def segment(w: World, key: Any, offset: int) -> int:
     """The base of the segment that the offset belongs to: 0 before the first roll that is known."""
     at = key.roll_begin + key.roll_count - 1
@@ -65,7 +65,7 @@ def segment(w: World, key: Any, offset: int) -> int:
     return roll_at(w, at).base if at >= key.roll_begin else 0
 
 
-@rule
+@inlined
 def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
     """From the log end to `end`, one batch if `whole`. False, and nothing happens, if that moves the end nowhere."""
     if key.end != UNKNOWN and end <= key.end:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import answers, heap, timer
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
@@ -29,7 +29,7 @@ _TIMEOUT = number(Rule.TIMEOUT)
 _PURGE = number(2**32)
 
 
-@rule
+@inlined
 def purgatory_of(w: World, broker: int, code: int) -> int:
     """The broker's purgatory for this kind of request; `state` has made one for each that there are requests of."""
     p = 0
@@ -41,7 +41,7 @@ def purgatory_of(w: World, broker: int, code: int) -> int:
 # Entries of lists.
 
 
-@rule
+@inlined
 def _bury(w: World, p: int, key: Any, code: int) -> None:
     """An entry of the key's list is dead, and stays until the list is walked or purged."""
     purgatory = purgatory_at(w, p)
@@ -70,7 +70,7 @@ def _bury(w: World, p: int, key: Any, code: int) -> None:
         node_at(w, node).value = value + 1
 
 
-@rule
+@inlined
 def _unwatch(w: World, p: int, dead: int) -> None:
     purgatory = purgatory_at(w, p)
     purgatory.watched -= dead
@@ -80,7 +80,7 @@ def _unwatch(w: World, p: int, dead: int) -> None:
 # A key's list has been walked: what had ended before is gone from it.
 
 
-@rule
+@inlined
 def walk_fetches(w: World, key: Any) -> None:
     if key.dead_fetch != 0:
         p = purgatory_of(w, key.broker, _FETCH)
@@ -89,7 +89,7 @@ def walk_fetches(w: World, key: Any) -> None:
         key.dead_fetch = 0
 
 
-@rule
+@inlined
 def walk_produces(w: World, key: Any) -> None:
     if key.dead_produce != 0:
         p = purgatory_of(w, key.broker, _PRODUCE)
@@ -98,7 +98,7 @@ def walk_produces(w: World, key: Any) -> None:
         key.dead_produce = 0
 
 
-@rule
+@inlined
 def walk_deletions(w: World, key: Any) -> None:
     if key.dead_delete != 0:
         p = purgatory_of(w, key.broker, _DELETE)
@@ -132,7 +132,7 @@ def purge(w: World, p: int) -> None:
 # Operations.
 
 
-@rule
+@inlined
 def watch(w: World, o: int) -> None:
     """Put the operation on the lists of all its keys, and start its timer."""
     operation = operation_at(w, o)
@@ -154,7 +154,7 @@ def watch(w: World, o: int) -> None:
     w.next_due_ms = min(w.next_due_ms, purgatory.next_bucket_ms)
 
 
-@rule
+@inlined
 def walked_before(w: World, key: Any, code: int) -> bool:
     """Whether the event at hand, one that checks several keys, has come by this key's list before."""
     return (
@@ -165,7 +165,7 @@ def walked_before(w: World, key: Any, code: int) -> bool:
     )
 
 
-@rule
+@inlined
 def trigger_of(w: World, o: int, at: int) -> int:
     """The part whose key's check ends the operation: of an event that checks several keys, the first one's."""
     if w.checking <= 0:

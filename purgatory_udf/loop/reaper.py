@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop import timer
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, reading_at
 from purgatory_udf.loop.words import FOREVER, Rule
 from purgatory_udf.loop.world import NONE
@@ -18,12 +18,12 @@ STEP_MS = number(200)
 _TIMEOUT = number(Rule.TIMEOUT)
 
 
-@rule
+@inlined
 def _expire(w: World, o: int) -> None:
     lists.end(w, o, _TIMEOUT, operation_at(w, o).deadline * 1000, NONE)
 
 
-@rule
+@inlined
 def read(w: World, p: int, at_ms: int) -> None:
     """The gauges, where they read otherwise than at the step before, or a purge came between."""
     purgatory = purgatory_at(w, p)
@@ -128,7 +128,7 @@ def _advance(w: World, now_ms: int) -> None:
     w.next_due_ms = _next_due(w)
 
 
-@rule
+@inlined
 def advance(w: World, now_ms: int) -> None:
     """Expire everything with a deadline at or before `now_ms`."""
     if w.due != NONE or w.next_due_ms <= now_ms:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, member_at, node_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import NONE
 
 
-@rule
+@inlined
 def under_min_isr(key: Any) -> bool:
     return key.isr_count >= 0 and key.min_isr != UNKNOWN and key.isr_count < key.min_isr
 
 
-@rule
+@inlined
 def node_of(w: World, first: int, who: int) -> int:
     """The node of a short list that stands for `who`."""
     node = first
@@ -25,7 +25,7 @@ def node_of(w: World, first: int, who: int) -> int:
     return node
 
 
-@rule
+@inlined
 def new_node(w: World, first: int, who: int, value: int) -> int:
     at = w.nodes
     w.nodes += 1
@@ -34,7 +34,7 @@ def new_node(w: World, first: int, who: int, value: int) -> int:
     return at
 
 
-@rule
+@inlined
 def take_watermark(w: World, key: Any, offset: int) -> None:
     """The high watermark, with the segment and position that it has now."""
     key.hw_batch = logs.further(w, key, key.hw_batch if offset >= key.hw else NONE, offset)
@@ -43,7 +43,7 @@ def take_watermark(w: World, key: Any, offset: int) -> None:
     key.hw_pos = logs.position_of(w, key, key.batch_begin + key.hw_batch)
 
 
-@rule
+@inlined
 def take_last_stable(w: World, key: Any, offset: int) -> None:
     key.lso_batch = logs.further(w, key, key.lso_batch if offset >= key.lso else NONE, offset)
     key.lso = offset
@@ -73,7 +73,7 @@ def advance_watermark(w: World, key: Any) -> bool:
     return True
 
 
-@rule
+@inlined
 def follower_reached(w: World, key: Any, who: int, offset: int) -> bool:
     """A follower's log ends at the offset at least; whether that raised the high watermark."""
     if key.standing != 0:

@@ -17,7 +17,7 @@ from typing import Any
 
 from purgatory_udf.loop import heap
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import under_min_isr
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
@@ -36,21 +36,21 @@ _BY_SHORT = number(Rule.NOT_ENOUGH_REPLICAS)
 _PENDING = number(Rule.TIMEOUT)
 
 
-@rule
+@inlined
 def rule_of_standing(standing: int) -> int:
     if standing == _NOT_LEADER:
         return _BY_NOT_LEADER
     return _BY_OFFLINE if standing == _OFFLINE else _BY_UNKNOWN
 
 
-@rule
+@inlined
 def watermark(key: Any, code: int) -> int:
     if code == _PRODUCE:
         return key.hw
     return key.log_start
 
 
-@rule
+@inlined
 def settle(key: Any, part: Any, code: int, t: int) -> int:
     """Settle the part if anything does now: the rule, or `TIMEOUT` while it is pending."""
     if key.standing != _ONLINE:  # Case A
@@ -68,7 +68,7 @@ def settle(key: Any, part: Any, code: int, t: int) -> int:
     return _BY_LOW if code == _DELETE else _BY_LEADERS
 
 
-@rule
+@inlined
 def first_try(w: World, o: int) -> bool:
     """On arrival; whether no part is pending."""
     operation = operation_at(w, o)
@@ -83,7 +83,7 @@ def first_try(w: World, o: int) -> bool:
     return operation.pending == 0
 
 
-@rule
+@inlined
 def wait(w: World, o: int) -> None:
     operation = operation_at(w, o)
     kind = SETTLING_PRODUCES if operation.code == _PRODUCE else SETTLING_OTHERS
@@ -110,7 +110,7 @@ def _given_up(w: World, at: int, t: int) -> None:
         lists.end(w, o, operation.rule, t, lists.trigger_of(w, o, at))
 
 
-@rule
+@inlined
 def check(w: World, k: int, code: int, t: int) -> None:
     """Something happened to the key: settle what it settles."""
     key = key_at(w, k)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, wheel_at
 from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.loop.world import BUCKETS, NONE, TIMER, WHEELS
@@ -42,7 +42,7 @@ def add(w: World, p: int, o: int) -> bool:
     return True
 
 
-@rule
+@inlined
 def cancel(w: World, operation: Any) -> None:
     """Leave the timer at once. The bucket stays queued, even if it is empty now."""
     if operation.bucket == NONE:
@@ -77,7 +77,7 @@ def find_next_bucket(w: World, p: int) -> None:
     purgatory.next_bucket_ms, purgatory.next_bucket = begins, found
 
 
-@rule
+@inlined
 def take_bucket(w: World, p: int) -> int:
     """The next bucket begins: the wheels' clock moves to it. Its first operation; the others follow by `next`."""
     purgatory = purgatory_at(w, p)
