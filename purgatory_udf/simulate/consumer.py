@@ -58,6 +58,8 @@ class Consumer:
                     self.records += count
                     yield self._world.sleep_us(round(count * self._settings.process_us))
                     yield from self._commits.after_records()
+                elif self._settings.idle_ms:
+                    yield self._world.sleep_ms(self._settings.idle_ms)
             yield from self._close()
         except NoOffsetForPartitionError as error:
             self.failed = str(error)
@@ -70,15 +72,16 @@ class Consumer:
             self._client.disconnect()
 
     def poll(self, timeout_ms: int) -> Steps[Records]:
+        """Once at least: `poll(0)` takes what has come, and sends for more. Joining its group is not bounded by the
+        time-out (as of `poll(long)`; `poll(Duration)` comes back and goes on with it)."""
         until_us = self._world.now_us + timeout_ms * 1000
-        remaining_us = timeout_ms * 1000
-        while remaining_us > 0:
-            records = yield from self._poll_once(remaining_us)
+        while True:
+            records = yield from self._poll_once(max(0, until_us - self._world.now_us))
             if records:
                 self._fetcher.send_fetches()
                 return records
-            remaining_us = until_us - self._world.now_us
-        return {}
+            if self._world.now_us >= until_us:
+                return {}
 
     def _poll_once(self, timeout_us: int) -> Steps[Records]:
         yield from self._poll_coordinator()

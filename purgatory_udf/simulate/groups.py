@@ -127,9 +127,11 @@ class GroupServer:
 
     def _answer(self, broker: int, message: GroupMessage, answer: Answer) -> GroupAnswer:
         members: tuple[str, ...] = ()
+        protocol: str | None = None
         assigned: tuple[TopicPartition, ...] = ()
         if message.type == "join_group" and answer.error == NONE and answer.leader == answer.member_id:
-            members = tuple(self._world.engine.coordinator(broker).groups[message.group].members)
+            group = self._world.engine.coordinator(broker).groups[message.group]
+            members, protocol = tuple(group.members), group.protocol
         elif message.type == "sync_group" and answer.error == NONE:
             assignment = self._assignments.get((broker, message.group, message.fields["generation"]), {})
             assigned = tuple(assignment.get(answer.member_id, ()))
@@ -138,7 +140,7 @@ class GroupServer:
         elif message.type == "offset_commit" and answer.error == NONE:
             self._store(message.group, message.fields["partitions"])
         generation = -1 if answer.generation is None else answer.generation
-        return GroupAnswer(answer.error, answer.member_id, generation, answer.leader, members, assigned)
+        return GroupAnswer(answer.error, answer.member_id, generation, answer.leader, members, assigned, protocol)
 
     def _store(self, group: str, partitions: list[dict[str, Any]]) -> None:
         for part in partitions:

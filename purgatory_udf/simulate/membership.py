@@ -11,7 +11,7 @@ from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.simulate.client import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulate.messages import NONE, Coordinator, FindCoordinator, GroupAnswer, GroupMessage
 from purgatory_udf.simulate.scenario import Consumers
-from purgatory_udf.simulate.subscription import Subscription, assign_ranges
+from purgatory_udf.simulate.subscription import ASSIGNORS, Subscription
 from purgatory_udf.simulate.world import Steps
 
 NO_GENERATION = -1
@@ -60,7 +60,7 @@ class Membership:
             member_id=self.member_id,
             session_timeout_ms=self._settings.session_timeout_ms,
             rebalance_timeout_ms=self._settings.max_poll_interval_ms,
-            protocols=["range"],
+            protocols=list(self._settings.assignors),
         )
         match answer:
             case GroupAnswer(error="NONE"):
@@ -78,7 +78,7 @@ class Membership:
         assignment = None
         if self._leads:
             self._seen = self._subscription.partitions(self._client.metadata)
-            assignment = assign_ranges(self._seen, joined.members)
+            assignment = ASSIGNORS[joined.protocol or self._settings.assignors[0]](self._seen, joined.members)
         answer = yield from self._request(
             "sync_group", assignment, member_id=self.member_id, generation=self.generation, leader=self._leads
         )

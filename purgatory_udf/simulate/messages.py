@@ -122,7 +122,7 @@ class GroupMessage(Message):
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """`members` is for the leader of a new generation, `assigned` for a member that has synced."""
+    """`members` and `protocol` are for the leader of a new generation, `assigned` for a member that has synced."""
 
     error: str
     member_id: str = ""
@@ -130,6 +130,7 @@ class GroupAnswer:
     leader: str | None = None
     members: tuple[str, ...] = ()
     assigned: tuple[TopicPartition, ...] = ()
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

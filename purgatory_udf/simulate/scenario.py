@@ -103,7 +103,11 @@ class Consumers(_Section):
     assign: dict[Name, list[Annotated[int, Field(ge=0)]]] | None = None
     static_members: bool = False
     start_within_s: Seconds = 1
-    poll_timeout_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1000
+    # What its leader shares out by, the first that all members know.
+    assignors: Annotated[list[Literal["range", "roundrobin"]], Field(min_length=1)] = ["range"]
+    poll_timeout_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1000
+    # What the application does after a poll that brought nothing.
+    idle_ms: Millis = 0
     max_poll_records: Count = 500
     process_us: Annotated[float, Field(ge=0, le=60_000_000)] = 20
     reset: Literal["latest", "earliest", "none"] = "latest"
@@ -124,6 +128,12 @@ class Consumers(_Section):
     def _one_subscription(self) -> Self:
         if sum(way is not None for way in (self.topics, self.pattern, self.assign)) != 1:
             raise ValueError("expected exactly one of topics, pattern, assign")
+        return self
+
+    @model_validator(mode="after")
+    def _time_passes(self) -> Self:
+        if not self.poll_timeout_ms and not self.idle_ms:
+            raise ValueError("poll_timeout_ms 0 needs an idle_ms: the application does something between polls")
         return self
 
     @property

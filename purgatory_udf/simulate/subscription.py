@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum
 
 from purgatory_udf.reference.topic_partition import TopicPartition
@@ -54,10 +55,22 @@ class Subscription:
             self.positions[key] = None
 
 
-def assign_ranges(partitions: list[TopicPartition], members: tuple[str, ...]) -> dict[str, list[TopicPartition]]:
+Assignment = dict[str, list[TopicPartition]]
+
+
+def assign_round_robin(partitions: list[TopicPartition], members: tuple[str, ...]) -> Assignment:
+    """Kafka's round-robin assignor: the partitions of all topics, in turn, to one member after the other."""
+    ordered = sorted(members)
+    assignment: Assignment = {member: [] for member in ordered}
+    for at, key in enumerate(sorted(partitions)):
+        assignment[ordered[at % len(ordered)]].append(key)
+    return assignment
+
+
+def assign_ranges(partitions: list[TopicPartition], members: tuple[str, ...]) -> Assignment:
     """Kafka's range assignor: of each topic, consecutive partitions for each member in the order of their ids."""
     ordered = sorted(members)
-    assignment: dict[str, list[TopicPartition]] = {member: [] for member in ordered}
+    assignment: Assignment = {member: [] for member in ordered}
     by_topic: dict[str, list[TopicPartition]] = {}
     for key in partitions:
         by_topic.setdefault(key.topic, []).append(key)
@@ -69,3 +82,10 @@ def assign_ranges(partitions: list[TopicPartition], members: tuple[str, ...]) ->
             assignment[member] += keys[begin:end]
             begin = end
     return assignment
+
+
+# By the names under which members say that they know them.
+ASSIGNORS: dict[str, Callable[[list[TopicPartition], tuple[str, ...]], Assignment]] = {
+    "range": assign_ranges,
+    "roundrobin": assign_round_robin,
+}
