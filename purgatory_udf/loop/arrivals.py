@@ -1,6 +1,6 @@
 """Events of the contract, row by row out of their columns, as records: an event, and a row for each key it touches.
 
-The columns are those of `explode`, which also numbers the words in them. Keys are numbered here, as they are met.
+The columns are those of `explode`. Keys are numbered as they are met.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
 from purgatory_udf.loop.compiled import entry, inlined, number, rule
 from purgatory_udf.loop.tables import World, access
-from purgatory_udf.loop.words import NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
+from purgatory_udf.loop.texts import WORD, Words, same, spread, text_of
+from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, NONE, Records, record, world
 
 
@@ -28,16 +29,14 @@ class Of(IntEnum):
     HARD, BATCHES, ITEM_PREFERRED = 34, 35, 36
 
 
-WORD, ROW, SLOT = record("", "number"), record("row"), record("", "key")
-NAME = record("", "broker topic partition")
+ROW, SLOT = record("row"), record("", "key")
+# A key's topic is the text of one of the rows that name it.
+NAME = record("topic", "length broker partition")
 
-# What words stand for, by their codes in the columns; what comes out; keys' names, and where to find these by hash.
+# What words stand for; what comes out; keys' names, and where to find these by hash.
 TABLES = {
     "columns": COLUMN,
-    "types": WORD,
-    "changes": WORD,
-    "isolations": WORD,
-    "errors": WORD,
+    "words": WORD,
     "events": EVENT,
     "asked": ASKED,
     "in_sync": MEMBER,
@@ -50,9 +49,8 @@ TABLES = {
 # that is earlier.
 WORLD = world(TABLES, "event_count", "asked_count", "members", "request_count", "named_count", "keys", "most", "mixed")
 
-_column_at, _type_at, _change_at, _isolation_at, _error_at, _event_at, _asked_at, _member_at = (
-    access(name, TABLES, WORLD)
-    for name in ("columns", "types", "changes", "isolations", "errors", "events", "asked", "in_sync")
+_column_at, _word_at, _event_at, _asked_at, _member_at = (
+    access(name, TABLES, WORLD) for name in ("columns", "words", "events", "asked", "in_sync")
 )
 _request_at, _named_at, _name_at, _slot_at = (
     access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots")
@@ -70,8 +68,19 @@ _DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT
 _FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
 _SOUND, _INVALID_ACKS = number(Error.NONE), number(Error.INVALID_REQUIRED_ACKS)
 _UNKNOWN, _NO_PARTITION, _ANYBODY = map(number, (UNKNOWN, NO_PARTITION, UNKNOWN))
-_SPREAD = (number(40_503), number(668_265_263), number(374_761_393))
+_SPREAD = (number(40_503), number(374_761_393))
 _ZERO, _UNBOUNDED = number(0), number(INT32_MAX)
+
+WORDS = Words(
+    [
+        {name: int(code) for code, name in KINDS.items()} | {"partition": -1},
+        {name: int(code) for name, code in CHANGES.items()},
+        {"read_committed": 1},
+        {error.name: int(error) for error in Error if error is not Error.RECORDED},
+    ]
+)
+_TYPES, _CHANGES, _ISOLATIONS, _ERRORS, _END = (number(border) for border in WORDS.borders)
+_RECORDED = number(Error.RECORDED)
 
 
 @entry
@@ -80,7 +89,7 @@ def arrive(arrivals: Records, rows: int) -> None:
     for slot in range(w.slots_room):
         _slot_at(w, slot).key = NONE
     for row in range(rows):
-        code = _type_at(w, int_of(_column_at(w, _TYPE), row, _ZERO)).number
+        code = _meant(w, _TYPE, row, _TYPES, _CHANGES, _ZERO)
         if code == _PRODUCE:
             _produce(w, row)
         elif code == _FETCH:
@@ -103,25 +112,42 @@ def _int(w: World, column: int, row: int, absent: int) -> int:
     return int_of(_column_at(w, column), row, absent)
 
 
-@inlined
-def _key(w: World, broker: int, topic: int, partition: int) -> int:
-    """The key's number; a new one if it has not been met."""
+@rule
+def _meant(w: World, column: int, row: int, begin: int, end: int, other: int) -> int:
+    """What the row's word stands for, among those from `begin` to `end`."""
+    text, length = text_of(_column_at(w, column), row)
+    for at in range(begin, end):
+        word = _word_at(w, at)
+        if word.length == length and same(word.text, text, length):
+            return word.number
+    return other
+
+
+@rule
+def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
+    """The number of the key whose topic is the column's text; a new one if it has not been met."""
+    topic, length = text_of(_column_at(w, column), row)
     last = w.slots_room - 1
-    mixed = broker * _SPREAD[0] + topic * _SPREAD[1] + partition * _SPREAD[2]
+    mixed = broker * _SPREAD[0] + spread(topic, length) + partition * _SPREAD[1]
     slot = (mixed ^ (mixed >> 24)) & last
     while True:
         key = _slot_at(w, slot).key
         if key == NONE:
             break
         name = _name_at(w, key)
-        if name.partition == partition and name.topic == topic and name.broker == broker:
+        if (
+            name.partition == partition
+            and name.broker == broker
+            and name.length == length
+            and (name.topic == topic or same(name.topic, topic, length))
+        ):
             return key
         slot = (slot + 1) & last
     key = w.keys
     w.keys += 1
     _slot_at(w, slot).key = key
     name = _name_at(w, key)
-    name.broker, name.topic, name.partition = broker, topic, partition
+    name.broker, name.topic, name.length, name.partition = broker, topic, length, partition
     return key
 
 
@@ -177,8 +203,8 @@ def _items(w: World, lists: int, row: int) -> tuple[int, int]:
 
 @inlined
 def _asks_item(w: World, e: int, item: int, offset: int, size: int) -> int:
-    topic, partition = _int(w, _ITEM_TOPIC, item, _UNKNOWN), _int(w, _ITEM_PARTITION, item, _NO_PARTITION)
-    return _asks(w, e, _key(w, _event_at(w, e).broker, topic, partition), offset, size)
+    partition = _int(w, _ITEM_PARTITION, item, _NO_PARTITION)
+    return _asks(w, e, _key(w, _event_at(w, e).broker, _ITEM_TOPIC, item, partition), offset, size)
 
 
 @rule
@@ -190,7 +216,7 @@ def _produce(w: World, row: int) -> None:
         offset, size = _long(w, _ITEM_LAST_OFFSET, item, _UNKNOWN) + 1, _long(w, _ITEM_BYTES, item, _ZERO)
         asked = _asked_at(w, _asks_item(w, e, item, offset, size))
         if known(_column_at(w, _ITEM_ERROR), item):
-            asked.error = _error_at(w, _int(w, _ITEM_ERROR, item, _ZERO)).number
+            asked.error = _meant(w, _ITEM_ERROR, item, _ERRORS, _END, _RECORDED)
         if asked.error == _SOUND:
             sound += 1
         else:
@@ -221,7 +247,7 @@ def _fetch(w: World, row: int) -> None:
     follows = event.who >= 0
     if follows:
         event.mode = _FOLLOWER
-    elif _isolation_at(w, _int(w, _ISOLATION, row, _ZERO)).number != 0 and known(_column_at(w, _ISOLATION), row):
+    elif _meant(w, _ISOLATION, row, _ISOLATIONS, _ERRORS, _ZERO) != 0:
         event.mode = _COMMITTED
     else:
         event.mode = _CONSUMER
@@ -252,7 +278,7 @@ def _create(w: World, row: int) -> None:
     e = _request(w, row, _CREATE, _long(w, _TIMEOUT, row, _UNKNOWN))
     begin, end = _items(w, _TOPICS, row)
     for item in range(begin, end):
-        key = _key(w, _ANYBODY, _int(w, _NEW_TOPIC, item, _UNKNOWN), _NO_PARTITION)
+        key = _key(w, _ANYBODY, _NEW_TOPIC, item, _NO_PARTITION)
         _asks(w, e, key, _int(w, _NEW_PARTITIONS, item, _UNKNOWN), _ZERO)
     _event_at(w, e).total = _event_at(w, e).count
 
@@ -260,14 +286,14 @@ def _create(w: World, row: int) -> None:
 @rule
 def _change(w: World, row: int) -> None:
     """What happened to a replica; and what of it all brokers learn, who know which partitions are led."""
-    code = _change_at(w, _int(w, _CHANGE, row, _ZERO)).number
+    code = _meant(w, _CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
     e = _event(w, row, code)
     event = _event_at(w, e)
     leads = code == _LEADER
     event.who = _int(w, _MIN_ISR if leads else _REPLICA, row, _UNKNOWN)
     event.whole = _int(w, _BATCHES, row, _ZERO) == 1
-    topic, partition = _int(w, _TOPIC, row, _UNKNOWN), _int(w, _PARTITION, row, _NO_PARTITION)
-    key = _key(w, event.broker, topic, partition)
+    partition = _int(w, _PARTITION, row, _NO_PARTITION)
+    key = _key(w, event.broker, _TOPIC, row, partition)
     asked = _asked_at(w, _asks(w, e, key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)))
     asked.epoch = _int(w, _EPOCH, row, _UNKNOWN)
     if (leads or code == _ISR_CHANGE) and known(_column_at(w, _ISR), row):
@@ -278,4 +304,4 @@ def _change(w: World, row: int) -> None:
             w.members += 1
     if leads or code == _DELETED:
         told = _event(w, row, _LED if leads else _UNLED)
-        _asks(w, told, _key(w, _ANYBODY, topic, _NO_PARTITION), partition, _ZERO)
+        _asks(w, told, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)

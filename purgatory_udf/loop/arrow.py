@@ -16,17 +16,21 @@ from purgatory_udf.loop.tables import COMPILED
 from purgatory_udf.loop.world import record
 
 # `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins, and `base` where the
-# items of a slice of lists do.
+# items of a slice of lists do. The values of lists and texts are where each begins; of texts, `base` is their bytes'.
 COLUMN = record("values bits offset base")
 Column = Any  # the record
 
 
 def placed(array: pa.Array | None) -> tuple[int, int, int, int]:
-    """An array's record. Of a list the values are its offsets; the array must outlive the record."""
+    """An array's record; the array must outlive it."""
     if array is None or array.null_count == len(array):
         return 0, 0, 0, 0
     bits, values = array.buffers()[:2]
-    base = array.offsets[0].as_py() if isinstance(array, pa.ListArray) else 0
+    base = 0
+    if isinstance(array, pa.ListArray):
+        base = array.offsets[0].as_py()
+    elif isinstance(array, pa.StringArray):
+        base = array.buffers()[2].address if array.buffers()[2] else 0
     return values.address, bits.address if array.null_count else 0, array.offset, base
 
 
@@ -45,7 +49,8 @@ def _loader(bits: int) -> Callable[[int, int], int]:
             if place.type.width < 64:
                 place = builder.sext(place, long)
             at = builder.add(begin, builder.mul(place, ir.Constant(long, bits // 8)))
-            value = builder.load(builder.inttoptr(at, kind.as_pointer()))
+            # Of a text, they lie anywhere.
+            value = builder.load(builder.inttoptr(at, kind.as_pointer()), align=1)
             if bits == 64:
                 return value
             return (builder.zext if bits == 8 else builder.sext)(value, long)
@@ -64,14 +69,14 @@ def _plain(kind: Any) -> Callable[[int, int], int]:
     return load
 
 
-_byte = _loader(8) if COMPILED else _plain(ctypes.c_uint8)
-_int = _loader(32) if COMPILED else _plain(ctypes.c_int32)
-_long = _loader(64) if COMPILED else _plain(ctypes.c_int64)
+byte_at = _loader(8) if COMPILED else _plain(ctypes.c_uint8)
+int_at = _loader(32) if COMPILED else _plain(ctypes.c_int32)
+long_at = _loader(64) if COMPILED else _plain(ctypes.c_int64)
 
 
 @inlined
 def _bit(bits: int, place: int) -> bool:
-    return ((_byte(bits, place >> 3) >> (place & 7)) & 1) != 0
+    return ((byte_at(bits, place >> 3) >> (place & 7)) & 1) != 0
 
 
 @inlined
@@ -81,12 +86,12 @@ def known(column: Column, row: int) -> bool:
 
 @inlined
 def long_of(column: Column, row: int, absent: int) -> int:
-    return _long(column.values, column.offset + row) if known(column, row) else absent
+    return long_at(column.values, column.offset + row) if known(column, row) else absent
 
 
 @inlined
 def int_of(column: Column, row: int, absent: int) -> int:
-    return _int(column.values, column.offset + row) if known(column, row) else absent
+    return int_at(column.values, column.offset + row) if known(column, row) else absent
 
 
 @inlined
@@ -97,4 +102,4 @@ def flag_of(column: Column, row: int) -> bool:
 @inlined
 def begin_of(lists: Column, row: int) -> int:
     """Where the row's list begins among the items; it ends where the next row's begins."""
-    return _int(lists.values, lists.offset + row) - lists.base
+    return int_at(lists.values, lists.offset + row) - lists.base

@@ -5,25 +5,22 @@ What-if settings take effect here, so that everything after it sees one delay an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.config import Config, fetch_keys
-from purgatory_udf.loop.arrivals import NAME, ROW, SLOT, TABLES, WORD, WORLD, Of, arrive
+from purgatory_udf.loop.arrivals import NAME, ROW, SLOT, TABLES, WORDS, WORLD, Of, arrive
 from purgatory_udf.loop.arrow import COLUMN, items_of, placed
 from purgatory_udf.loop.call import Call, in_order
 from purgatory_udf.loop.tables import world_of
-from purgatory_udf.loop.words import ANY_BROKER, CHANGES, KINDS, UNKNOWN, Error
+from purgatory_udf.loop.texts import read
+from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
 from purgatory_udf.scope.columns import Subjects
 
-_TYPES = {name: int(code) for code, name in KINDS.items()} | {"partition": -1}
-_CHANGES = {name: int(code) for name, code in CHANGES.items()}
-_ISOLATIONS = {"read_committed": 1}
-_ERRORS = {error.name: int(error) for error in Error if error is not Error.RECORDED}
 _NO_WORDS = pa.array([], pa.string())
 
 # All that is read of an event; whoever fetches events for this has to fetch these.
@@ -42,45 +39,35 @@ def columns_of(names: Sequence[str]) -> list[str]:
 def explode(table: pa.Table, config: Config) -> Call:
     """The table's events as one call; events of no partition (groups, clock) leave nothing."""
     columns = _Columns(table)
-    types, type_numbers = _coded(columns["type"], _TYPES)
-    changes, change_numbers = _coded(columns["change"], _CHANGES)
-    isolations, isolation_numbers = _coded(columns["isolation"], _ISOLATIONS)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
     items, new, members = items_of(partitions), items_of(topics), items_of(in_sync)
-    errors, error_numbers = _coded(items.field("error"), _ERRORS, int(Error.RECORDED))
-    (item_topics, new_topics, changed_topics), topic_names = _together(
-        [items.field("topic"), new.field("topic"), columns["topic"]]
-    )
     timeouts, waits, least = _as_asked(columns, config)
     arrays = {
-        Of.TIME: columns["time_us"], Of.SEQ: columns["seq"], Of.BROKER: columns["broker"], Of.TYPE: types,
+        Of.TIME: columns["time_us"], Of.SEQ: columns["seq"], Of.BROKER: columns["broker"], Of.TYPE: columns["type"],
         Of.ACKS: columns["acks"], Of.REPLICA: columns["replica_id"], Of.TIMEOUT: timeouts, Of.WAIT: waits,
-        Of.LEAST: least, Of.MOST: columns["max_bytes"], Of.ISOLATION: isolations, Of.PARTITIONS: partitions,
-        Of.TOPICS: topics, Of.ITEM_TOPIC: item_topics, Of.ITEM_PARTITION: items.field("partition"),
-        Of.ITEM_LAST_OFFSET: items.field("last_offset"), Of.ITEM_BYTES: items.field("bytes"), Of.ITEM_ERROR: errors,
-        Of.ITEM_FETCH_OFFSET: items.field("fetch_offset"), Of.ITEM_MOST: items.field("max_bytes"),
-        Of.ITEM_EPOCH: items.field("current_leader_epoch"), Of.ITEM_THROTTLED: items.field("throttled"),
-        Of.ITEM_OFFSET: items.field("offset"), Of.NEW_TOPIC: new_topics, Of.NEW_PARTITIONS: new.field("partitions"),
-        Of.CHANGE: changes, Of.TOPIC: changed_topics, Of.PARTITION: columns["partition"],
-        Of.OFFSET: columns["offset"], Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync,
-        Of.IN_SYNC: members, Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
-        Of.BATCHES: columns.maybe("batches"),
-        Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
+        Of.LEAST: least, Of.MOST: columns["max_bytes"], Of.ISOLATION: columns["isolation"], Of.PARTITIONS: partitions,
+        Of.TOPICS: topics, Of.ITEM_TOPIC: items.field("topic"), Of.ITEM_PARTITION: items.field("partition"),
+        Of.ITEM_LAST_OFFSET: items.field("last_offset"), Of.ITEM_BYTES: items.field("bytes"),
+        Of.ITEM_ERROR: items.field("error"), Of.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
+        Of.ITEM_MOST: items.field("max_bytes"), Of.ITEM_EPOCH: items.field("current_leader_epoch"),
+        Of.ITEM_THROTTLED: items.field("throttled"), Of.ITEM_OFFSET: items.field("offset"),
+        Of.NEW_TOPIC: new.field("topic"), Of.NEW_PARTITIONS: new.field("partitions"), Of.CHANGE: columns["change"],
+        Of.TOPIC: columns["topic"], Of.PARTITION: columns["partition"], Of.OFFSET: columns["offset"],
+        Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync, Of.IN_SYNC: members,
+        Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
+        Of.BATCHES: columns.maybe("batches"), Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
     rows = len(table)
-    told = rows - changes.null_count
+    told = rows - columns["change"].null_count
     asked = len(items) + len(new) + 2 * told
     tables: dict[str, Records] = {
         "columns": np.array([placed(arrays[column]) for column in Of], COLUMN),
-        "types": type_numbers,
-        "changes": change_numbers,
-        "isolations": isolation_numbers,
-        "errors": error_numbers,
+        "words": WORDS.records,
         "events": np.empty(rows + told, EVENT),
         "asked": np.empty(asked, ASKED),
         "in_sync": np.empty(len(members), MEMBER),
         "requests": np.empty(rows, ROW),
-        "named": np.empty(len(items) - errors.null_count, ROW),
+        "named": np.empty(len(items) - items.field("error").null_count, ROW),
         "names": np.empty(asked, NAME),
         "slots": np.empty(1 << (2 * asked).bit_length(), SLOT),
     }
@@ -91,7 +78,7 @@ def explode(table: pa.Table, config: Config) -> Call:
     named = pa.array(tables["named"]["row"][: found.named_count])
     events = tables["events"][: found.event_count]
     return Call(
-        _key_names(tables["names"][: found.keys], topic_names),
+        _key_names(tables["names"][: found.keys]),
         in_order(events) if found.mixed else events,
         tables["asked"][: found.asked_count],
         tables["in_sync"][: found.members],
@@ -127,27 +114,11 @@ def _field(items: pa.Array, name: str) -> pa.Array | None:
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
 
 
-def _coded(words: pa.Array, numbers: Mapping[str, int], other: int = 0) -> tuple[pa.Array, Records]:
-    """A column of words by their codes, and the number that each code stands for."""
-    coded = words.dictionary_encode()
-    meant = [numbers.get(word, other) for word in coded.dictionary.to_pylist()]
-    return coded.indices, np.array(meant or [0], np.int32).view(WORD)
-
-
-def _together(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], list[str]]:
-    """Several columns of words by one set of codes."""
-    coded = pa.chunked_array(columns, pa.string()).dictionary_encode()
-    chunks = iter(coded.chunks)
-    # A column without rows may be no chunk.
-    codes = [next(chunks).indices if len(column) else pa.array([], pa.int32()) for column in columns]
-    return codes, coded.chunk(0).dictionary.to_pylist() if coded.num_chunks else []
-
-
-def _key_names(keys: Records, topics: list[str]) -> list[str]:
-    brokers, numbers, partitions = (keys[name].tolist() for name in ("broker", "topic", "partition"))
+def _key_names(keys: Records) -> list[str]:
+    fields = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
     return [
-        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{topics[topic]}"
-        for broker, partition, topic in zip(brokers, partitions, numbers, strict=True)
+        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{read(topic, length)}"
+        for topic, length, broker, partition in zip(*fields, strict=True)
     ]
 
 

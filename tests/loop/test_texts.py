@@ -1,0 +1,69 @@
+"""Texts that compiled code reads out of columns: topics of every length and alphabet, words that it knows or not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from purgatory_udf.config import Config
+from purgatory_udf.loop.engine import event_table
+from purgatory_udf.loop.explode import explode
+from purgatory_udf.loop.words import Code, Error
+
+# Many are alike but for their middles or ends.
+_TOPICS = st.one_of(
+    st.text(min_size=1, max_size=30),
+    st.builds(
+        lambda same, other, end: same * 7 + other + end * 7,
+        st.sampled_from("ab"),
+        st.text("cd", max_size=3),
+        st.sampled_from("ef"),
+    ),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(_TOPICS, st.integers(0, 3)), min_size=1, max_size=30), st.data())
+def test_a_key_is_a_broker_a_topic_and_a_partition_whatever_the_names_are(
+    named: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    events: list[dict[str, object]] = [
+        {"time_us": at, "seq": at, "broker": 1, "type": "partition", "change": "log_end"}
+        | {"topic": topic, "partition": partition, "offset": at}
+        for at, (topic, partition) in enumerate(named)
+    ]
+    begin = data.draw(st.integers(0, len(events) - 1))
+    table = pa.concat_tables([event_table(events[:begin]), event_table(events[begin:])])
+    call = explode(table.slice(begin), Config())
+    keys = [f"1/{partition}/{topic}" for topic, partition in named[begin:]]
+    assert call.names == list(dict.fromkeys(keys))
+    assert [call.names[key] for key in call.asked["key"]] == keys
+
+
+def test_known_errors_are_numbers_and_others_keep_their_names() -> None:
+    errors = ["NOT_LEADER_OR_FOLLOWER", None, "NOT_LEADER_OR_FOLLOWEE", "KAFKA_STORAGE_ERROR", "REQUEST_TIMED_OUTS"]
+    partitions = [{"topic": "t", "partition": nth, "error": error} for nth, error in enumerate(errors)]
+    call = explode(
+        event_table([{"time_us": 0, "seq": 0, "broker": 1, "type": "produce", "acks": -1, "partitions": partitions}]),
+        Config(),
+    )
+    assert call.asked["error"].tolist() == [
+        Error.NOT_LEADER_OR_FOLLOWER,
+        Error.NONE,
+        Error.RECORDED,
+        Error.KAFKA_STORAGE_ERROR,
+        Error.RECORDED,
+    ]
+    assert [call.errors[text].as_py() for text in call.asked["text"] if text >= 0] == [
+        error for error in errors if error
+    ]
+
+
+def test_a_word_that_only_begins_as_a_known_one_is_none() -> None:
+    kinds = ["fetch", "fetches", "fetcH", "heartbeat"]
+    call = explode(
+        event_table([{"time_us": at, "seq": at, "broker": 1, "type": kind} for at, kind in enumerate(kinds)]), Config()
+    )
+    assert call.events["code"].tolist() == [Code.FETCH]
+    assert call.events["seq"].tolist() == [0]
