@@ -12,6 +12,7 @@ from typing import Any
 
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change, KnownCluster
 from purgatory_udf.requestlog.lines import error_codes as errors
+from purgatory_udf.requestlog.partitions.evident import with_evident
 from purgatory_udf.requestlog.partitions.felt import (
     GONE,
     LOST,
@@ -52,9 +53,15 @@ class _Known:
 
 
 def states(
-    facts: PartitionFacts, changes: Sequence[Change], cluster: KnownCluster, first_us: int, report: Report
+    facts: PartitionFacts,
+    changes: Sequence[Change],
+    cluster: KnownCluster,
+    first_us: int,
+    report: Report,
+    whole: bool = False,
 ) -> list[LeadershipState]:
-    """In time order; the first stands at or before `first_us`, which is before everything else of the partition."""
+    """In time order; the first stands at or before `first_us`, which is before everything else of the partition.
+    `whole`: the facts are those of all the log, so that what answers show is not forgotten again."""
     min_isr = cluster.min_isr_of(facts.topic)
     given = [one for one in changes if one.source == GIVEN]
     known = given or [one for one in changes if one.isr is not None or one.deleted]
@@ -99,6 +106,8 @@ def states(
             found.append(LeadershipState(at, {"change": "not_leader"}))
         history.append(InSync(at, now.leader, now.epoch, now.isr or ()))
         before = now
+    if whole and not given:
+        found = with_evident(found, facts, history, min_isr)
     found.extend(returning(facts, history, cluster.unfenced, METADATA_LAG_US, min_isr))
     return sorted(found, key=lambda one: one.at_us)
 

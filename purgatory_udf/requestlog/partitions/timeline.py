@@ -52,7 +52,7 @@ def build_timeline(
     if facts.only_copied:
         return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
-    led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report)
+    led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, stretch is ALL)
     leadership = with_stops(served_as_follower(facts, led), context.stops, facts.broker)
     place_copies(facts.copies, facts.sights)
     appends = _appends(facts, context, leadership, report)

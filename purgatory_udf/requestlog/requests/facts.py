@@ -61,7 +61,8 @@ class Position:
     """A reader asked for `offset`: a follower (`replica` >= 0) has all before it, a consumer was allowed to see it.
 
     `at_us` is when the broker took note of it, `wake_us` when those who waited for that were answered, `until_us`
-    when the request's handling ended, `proven_us` the moment before which all below the offset must have been there.
+    when the request's handling ended, `proven_us` the moment before which all below the offset must have been there,
+    `epoch` the leader's, as the reader knows it.
     """
 
     at_us: int
@@ -72,6 +73,7 @@ class Position:
     offset: int
     log_start: int = -1
     start_us: int = -1
+    epoch: int = -1
 
 
 @dataclass(slots=True)

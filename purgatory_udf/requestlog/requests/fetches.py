@@ -186,6 +186,7 @@ class SessionReader:
                         one.offset,
                         one.log_start,
                         request.start_us,
+                        one.leader_epoch,
                     ),
                 )
             else:

@@ -1,0 +1,56 @@
+"""Leadership that nobody reported, as a broker's answers show it.
+
+Without the metadata log, METADATA answers and ALTER_PARTITION lines tell who leads, and much later if nobody asks or
+nothing shrinks: after a rolling restart brokers lead again, and no line may say so. But whoever answers a follower's
+fetch leads, in the epoch that the follower named; and whoever answers NOT_LEADER_OR_FOLLOWER does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from purgatory_udf.requestlog.lines import error_codes as errors
+from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipState
+from purgatory_udf.requestlog.requests.facts import PartitionFacts, Position
+
+LEADS = {"leader": True, "online": True, "not_leader": False, "offline": False, "deleted": False}
+
+
+def with_evident(
+    states: Sequence[LeadershipState], facts: PartitionFacts, history: Sequence[InSync], min_isr: int | None
+) -> list[LeadershipState]:
+    """The states, those added that answers show, in the order of time; less those that answers have shown before."""
+    served = [(max(one.start_us, 0) or one.at_us, 1, one) for one in facts.positions if one.replica >= 0]
+    refused = [(one.at_us, 1, None) for one in facts.troubles if one.error == errors.NOT_LEADER_OR_FOLLOWER]
+    told: list[tuple[int, int, Any]] = [(one.at_us, 0, one) for one in states]
+    found: list[LeadershipState] = []
+    leads: bool | None = None
+    for at, _, what in sorted([*told, *served, *refused], key=lambda one: one[:2]):
+        if isinstance(what, LeadershipState):
+            says = LEADS.get(what.fields["change"])
+            if says is False and leads is False and what.fields["change"] == "not_leader":
+                continue
+            leads = leads if says is None else says
+            found.append(what)
+        elif leads is False and what is not None:
+            leads = True
+            found.append(LeadershipState(at - 1, dict(_led(what, facts.broker, history, at, min_isr))))
+        elif leads and what is None:
+            leads = False
+            found.append(LeadershipState(at - 1, {"change": "not_leader"}))
+    return sorted(found, key=lambda one: one.at_us)
+
+
+def _led(
+    shown_by: Position, broker: int, history: Sequence[InSync], at_us: int, min_isr: int | None
+) -> Iterator[tuple[str, Any]]:
+    """As far as it is known, with whom the broker leads."""
+    yield "change", "leader"
+    if shown_by.epoch >= 0:
+        yield "leader_epoch", shown_by.epoch
+    known = [one for one in history if one.at_us <= at_us]
+    if known:
+        yield "isr", sorted({*known[-1].isr, broker, shown_by.replica})
+    if min_isr is not None:
+        yield "min_isr", min_isr
