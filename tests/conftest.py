@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests import browser
+from tests import brief, browser
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Traces and recordings are some hundred thousand objects that stay; by default Python looks through them all again and
+# again, for a fifth of the time.
+gc.set_threshold(100_000, 50, 50)
 
 # Where two processes share the tests, a file's go to one of them, and so do these: they share what takes long to make.
 _TOGETHER = dict.fromkeys((f"tests/answers/test_{name}.py" for name in ("metrics", "report", "notebooks")), "metrics")
@@ -55,7 +60,7 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two shuffle partitions, UTC, Delta, and no UI; its scratch files are the tests' own."""
+    """A local session with the settings of small jobs, UTC, Delta, and no UI; its scratch files are the tests' own."""
     from purgatory_udf.session import build_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
@@ -63,13 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         {
             "spark.master": "local[2]",
-            "spark.sql.shuffle.partitions": "2",
-            # Tests' tables are too small for compiled plans to pay, and most of the JVM's code runs too seldom for its
-            # second compiler, which would take a third of the time.
-            "spark.sql.codegen.wholeStage": "false",
-            # One compiler alone is given 48 MiB for its code, which Spark and Delta fill: the rest is thrown out and
-            # compiled again, all the time.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
+            **brief.SETTINGS,
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import brief
+
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.end_to_end
@@ -51,7 +53,7 @@ def test_an_audit_of_nothing_is_one_line_and_status_2(folder: Path) -> None:
     missing = _submit(folder, "audit", "--out", "nowhere")
     assert (missing.returncode, missing.stdout, missing.stderr) == (2, "", "audit: nowhere: no such folder\n")
     (folder / "nothing here").mkdir()
-    empty = _submit(folder, "audit", "--out", "nothing here")
+    empty = _submit(folder, *brief.WORDS, "audit", "--out", "nothing here")
     assert (empty.returncode, empty.stdout) == (2, "")
     assert empty.stderr == "audit: nothing here: no replay is recorded in nothing here/runs\n"
 

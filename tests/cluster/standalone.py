@@ -19,12 +19,15 @@ from pathlib import Path
 import pyspark
 
 from purgatory_udf.launch import java
+from tests import brief
 
 _SPARK = Path(pyspark.__file__).parent
 _MEMORY_MB = 1024
 
-# What suits so small a cluster, where Spark's own defaults are hundreds of empty tasks.
+# What suits so small a cluster, where Spark's own defaults are hundreds of empty tasks, and so short a job.
 FEW_TASKS = (
+    *brief.WORDS,
+    *("--conf", f"spark.executor.extraJavaOptions={brief.SETTINGS['spark.driver.extraJavaOptions']}"),
     *("--conf", "spark.sql.shuffle.partitions=3"),
     *("--conf", "spark.databricks.delta.snapshotPartitions=2"),
     *("--conf", "spark.driver.host=127.0.0.1"),

@@ -7,20 +7,25 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
+from jobs import audit, replay
 from purgatory_udf.launch import package
 from tests.cluster.standalone import FEW_TASKS, Cluster, standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
 TABLES = ("events", "completions", "expirations", "watches", "purgatory_gauges")
-# Of some 1,700 events: several batches, so that there is a middle in which a worker can be lost.
-REPLAY = ("replay", "--trace", str(SAMPLE), "--batch-events", "600")
+# Of some 1,700 events: two batches and two for the clock, so that there is a middle in which a worker can be lost.
+REPLAY = ("--trace", str(SAMPLE), "--batch-events", "900")
 
 
 def start(*words: str) -> subprocess.Popen[str]:
@@ -56,10 +61,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same replay on one machine."""
+def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same replay on one machine, where all of it is one batch."""
     out = tmp_path_factory.mktemp("local") / "out"
-    run(*REPLAY, "--out", str(out))
+    assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)]) == 0
     return out
 
 
@@ -73,19 +78,20 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_on
     cluster: Cluster, archive: Path, local: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    replay = start("--master", cluster.master, "--archives", str(archive), *FEW_TASKS, *REPLAY, "--out", str(out))
+    there = ("--master", cluster.master, "--archives", str(archive), *FEW_TASKS)
+    command = start(*there, "replay", *REPLAY, "--out", str(out))
     while not list(out.glob("_replay/**/commits/0")):
         try:
-            replay.wait(0.1)
-            raise AssertionError(f"it ended before a batch had:\n{ended(replay)}")
+            command.wait(0.1)
+            raise AssertionError(f"it ended before a batch had:\n{ended(command)}")
         except subprocess.TimeoutExpired:
             pass
     cluster.lose(0)
-    ended(replay)
+    ended(command)
     for table in TABLES:
         assert rows(out, table) == rows(local, table), table
     assert rows(out, "completions")
-    run("audit", "--out", str(out))
+    assert audit.main.status(["--out", str(out)]) == 0
 
 
 def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:

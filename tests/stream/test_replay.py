@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from purgatory_udf.config import load
 from purgatory_udf.loop.engine import event_table
@@ -20,7 +20,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
-from tests import oracle_traces
+from tests import brief, oracle_traces
 from tests.outcome_rows import outcomes_of
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def _write_events(spark: SparkSession, events: list[dict[str, Any]], folder: Pat
     return str(folder / "events")
 
 
-def _rows(spark: SparkSession, out: Path) -> Tables:
+def _rows(out: Path) -> Tables:
     """Every table without its run, in one order."""
     tables = {}
     for name in TABLES:
-        table = spark.read.format("delta").load(str(out / name)).drop("run_id").toArrow()
+        table = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"])
         order = [(column, "ascending") for column in table.column_names if column != "partitions"]
         tables[name] = table.sort_by(order)
     return tables
@@ -73,11 +73,10 @@ def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_facto
 def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
     out = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-m", "jobs.replay", "--events", events, "--out", str(out), "--batch-events", "200"]
-    command += ["--set", "grouping=partition"]
-    root = Path(__file__).resolve().parents[2]
+    words = ["replay", "--events", events, "--out", str(out), "--batch-events", "300", "--set", "grouping=partition"]
+    command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *brief.WORDS, *words]
     # A group of its own, so that the JVM dies with it; what it says comes line by line.
-    with subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         said = []
         for line in process.stderr:
@@ -94,9 +93,9 @@ def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     """What that replay answers when it is run again; it settles a few files at a time."""
     stopped = runs.load(spark, str(killed / "runs"), "replay")
     assert stopped is not None and stopped.status != runs.FINISHED, "it had not come to the end"
-    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=200", "grouping=partition"])))
+    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=300", "grouping=partition"])))
     assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
-    return run, _rows(spark, killed)
+    return run, _rows(killed)
 
 
 @pytest.mark.end_to_end
@@ -126,4 +125,4 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
-    assert _rows(spark, tmp_path / "out") == found
+    assert _rows(tmp_path / "out") == found
