@@ -171,13 +171,18 @@ class DelayedFetch(DelayedRequest):
                 continue
             if part.fetch_offset > end.offset:  # Case C
                 return self.complete_by("truncated", now_us)
-            if part.passed_over:
+            # Asked in full only where it may be so: there are a hundred partitions to a fetch, and as many attempts.
+            if (part.flagged or part.preferred is not None or replica.throttles) and part.passed_over:
                 continue
-            if part.start.segment < end.segment:  # Case C
+            start = part.start
+            if start.segment < end.segment:  # Case C
                 return self.complete_by("older_segment", now_us)
-            if part.start.segment == end.segment:
-                gained = min(end.position - part.start.position, part.max_bytes)
-                accumulated += max(0, gained) if arriving else gained
+            if start.segment == end.segment:
+                gained = end.position - start.position
+                if gained > part.max_bytes:
+                    gained = part.max_bytes
+                if gained > 0 or not arriving:
+                    accumulated += gained
         return accumulated >= self.min_bytes and self.complete_by("min_bytes", now_us)  # Case D
 
     def on_complete(self, now_us: int) -> None:
