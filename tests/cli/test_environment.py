@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,18 @@ from purgatory_udf.launch.environment import BUILD, GROUPS, Environment
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(folder: Path) -> Path:
     """A tree whose requirements are empty: pip has nothing to fetch."""
     for file in (BUILD, *(file for file, _ in GROUPS.values())):
-        (tmp_path / file).write_text("# nothing\n")
-    return tmp_path
+        (folder / file).write_text("# nothing\n")
+    return folder
 
 
 @pytest.mark.end_to_end
-def test_it_is_made_once_and_follows_the_requirements(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    environment = Environment(tree)
+def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment = Environment(tree(tmp_path))
     assert not environment.ready("run")
 
     environment.set_up("run")
@@ -38,30 +41,55 @@ def test_it_is_made_once_and_follows_the_requirements(tree: Path, capfd: pytest.
     environment.set_up("run", "test")
     assert environment.ready("run", "test")
 
-    (tree / "requirements.txt").write_text("# nothing new\n")
+    (tmp_path / "requirements.txt").write_text("# nothing new\n")
     assert not environment.ready("run")
     environment.set_up("run")
     assert "Setting up" not in capfd.readouterr().err
     assert environment.ready("run")
 
-    (tree / "requirements.txt").write_text("./no-such-package\n")
+    (tmp_path / "requirements.txt").write_text("./no-such-package\n")
     with pytest.raises(UserError, match=r"^requirements\.txt could not be installed into .*: see pip's message above$"):
         environment.set_up("run")
     assert not environment.ready("run")
 
+    # What is installed is what was pinned: a file of another hash, or of none, is refused.
+    wheel = told(tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    environment.set_up("run")
+    assert environment.ready("run")
+    capfd.readouterr()
+    for unfit, because in (("", "hash"), (f" --hash=sha256:{'0' * 64}", "DO NOT MATCH")):
+        (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()}{unfit}\n")
+        with pytest.raises(UserError, match=r"^requirements\.txt could not be installed into "):
+            environment.set_up("run")
+        assert because in capfd.readouterr().err
+        assert not environment.ready("run")
+
+
+def told(folder: Path) -> Path:
+    """A package of one empty module, ready to be installed."""
+    wheel = folder / "told-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("told.py", "")
+        archive.writestr("told-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: told\nVersion: 1\n")
+        archive.writestr("told-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("told-1.dist-info/RECORD", "")
+    return wheel
+
 
 @pytest.mark.end_to_end
-def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(tree: Path) -> None:
-    half = tree / ".venv" / "lib" / "half.py"
+def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    half = tree(tmp_path) / ".venv" / "lib" / "half.py"
     half.parent.mkdir(parents=True)
-    for file in (half, tree / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
+    for file in (half, tmp_path / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
         file.touch()
-    command = [sys.executable, str(ROOT / "purgatory_udf" / "launch" / "environment.py"), str(tree), "run"]
+    command = [sys.executable, str(ROOT / "purgatory_udf" / "launch" / "environment.py"), str(tmp_path), "run"]
     both = [
         subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
     said = "".join(process.communicate()[1] for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert said.count("Setting up") == 1
-    assert Environment(tree).ready("run")
+    assert Environment(tmp_path).ready("run")
     assert not half.exists()

@@ -16,7 +16,7 @@ from purgatory_udf.fitted.plans import fitted_of
 from purgatory_udf.fitted.prediction import UNCHANGED, predict
 from purgatory_udf.fitted.run import run_prediction, run_tuning
 from purgatory_udf.fitted.scenario_file import write
-from purgatory_udf.fitted.tuning import Goal, Over, Within, goal_of, over_of, tune, within_of
+from purgatory_udf.fitted.tuning import Goal, Over, Tuned, Within, goal_of, over_of, tune, within_of
 from purgatory_udf.fitted.words import variants_of
 from tests.fitted.scenarios import small_scenario
 
@@ -53,15 +53,19 @@ def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
     assert Over("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
 
 
-def test_the_search_finds_what_brings_enough_and_costs_least() -> None:
+@pytest.fixture(scope="module")
+def found() -> Tuned:
     """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
-    found = tune(
+    return tune(
         small_scenario(),
         goal_of("c: per_s -45%"),
         within_of("append_to_answer_p99_ms <= 60"),
         over_of(["fetch.consumer.min_bytes=1..5000"]),
         seeds=1,
     )
+
+
+def test_the_search_finds_what_brings_enough_and_costs_least(found: Tuned) -> None:
     assert found.chosen is not None
     assert 362 < found.chosen.values[0] <= 724
     assert found.chosen.within < 30
@@ -82,14 +86,13 @@ def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
         )
 
 
-def test_pages_hold_their_pictures_and_their_tables() -> None:
+def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
     scenario = small_scenario()
     predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
-    asked = goal_of("c: per_s -45%"), within_of("append_to_answer_p99_ms <= 60"), over_of(["fetch.min_bytes=1..500"])
     pages = {
         "rates waits": fit_page(predicted.checked, ["Fitted."]),
         "waits rates": prediction_page(predicted),
-        "frontier": tuning_page(tune(scenario, *asked, 1)),
+        "frontier": tuning_page(found),
     }
     for figures, page in pages.items():
         (specs,) = re.findall(r'<script type="application/json" id="pictures">(.*?)</script>', page, re.DOTALL)

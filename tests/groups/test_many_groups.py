@@ -1,4 +1,4 @@
-"""Two hundred groups of up to 50 members that heartbeat and crash: cut, sharded, killed, the tables are the same."""
+"""Eighty groups of up to 50 members that heartbeat and crash: cut, sharded, killed, the tables are the same."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
 
 @pytest.fixture(scope="module")
 def events() -> pa.Table:
-    return groups_trace(200, seconds=45).events
+    return groups_trace(80, seconds=45).events
 
 
 def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
     shards = load(None, ["grouping=shard", "grouping_shards=7"])
-    expected = replayed(events, shards, per_batch=20_000)
+    expected = replayed(events, shards, per_batch=8_000)
     assert {name: table.num_rows for name, table in expected.items()} == {
-        "completions": 68_827,
-        "expirations": 5633,
-        "group_transitions": 1276,
+        "completions": 27_133,
+        "expirations": 2248,
+        "group_transitions": 511,
     }
-    assert replayed(events, load(None, []), per_batch=30_000, kill=1) == expected
+    assert replayed(events, load(None, []), per_batch=12_000, kill=1) == expected
 
 
 def test_they_live_and_crash_as_in_the_reference() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -31,6 +32,7 @@ LOG = [
 ]
 
 
+@cache
 def _recorded() -> list[Request]:
     """Some 25 s of three brokers, in the order in which they wrote."""
     read = []

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from purgatory_udf.config import Config
-from purgatory_udf.reference.replay import replay
+from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.requestlog.cluster.batches import batches_in_file
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.cluster.group_history import GroupHistory
@@ -85,6 +85,11 @@ def rolling() -> Translation:
     return translate(log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2])))
 
 
+@pytest.fixture(scope="module")
+def replayed(rolling: Translation) -> Replay:
+    return replay(rolling.events, Config())
+
+
 def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_members(rolling: Translation) -> None:
     told = [event for event in rolling.events if event["type"] in ("group_loaded", "group_unloaded")]
     ends_us = max(event["time_us"] for event in rolling.events)
@@ -98,8 +103,8 @@ def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_me
     }
 
 
-def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation) -> None:
-    answers = {answer.seq: answer.error for answer in replay(rolling.events, Config()).groups.answers}
+def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation, replayed: Replay) -> None:
+    answers = {answer.seq: answer.error for answer in replayed.groups.answers}
     kinds = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
     asked = {seq: one for seq, one in rolling.recorded.items() if one.kind in kinds}
     assert Counter(one.kind for one in asked.values()) == {
@@ -112,14 +117,14 @@ def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translatio
     assert {seq: (one.kind, one.error) for seq, one in asked.items() if answers.get(seq) != one.error} == {}
 
 
-def test_a_rolling_restarts_fetches_and_produces_end_as_recorded(rolling: Translation) -> None:
-    ended = {one.operation_id: one for one in replay(rolling.events, Config()).outcomes}
+def test_a_rolling_restarts_fetches_and_produces_end_as_recorded(rolling: Translation, replayed: Replay) -> None:
+    ended = {one.operation_id: one for one in replayed.outcomes}
     counts: Counter[tuple[str, bool]] = Counter()
     for seq, one in rolling.recorded.items():
         if one.kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
             end = ended[seq]
-            replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
-            counts[one.kind, one.outcome == replayed] += 1
+            how = "expired" if end.expired else "completed" if end.watched else "at_once"
+            counts[one.kind, one.outcome == how] += 1
     for kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
         alike = 100 * counts[kind, True] / (counts[kind, True] + counts[kind, False])
         assert alike >= 99.4, (kind, counts)
