@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
+from deltalake import write_deltalake
 
 from purgatory_udf.audit import Finding, audit, report, require_all
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.storage import runs
-from purgatory_udf.tables import TABLES
+from tests.outcome_folder import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,36 +54,36 @@ def _watch(operation_id: int, **changed: Any) -> dict[str, Any]:
     return {"operation_id": operation_id, "kind": "produce", **times, **changed}
 
 
-def _add(spark: SparkSession, out: Path, table: str, *rows: dict[str, Any]) -> None:
-    schema = from_arrow_schema(TABLES[table])
-    values = [tuple(row.get(name) for name in schema.names) for row in rows]
-    spark.createDataFrame(values, schema).coalesce(1).write.format("delta").mode("append").save(str(out / table))
+def _add(out: Path, table: str, *rows: dict[str, Any]) -> None:
+    write_deltalake(str(out / table), table_of(table, rows), mode="append")
 
 
-def _record(spark: SparkSession, out: Path, *, drain: bool = False, finished: bool = True, **counts: int) -> None:
-    run = runs.Run("run-1", "replay", {"events": str(out / "events")}, {"drain": drain}, started_at=START)
-    runs.save(spark, str(out / "runs"), run.finished(counts) if finished else run)
+def _record(out: Path, *, drain: bool = False, finished: bool = True, **counts: int) -> None:
+    texts = {"trace": {"events": str(out / "events")}, "configuration": {"drain": drain}, "counts": counts}
+    run = {"run_id": "run-1", "job": "replay", "status": runs.FINISHED if finished else runs.RUNNING}
+    row = run | {name: json.dumps(text) for name, text in texts.items()} | {"started_at": START, "versions": "{}"}
+    write_deltalake(str(out / "runs"), table_of("runs", [row]), mode="overwrite")
 
 
 @pytest.fixture(scope="module")
-def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Operations 1 and 2 completed, 3 and 4 expired, 5 is open; 9 moves a high watermark; one line was rejected."""
     out = tmp_path_factory.mktemp("sound")
-    _add(spark, out, "events", *map(_event, range(1, 6)), _event(9, "partition"))
-    _add(spark, out, "rejected_events", {"raw": "{", "reason": "not JSON", "source": "t.jsonl", "line": 7})
-    _add(spark, out, "completions", _end(1, "completions"), _end(2, "completions"))
-    _add(spark, out, "expirations", _end(3, "expirations"), _end(4, "expirations"))
-    _add(spark, out, "watches", *map(_watch, (1, 2, 2, 3, 4)))
-    _record(spark, out, open=1, lines=7)
+    _add(out, "events", *map(_event, range(1, 6)), _event(9, "partition"))
+    _add(out, "rejected_events", {"raw": "{", "reason": "not JSON", "source": "t.jsonl", "line": 7})
+    _add(out, "completions", _end(1, "completions"), _end(2, "completions"))
+    _add(out, "expirations", _end(3, "expirations"), _end(4, "expirations"))
+    _add(out, "watches", *map(_watch, (1, 2, 2, 3, 4)))
+    _record(out, open=1, lines=7)
     return out
 
 
 @pytest.fixture
-def out(sound: Path, tmp_path: Path, spark: SparkSession) -> Path:
+def out(sound: Path, tmp_path: Path) -> Path:
     """A copy of the sound tables to break."""
     copy = tmp_path / "out"
     shutil.copytree(sound, copy)
-    _record(spark, copy, open=1, lines=7)
+    _record(copy, open=1, lines=7)
     return copy
 
 
@@ -101,18 +102,18 @@ def test_sound_tables_keep_every_law(spark: SparkSession, sound: Path) -> None:
 
 def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: Path) -> None:
     # A completed and an expired end; an end that nobody asked for; a group's operation, written twice.
-    _add(spark, out, "expirations", _end(1, "expirations"))
-    _add(spark, out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
+    _add(out, "expirations", _end(1, "expirations"))
+    _add(out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
     # Groups' operations that break one law each: late, late by a microsecond, a wait that is no difference; and one
     # that ends in the last microsecond of its deadline's millisecond, which is in time.
-    _add(spark, out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
-    _add(spark, out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
-    _add(spark, out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))
-    _add(spark, out, "completions", _end(94, "completions", kind="sync", completed_at=_at(104.999), wait_ms=10))
+    _add(out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
+    _add(out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
+    _add(out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))
+    _add(out, "completions", _end(94, "completions", kind="sync", completed_at=_at(104.999), wait_ms=10))
     # Watches of nobody, and after the deadline; an operation that ended nowhere; a line that went nowhere.
-    _add(spark, out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
-    _add(spark, out, "events", _event(6, "fetch"))
-    _record(spark, out, open=1, lines=9)
+    _add(out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
+    _add(out, "events", _event(6, "fetch"))
+    _record(out, open=1, lines=9)
     assert audit(spark, str(out)) == [
         Finding(END_ONCE, 7, 2, (1, 77)),
         Finding(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
@@ -142,13 +143,13 @@ def test_what_was_cancelled_has_ended_and_before_its_deadline(spark: SparkSessio
 
 
 def test_a_drained_run_leaves_nothing_open(spark: SparkSession, out: Path) -> None:
-    _record(spark, out, drain=True, open=1, lines=7)
+    _record(out, drain=True, open=1, lines=7)
     broken = [law for law in audit(spark, str(out)) if law.broken]
     assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
 
 
 def test_an_unfinished_run_may_have_open_operations(spark: SparkSession, out: Path) -> None:
-    _record(spark, out, drain=True, finished=False)
+    _record(out, drain=True, finished=False)
     laws = {law.law: law for law in audit(spark, str(out))}
     assert laws[OPEN] == Finding(OPEN, 1, 0, note="1 open; the run has not finished")
     assert LINES not in laws

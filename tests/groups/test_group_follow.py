@@ -42,5 +42,5 @@ def test_a_followed_table_tells_what_its_events_and_their_clock_have_decided(
     finally:
         stop_all(queries)
     expected = replay([*cells, late], CONFIG.model_copy(update={"drain": False}))
-    assert told(spark, tmp_path) == told_by(expected)
-    assert gauges(spark, tmp_path) == changed(expected.gauges)
+    assert told(tmp_path) == told_by(expected)
+    assert gauges(tmp_path) == changed(expected.gauges)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 
 from purgatory_udf.config import Config
@@ -50,14 +51,14 @@ def told_by(result: Replay) -> Told:
     return sorted(result.outcomes, key=lambda one: one.operation_id), sorted(result.transitions, key=_place)
 
 
-def _table(spark: SparkSession, out: Path, name: str) -> pa.Table:
-    return spark.read.format("delta").load(str(out / name)).toArrow()
+def _table(out: Path, name: str) -> pa.Table:
+    return DeltaTable(str(out / name)).to_pyarrow_table()
 
 
-def told(spark: SparkSession, out: Path) -> Told:
-    completions = _table(spark, out, "completions").cast(COMPLETIONS)
-    outcomes = outcomes_of(completions, _table(spark, out, "expirations").cast(EXPIRATIONS))
-    rows = _table(spark, out, "group_transitions").cast(GROUP_TRANSITIONS)
+def told(out: Path) -> Told:
+    completions = _table(out, "completions").cast(COMPLETIONS)
+    outcomes = outcomes_of(completions, _table(out, "expirations").cast(EXPIRATIONS))
+    rows = _table(out, "group_transitions").cast(GROUP_TRANSITIONS)
     changes = [
         Transition(
             **{name: row[name] for name in ("group", "broker", "from_state", "to_state", "reason", "generation")},
@@ -69,9 +70,9 @@ def told(spark: SparkSession, out: Path) -> Told:
     return outcomes, sorted(changes, key=_place)
 
 
-def gauges(spark: SparkSession, out: Path) -> list[Gauge]:
+def gauges(out: Path) -> list[Gauge]:
     """Of the purgatories of groups, in order of time."""
-    rows = _table(spark, out, "purgatory_gauges")
+    rows = _table(out, "purgatory_gauges")
     times = rows["at"].cast(pa.int64()).to_pylist()
     found = [
         Gauge(row["broker"], row["purgatory"], at_us // 1000, row["watched"], row["delayed"], row["purged"])
@@ -118,14 +119,12 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: 
     return folder
 
 
-def test_every_cell_ends_as_in_the_reference(spark: SparkSession, whole: Path, reference: Replay) -> None:
-    assert told(spark, whole) == told_by(reference)
+def test_every_cell_ends_as_in_the_reference(whole: Path, reference: Replay) -> None:
+    assert told(whole) == told_by(reference)
 
 
-def test_the_gauges_of_both_purgatories_are_the_reference_s(
-    spark: SparkSession, whole: Path, reference: Replay
-) -> None:
-    found = gauges(spark, whole)
+def test_the_gauges_of_both_purgatories_are_the_reference_s(whole: Path, reference: Replay) -> None:
+    found = gauges(whole)
     assert {gauge.purgatory for gauge in found} == {"Heartbeat", "Rebalance"}
     assert found == changed(reference.gauges)
 
@@ -191,11 +190,11 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
             go_on()
-        incomplete.append(told(spark, tmp_path) != expected)
+        incomplete.append(told(tmp_path) != expected)
     assert incomplete[:2] == [True, True]
     counts = go_on()
-    assert told(spark, tmp_path) == expected
-    read = gauges(spark, tmp_path)
+    assert told(tmp_path) == expected
+    read = gauges(tmp_path)
     assert [one for one in read if one.at_ms <= reference.end_ms] == changed(reference.gauges)
     assert {name: counts[name] for name in ("operations", "completions", "expirations", "open", "transitions")} == {
         "operations": len(expected[0]),

@@ -213,32 +213,44 @@ def test_the_tables_do_not_depend_on_how_the_input_is_cut(
     assert min(report.by_rule.values()) > 20
 
 
-def test_a_repeated_seq_names_the_line_that_has_it(take_in: Ingest, tmp_path: Path, out: Path) -> None:
-    first = write(tmp_path / "a.jsonl", [clock(0, seq=7), clock(1, seq=2), clock(2, seq=7), clock(3), clock(4, seq=9)])
-    second = write(tmp_path / "b.jsonl", [clock(0, seq=9), clock(0, seq=4)])
-    assert take_in(first, second).by_rule == {"duplicate seq": 3}
-    assert reasons(out) == [
-        (3, f"seq: 7: already used at {first}:1"),
-        (1, f"seq: 9: already used at {first}:5"),
-        (2, f"seq: 4: already used at {first}:4"),
+@pytest.fixture(scope="module")
+def out_of_order(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestReport]:
+    """Three files with events that come late or bring another one's seq, taken in a piece a line: what a line is held
+    against lies in another piece. The folder of the input is the output's, too."""
+    folder = tmp_path_factory.mktemp("out-of-order")
+    given = {
+        "a": [clock(0, seq=7), clock(1, seq=2), clock(2, seq=7), clock(3), clock(4, seq=9)],
+        "b": [clock(0, seq=9), clock(0, seq=4)],
+        "c": [clock(5_000), clock(4_000), clock(5_000), clock(3_999), clock(5_001)],
+    }
+    paths = [str(write(folder / f"{name}.jsonl", events_of_it)) for name, events_of_it in given.items()]
+    return folder, ingest(spark, IngestOptions(paths, str(folder / "out"), max_disorder_ms=1, piece_bytes=10))
+
+
+def test_a_repeated_seq_names_the_line_that_has_it(out_of_order: tuple[Path, IngestReport]) -> None:
+    folder, report = out_of_order
+    assert report.by_rule == {"duplicate seq": 3, "late": 1}
+    assert reasons(folder / "out")[:3] == [
+        (3, f"seq: 7: already used at {folder}/a.jsonl:1"),
+        (1, f"seq: 9: already used at {folder}/a.jsonl:5"),
+        (2, f"seq: 4: already used at {folder}/a.jsonl:4"),
     ]
-    assert [(row["time_us"] - START, row["seq"]) for row in events(out)] == [(0, 7), (1, 2), (3, 4), (4, 9)]
+    found = [row for row in events(folder / "out") if not row["source"].endswith("c.jsonl")]
+    assert [(row["time_us"] - START, row["seq"]) for row in found] == [(0, 7), (1, 2), (3, 4), (4, 9)]
 
 
 def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
-    take_in: Ingest, tmp_path: Path, out: Path
+    out_of_order: tuple[Path, IngestReport],
 ) -> None:
-    path = write(tmp_path / "a.jsonl", [clock(5_000), clock(4_000), clock(5_000), clock(3_999), clock(5_001)])
-    # A piece a line: what each is behind lies in another one.
-    assert take_in(path, max_disorder_ms=1, piece_bytes=10).by_rule == {"late": 1}
-    assert reasons(out) == [
+    folder, _ = out_of_order
+    assert reasons(folder / "out")[3:] == [
         (
             4,
             f"late: time_us {START + 3_999} is 1001 us behind {START + 5_000}, the greatest before it in the file "
             "(max_disorder_ms is 1)",
         )
     ]
-    assert [row["line"] for row in events(out)] == [2, 1, 3, 5]
+    assert [row["line"] for row in events(folder / "out") if row["source"].endswith("c.jsonl")] == [2, 1, 3, 5]
 
 
 def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
@@ -275,28 +287,13 @@ def test_an_input_without_one_line_is_refused(take_in: Ingest, tmp_path: Path, o
     assert list(out.glob("*")) == []
 
 
-def test_an_output_that_exists_is_refused_or_replaced(take_in: Ingest, tmp_path: Path, out: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [clock(0), clock(1), clock(0)])
-    take_in(path)
-    write(path, [clock(5)])
-    with pytest.raises(UserError) as caught:
-        take_in(path)
-    assert str(caught.value) == f"{out}/events: exists; choose another --out, or --overwrite to replace it"
-    assert [len(events(out)), len(rejected(out))] == [2, 1]
-    # Also where a newer Delta wrote the table, which this one could not read.
-    (commit,) = (out / "events" / "_delta_log").glob("*.json")
-    commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
-    take_in(path, overwrite=True)
-    assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
-    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
-
-
-def test_what_an_interrupted_ingest_left_is_replaced_and_a_finished_one_is_on_record(
+def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_refused_or_replaced(
     take_in: Ingest, tmp_path: Path, out: Path
 ) -> None:
     for remains in ("_ingest/part-0.parquet", "events/part-0.parquet", "rejected_events/part-0.parquet"):
         write(out / remains, b"cut off")
-    take_in(write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)]), run_id="tuesday", max_disorder_ms=0)
+    path = write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)])
+    take_in(path, run_id="tuesday", max_disorder_ms=0)
     assert [[row["time_us"] - START for row in events(out)], len(rejected(out))] == [[0, 7], 1]
     assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
     (run,) = DeltaTable(out / "runs").to_pyarrow_table().to_pylist()
@@ -312,6 +309,18 @@ def test_what_an_interrupted_ingest_left_is_replaced_and_a_finished_one_is_on_re
         "first_us": START,
         "last_us": START + 7,
     }
+
+    write(path, [clock(5)])
+    with pytest.raises(UserError) as caught:
+        take_in(path)
+    assert str(caught.value) == f"{out}/events: exists; choose another --out, or --overwrite to replace it"
+    assert [len(events(out)), len(rejected(out))] == [2, 1]
+    # Also where a newer Delta wrote the table, which this one could not read.
+    (commit,) = (out / "events" / "_delta_log").glob("*.json")
+    commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
+    take_in(path, overwrite=True)
+    assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
+    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
 
 
 def test_an_output_that_is_no_folder_of_tables_is_left_alone(take_in: Ingest, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from purgatory_udf.config import load
 from purgatory_udf.loop.engine import event_table
@@ -68,26 +69,22 @@ def replayed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     return run, RunTables(spark, out)
 
 
-def _rows(spark: SparkSession, tables: RunTables, name: str, *columns: str) -> set[tuple[Any, ...]]:
-    path = tables.layout.table(name)
-    return {tuple(row) for row in spark.read.format("delta").load(path).select(*columns).collect()}
+def _rows(tables: RunTables, name: str, *columns: str) -> set[tuple[Any, ...]]:
+    rows = DeltaTable(tables.layout.table(name)).to_pyarrow_table().to_pylist()
+    return {tuple(row[column] for column in columns) for row in rows}
 
 
-def test_a_fetch_is_given_one_batch_whole_unless_its_maximum_is_hard(
-    spark: SparkSession, replayed: tuple[Run, RunTables]
-) -> None:
+def test_a_fetch_is_given_one_batch_whole_unless_its_maximum_is_hard(replayed: tuple[Run, RunTables]) -> None:
     _, tables = replayed
     columns = ("operation_id", "completed_by", "bytes", "answered_bytes")
-    assert _rows(spark, tables, "completions", *columns) == {(WHOLE, "min_bytes", 100, 2_000)}
-    assert _rows(spark, tables, "expirations", *columns) == {(HARD, "timeout", 100, 100)}
+    assert _rows(tables, "completions", *columns) == {(WHOLE, "min_bytes", 100, 2_000)}
+    assert _rows(tables, "expirations", *columns) == {(HARD, "timeout", 100, 100)}
 
 
-def test_what_is_open_at_the_end_has_no_watch_that_expired(
-    spark: SparkSession, replayed: tuple[Run, RunTables]
-) -> None:
+def test_what_is_open_at_the_end_has_no_watch_that_expired(replayed: tuple[Run, RunTables]) -> None:
     run, tables = replayed
     assert run.counts["open"] == 1
-    assert _rows(spark, tables, "watches", "operation_id", "partition", "status") == {
+    assert _rows(tables, "watches", "operation_id", "partition", "status") == {
         (WHOLE, 0, "satisfied"),
         (HARD, 0, "expired"),
         (OPEN, 0, "satisfied"),
