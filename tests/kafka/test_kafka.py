@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -63,19 +66,42 @@ def _rows(out: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in columns) for row in rows)
 
 
-def test_a_topic_is_read_once_to_its_present_end(
-    bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@dataclass(frozen=True)
+class Read:
+    """An import that was told secrets, in a file and by its environment: what it wrote, the file, what it said."""
+
+    out: Path
+    secrets: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def read_once(bootstrap: str, send: Send, tmp_path_factory: pytest.TempPathFactory) -> Read:
+    """The broker asks for no secret; Kafka's client is given them all the same."""
     send("once", [_appended(0, 5), "no JSON", _event(2, type="clock"), ""])
-    arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "once", "--out", str(tmp_path)]
-    assert main.status([*arguments, "--max-rejected", "50"]) == 0
-    assert "3 lines of 1 file" in capsys.readouterr().out
-    assert _rows(tmp_path, "events", "seq", "type", "source", "line") == [
+    out = tmp_path_factory.mktemp("once")
+    secrets = tmp_path_factory.mktemp("client") / "client.properties"
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    secrets.write_text(
+        f'sasl.jaas.config={login} required username="me" password="${{env:HUSH}}";\nssl.key.password=whispered\n'
+    )
+    words = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "once", "--max-rejected", "50"]
+    words += ["--client-file", str(secrets), "--client", "ssl.keystore.password=${env:HUSH}"]
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+        patch.setenv("HUSH", "murmured")
+        assert main.status([*words, "--out", str(out)]) == 0
+    return Read(out, secrets, said.getvalue())
+
+
+def test_a_topic_is_read_once_to_its_present_end(read_once: Read) -> None:
+    assert "3 lines of 1 file" in read_once.said
+    assert _rows(read_once.out, "events", "seq", "type", "source", "line") == [
         (1, "partition", "once-0", 1),
         (3, "clock", "once-0", 3),
     ]
-    assert _rows(tmp_path, "rejected_events", "line", "raw") == [(2, "no JSON")]
-    assert not (tmp_path / "_messages").exists()
+    assert _rows(read_once.out, "rejected_events", "line", "raw") == [(2, "no JSON")]
+    assert not (read_once.out / "_messages").exists()
 
 
 def test_a_topic_of_request_log_lines_is_imported_as_a_log_is(
@@ -190,32 +216,23 @@ def _has_rows(table: Path) -> bool:
 def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     spark: SparkSession,
     bootstrap: str,
-    send: Send,
+    read_once: Read,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker asks for none of them; Kafka's client is given them all the same."""
-    send("hushed", [_appended(0, 5), "no JSON", _event(2, type="clock")])
-    secrets = tmp_path / "client.properties"
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    secrets.write_text(
-        f'sasl.jaas.config={login} required username="me" password="${{env:HUSH}}";\nssl.key.password=whispered\n'
-    )
+    """An import's, and a stream's that follows the topic."""
     monkeypatch.setenv("HUSH", "murmured")
-    once, followed = tmp_path / "once", tmp_path / "followed"
-    words = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "hushed", "--client-file", str(secrets)]
-    assert main.status([*words, "--client", "ssl.keystore.password=${env:HUSH}", "--out", str(once)]) == 1
-    topic = KafkaTopic(bootstrap, "hushed", client_file=str(secrets))
-    query = follow(spark, topic, IngestOptions([topic.topic], str(followed)))
+    topic = KafkaTopic(bootstrap, "once", client_file=str(read_once.secrets))
+    query = follow(spark, topic, IngestOptions([topic.topic], str(tmp_path)))
     try:
         query.processAllAvailable()
     finally:
         query.stop()
     shown = capsys.readouterr()
-    told = "".join([everything_in(once), everything_in(followed), shown.out, shown.err, repr(topic)])
-    assert "hushed" in told
-    assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in told] == []
+    told = [everything_in(read_once.out), read_once.said, everything_in(tmp_path), shown.out, shown.err, repr(topic)]
+    assert ["once" in text for text in (told[0], told[2])] == [True, True]
+    assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(told)] == []
 
 
 def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -> None:
