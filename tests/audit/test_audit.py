@@ -127,11 +127,11 @@ def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: 
 
 
 def test_what_was_cancelled_has_ended_and_before_its_deadline(spark: SparkSession, out: Path) -> None:
-    _add(spark, out, "events", *map(_event, (6, 7)))
+    _add(out, "events", *map(_event, (6, 7)))
     in_time = {"cancelled_at": _at(10.25), "wait_ms": 4}
-    _add(spark, out, "cancellations", _end(6, "cancellations", **in_time), _end(1, "cancellations", **in_time))
-    _add(spark, out, "cancellations", _end(7, "cancellations", cancelled_at=_at(18.25), wait_ms=11))
-    _record(spark, out, open=1, lines=9)
+    _add(out, "cancellations", _end(6, "cancellations", **in_time), _end(1, "cancellations", **in_time))
+    _add(out, "cancellations", _end(7, "cancellations", cancelled_at=_at(18.25), wait_ms=11))
+    _record(out, open=1, lines=9)
     assert audit(spark, str(out))[:6] == [
         Finding(END_ONCE, 7, 1, (1,)),
         Finding(OPEN, 1, 0, note="1 open"),

@@ -49,7 +49,7 @@ def _without_purged(found: list[Gauge]) -> list[Gauge]:
 def test_batches_and_groupings_change_no_answer(name: str, grouping: GroupOf) -> None:
     trace = oracle_traces.load(name)
     engine = Engine(Config(), grouping=grouping, through_bytes=True)
-    assert _rows(trace, engine, batch=100) == trace.outcomes
+    assert _rows(trace, engine, batch=200) == trace.outcomes
 
 
 @pytest.mark.parametrize(
