@@ -18,6 +18,7 @@ from purgatory_udf.simulate.incidents import Happening
 from purgatory_udf.simulate.instance import Instance
 from purgatory_udf.simulate.network import Exchange
 from purgatory_udf.simulate.producer import Producer
+from purgatory_udf.simulate.quota import entities
 from purgatory_udf.simulate.scenario import Consumers, Scenario
 from purgatory_udf.simulate.server import Server
 from purgatory_udf.simulate.world import BEGIN_US, World
@@ -92,8 +93,9 @@ class ClosedLoop:
         settings = self.scenario.brokers
         brokers = list(range(1, settings.count + 1))
         groups = GroupServer(self.world, brokers, self._is_up)
+        of_clients = entities([*self.scenario.producers, *self.scenario.consumers])
         for broker in brokers:
-            self.servers[broker] = Server(self.world, broker, self.controller, groups, settings)
+            self.servers[broker] = Server(self.world, broker, self.controller, groups, settings, of_clients)
             self.replications[broker] = Replication(broker)
         for broker in brokers:
             for leader in brokers:

@@ -1,8 +1,17 @@
-"""Client quotas: whoever produces or fetches more bytes per second than allowed gets the answer later."""
+"""Client quotas: whoever produces or fetches more bytes per second than allowed, or takes up more of a broker's threads
+than allowed, gets the answer later.
+
+A quota is a client's, or a user's: then all clients of that user share it. If several hold an answer back, the one that
+does so longest counts (Kafka: `KafkaApis.sendResponseMaybeThrottle`).
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from purgatory_udf.simulate.scenario import Consumers, Producers
 
 # quota.window.num and quota.window.size.seconds
 SAMPLES = 11
@@ -28,3 +37,51 @@ class ClientQuota:
         window_ms = max(now_ms - self._samples[0][0], (SAMPLES - 1) * SAMPLE_MS)
         rate = sum(size for _, size in self._samples) * 1000 / window_ms
         return round((rate - self._allowed) / self._allowed * window_ms) if rate > self._allowed else 0
+
+
+# A request quota holds no answer back longer than a window (Kafka: `ClientRequestQuotaManager.throttleTime`).
+MOST_REQUEST_THROTTLE_MS = SAMPLE_MS
+
+
+class Entity(NamedTuple):
+    """Whose quotas a client's are, and how much of one thread it may take up, in percent."""
+
+    name: str
+    request_percentage: float | None
+
+
+def entities(clients: Iterable[Producers | Consumers]) -> Mapping[str, Entity]:
+    """By client id."""
+    return {
+        f"{one.name}-{at}": Entity(one.user or f"{one.name}-{at}", one.quota_request_percentage)
+        for one in clients
+        for at in range(1, one.count + 1)
+    }
+
+
+class BrokerQuotas:
+    """All quotas at one broker. `handling_us` is what a request takes up of a thread."""
+
+    def __init__(self, of_clients: Mapping[str, Entity], handling_us: float) -> None:
+        self._of_clients = of_clients
+        self._handling_us = handling_us
+        self._quotas: dict[tuple[str, str], ClientQuota] = {}
+
+    def bytes_ms(self, kind: str, client_id: str, allowed: float | None, size: int, now_ms: int) -> int:
+        if allowed is None:
+            return 0
+        return self._quota(kind, self._entity(client_id).name, allowed).throttle_ms(size, now_ms)
+
+    def request_ms(self, client_id: str, now_ms: int) -> int:
+        """A share of a thread is so many microseconds a second."""
+        entity = self._entity(client_id)
+        if entity.request_percentage is None:
+            return 0
+        quota = self._quota("request", entity.name, entity.request_percentage * 10_000)
+        return min(quota.throttle_ms(round(self._handling_us), now_ms), MOST_REQUEST_THROTTLE_MS)
+
+    def _entity(self, client_id: str) -> Entity:
+        return self._of_clients.get(client_id) or Entity(client_id, None)
+
+    def _quota(self, kind: str, entity: str, allowed: float) -> ClientQuota:
+        return self._quotas.setdefault((kind, entity), ClientQuota(allowed))

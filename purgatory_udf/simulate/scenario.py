@@ -53,6 +53,8 @@ class Brokers(_Section):
     replica_fetch_wait_max_ms: Millis = 500
     replica_fetch_min_bytes: Size = 1
     replication_quota: ReplicationQuotaSettings | None = None
+    # What a request takes up of a broker's thread: for request quotas alone.
+    handling_us: Annotated[float, Field(gt=0, le=60_000_000)] = 200
 
 
 class Topic(_Section):
@@ -82,6 +84,8 @@ class Producers(_Section):
     retry_backoff_ms: Millis = 100
     max_in_flight: Count = 5
     quota_bytes_per_second: Rate | None = None
+    quota_request_percentage: Rate | None = None
+    user: Name | None = None
 
 
 def _regular(pattern: str | None) -> str | None:
@@ -123,6 +127,8 @@ class Consumers(_Section):
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     metadata_max_age_ms: Annotated[int, Field(ge=100, le=2**31 - 1)] = 300_000
     quota_bytes_per_second: Rate | None = None
+    quota_request_percentage: Rate | None = None
+    user: Name | None = None
 
     @model_validator(mode="after")
     def _one_subscription(self) -> Self:

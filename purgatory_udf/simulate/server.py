@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from purgatory_udf.reference.create_topics import DelayedCreateTopics
@@ -31,7 +32,7 @@ from purgatory_udf.simulate.messages import (
     TopicsCreated,
 )
 from purgatory_udf.simulate.network import Connection, Exchange, Reply
-from purgatory_udf.simulate.quota import ClientQuota
+from purgatory_udf.simulate.quota import BrokerQuotas, Entity
 from purgatory_udf.simulate.replication_quota import LeaderQuota
 from purgatory_udf.simulate.scenario import Brokers
 from purgatory_udf.simulate.world import World
@@ -41,7 +42,13 @@ ALL_IN_SYNC = -1
 
 class Server:
     def __init__(
-        self, world: World, broker: int, controller: Controller, groups: GroupServer, settings: Brokers
+        self,
+        world: World,
+        broker: int,
+        controller: Controller,
+        groups: GroupServer,
+        settings: Brokers,
+        of_clients: Mapping[str, Entity],
     ) -> None:
         self.broker = broker
         self.up = True
@@ -50,7 +57,7 @@ class Server:
         self._controller = controller
         self._groups = groups
         self._replication_quota = LeaderQuota(settings.replication_quota)
-        self._quotas: dict[tuple[str, str], ClientQuota] = {}
+        self._quotas = BrokerQuotas(of_clients, settings.handling_us)
         self._sessions = FetchSessions()
         self._connections: dict[Connection, None] = {}
 
@@ -78,6 +85,7 @@ class Server:
 
     def handle(self, exchange: Exchange, reply: Reply) -> None:
         message = exchange.message
+        reply = self._within_quotas(message.client_id, reply)
         match message:
             case Produce():
                 exchange.operation_id = self._produce(message, reply)
@@ -246,7 +254,12 @@ class Server:
         return self._world.engine.cluster.broker(self.broker).replica(key)
 
     def _throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int) -> int:
-        if allowed is None:
-            return 0
-        quota = self._quotas.setdefault((kind, client_id), ClientQuota(allowed))
-        return quota.throttle_ms(size, self._world.now_ms)
+        return self._quotas.bytes_ms(kind, client_id, allowed, size, self._world.now_ms)
+
+    def _within_quotas(self, client_id: str, reply: Reply) -> Reply:
+        """Its thread's time is counted when it has been answered, as the broker's is."""
+
+        def later(answer: Any, throttle_ms: int) -> None:
+            reply(answer, max(throttle_ms, self._quotas.request_ms(client_id, self._world.now_ms)))
+
+        return later
