@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.frames.frame import Array
 from purgatory_udf.tables import EVENT_PARTITION, EVENTS, TIMESTAMP
@@ -110,9 +111,9 @@ def _table(
         "min_bytes": _where(fetch, np.full(total, shape.min_bytes), pa.int64()),
         "max_bytes": _where(fetch, np.full(total, 50 << 20), pa.int64()),
         "partitions": lists,
-        "topic": pa.array(np.where(is_operation, None, "load"), pa.string()),
+        "topic": pc.if_else(is_operation, pa.scalar(None, pa.string()), "load"),
         "partition": _where(~is_operation, changes, pa.int32()),
-        "change": pa.array(np.where(is_operation, None, "high_watermark"), pa.string()),
+        "change": pc.if_else(is_operation, pa.scalar(None, pa.string()), "high_watermark"),
         "offset": _where(~is_operation, grown, pa.int64()),
     }
     order = np.lexsort((np.arange(total), time))

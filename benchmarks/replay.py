@@ -33,8 +33,9 @@ from purgatory_udf.loop.explode import READS
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import staged, write_in_time_order
-from purgatory_udf.stream.queries import OUTCOMES, delta_stream
+from purgatory_udf.stream.queries import delta_stream
 from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.tables import ENDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ def measured(
         _replay(spark, folder / f"warm-{grouping}", events, grouping, batch)
     written = {
         name: spark.read.format("delta").load(str(folder / f"warm-{groupings[0]}" / name)).toArrow()
-        for name in OUTCOMES
+        for name in (*ENDS, "watches")
     }
     _floor(spark, folder / "floor-warm", events, count, batch, written)
     stages.take()

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -132,43 +135,43 @@ class Ended:
 
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Completions, expirations and cancellations; an expiration after the trace's last event is marked so."""
-        found, longs, ints, names = self._found, self._longs, self._ints, self._names
-        text, rows = pa.array(longs[TEXT]), len(found.ended)
-        columns = {
-            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), rows),
-            "operation_id": pa.array(longs[SEQ]),
-            "kind": _taken(_KINDS, ints[CODE]),
-            "broker": pa.array(ints[BROKER]),
-            "request_id": _text(found.request_ids.take(text)),
-            "client_id": _text(found.client_ids.take(text)),
-            "key": _taken(names.readable, ints[KEY]),
-            "started_at": _time(longs[STARTED]),
-            "completed_at": _time(longs[ENDED]),
-            "expired_at": _time(longs[ENDED]),
-            "cancelled_at": _time(longs[ENDED]),
-            "deadline": _time(longs[DEADLINE]),
-            "wait_ms": pa.array(longs[WAIT]),
-            "watched": pa.array(self._watched),
-            "completed_by": _taken(_RULES, ints[RULE]),
-            "reason": _taken(_RULES, ints[RULE]),
-            "trigger": _taken(names.readable, ints[TRIGGER]),
-            "bytes": pa.array(longs[BYTES], mask=ints[FETCHER] == NOBODY),
-            "partitions": self._partitions(),
-            "fetcher": _taken(_FETCHERS, ints[FETCHER]),
-            "after_end": pa.array(longs[DEADLINE] > self._end_us),
-            "answered_bytes": pa.array(longs[ANSWERED], mask=ints[FETCHER] == NOBODY),
-        }
-
-        def table(schema: pa.Schema, begin: int, end: int) -> pa.Table:
-            return pa.table([columns[name][begin:end] for name in schema.names], schema=schema)
-
-        completed, cancelled = self._completed, self._cancelled
+        completed, cancelled, rows = self._completed, self._cancelled, len(self._watched)
         return (
-            table(COMPLETIONS, 0, completed),
-            table(EXPIRATIONS, completed, cancelled),
-            table(CANCELLATIONS, cancelled, rows),
+            self._outcomes(COMPLETIONS, slice(0, completed)),
+            self._outcomes(EXPIRATIONS, slice(completed, cancelled)),
+            self._outcomes(CANCELLATIONS, slice(cancelled, rows)),
         )
 
+    def _outcomes(self, schema: pa.Schema, at: slice) -> pa.Table:
+        found, longs, ints, names = self._found, self._longs[:, at], self._ints[:, at], self._names
+        text, no_fetch = pa.array(longs[TEXT]), ints[FETCHER] == NOBODY
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "run_id": lambda: pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
+            "operation_id": lambda: pa.array(longs[SEQ]),
+            "kind": lambda: _taken(_KINDS, ints[CODE]),
+            "broker": lambda: pa.array(ints[BROKER]),
+            "request_id": lambda: _text(found.request_ids.take(text)),
+            "client_id": lambda: _text(found.client_ids.take(text)),
+            "key": lambda: _taken(names.readable, ints[KEY]),
+            "started_at": lambda: _time(longs[STARTED]),
+            "completed_at": lambda: _time(longs[ENDED]),
+            "expired_at": lambda: _time(longs[ENDED]),
+            "cancelled_at": lambda: _time(longs[ENDED]),
+            "deadline": lambda: _time(longs[DEADLINE]),
+            "wait_ms": lambda: pa.array(longs[WAIT]),
+            "watched": lambda: pa.array(self._watched[at]),
+            "completed_by": lambda: _taken(_RULES, ints[RULE]),
+            "reason": lambda: _taken(_RULES, ints[RULE]),
+            "trigger": lambda: _taken(names.readable, ints[TRIGGER]),
+            "bytes": lambda: pa.array(longs[BYTES], mask=no_fetch),
+            "partitions": lambda: self._partitions[at],
+            "fetcher": lambda: _taken(_FETCHERS, ints[FETCHER]),
+            "after_end": lambda: pa.array(longs[DEADLINE] > self._end_us),
+            "answered_bytes": lambda: pa.array(longs[ANSWERED], mask=no_fetch),
+        }
+        return pa.table([columns[name]() for name in schema.names], schema=schema)
+
+    @cached_property
     def _partitions(self) -> pa.Array:
         longs, ints, names = self._part_longs, self._part_ints, self._names
         error = _taken(_ERRORS, ints[ERROR])
