@@ -123,12 +123,12 @@ def test_a_group_that_is_stored_for_nobodys_request_waits_as_well() -> None:
 
 def test_the_state_of_a_transaction_waits_in_every_version() -> None:
     """`TransactionStateManager.appendTransactionToLog`: for as long as the transaction may last."""
-    asked = {"transactionalId": "tx", "transactionTimeoutMs": 60_000}
+    asked = {"transactionalId": "tx", "transactionTimeoutMs": 30_000}
     answered = {"errorCode": 0, "producerId": 5, "producerEpoch": 0}
     assert partition_for("tx", 1) == 0
     begun = written(104, body("INIT_PRODUCER_ID", asked, answered, client="p", remote=3.0))
     (write,) = _writes(translate(requests([begun]), _given(STATE, [BATCH], classic=False)))
-    assert (write["timeout_ms"], write["client_id"]) == (60_000, "p")
+    assert (write["timeout_ms"], write["client_id"]) == (30_000, "p")
 
 
 UNBLOCKED = re.compile(r"Request key TopicPartitionOperationKey\((\w+),(\d+)\) unblocked (\d+) Produce")

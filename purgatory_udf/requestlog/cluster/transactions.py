@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from purgatory_udf.requestlog.cluster.writing import TRANSACTION_TIMEOUT_MS
 from purgatory_udf.requestlog.lines.bodies import topic_of
 from purgatory_udf.requestlog.lines.request import Request
 
@@ -22,16 +23,21 @@ PRODUCERS_KEPT = 100_000
 
 @dataclass(slots=True)
 class TransactionFacts:
-    """`added`: (transactional id, topic, partition) → the moments at which the coordinator had answered."""
+    """`added`: (transactional id, topic, partition) → the moments at which the coordinator had answered. `timeouts_ms`:
+    transactional id → how long its transactions may last."""
 
     producers: dict[int, str] = field(default_factory=dict)
     added: dict[tuple[str, str, int], list[int]] = field(default_factory=dict)
+    timeouts_ms: dict[str, int] = field(default_factory=dict)
 
     def read(self, request: Request) -> None:
         if request.api == "INIT_PRODUCER_ID" and request.answer:
             transaction = request.body.get("transactionalId")
             if transaction and request.answer.get("producerId", -1) >= 0:
                 self.producers[int(request.answer["producerId"])] = str(transaction)
+                self.timeouts_ms[str(transaction)] = int(
+                    request.body.get("transactionTimeoutMs", TRANSACTION_TIMEOUT_MS)
+                )
         elif request.api == "ADD_PARTITIONS_TO_TXN":
             refused = set(_refused(request.answer))
             for transaction, producer, topics in _added(request.body):
@@ -50,11 +56,13 @@ class TransactionFacts:
         moments = {place: [at for at in found if at >= before_us] for place, found in self.added.items()}
         self.added = {place: found for place, found in moments.items() if found}
         self.producers = dict(list(self.producers.items())[-PRODUCERS_KEPT:])
+        self.timeouts_ms = dict(list(self.timeouts_ms.items())[-PRODUCERS_KEPT:])
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
         return {
             "producers": list(map(list, self.producers.items())),
+            "timeouts_ms": self.timeouts_ms,
             "added": [[*place, moments] for place, moments in self.added.items()],
         }
 
@@ -62,7 +70,7 @@ class TransactionFacts:
     def resumed(cls, state: dict[str, Any]) -> TransactionFacts:
         """From a `snapshot`."""
         added = {(who, topic, partition): list(moments) for who, topic, partition, moments in state["added"]}
-        return cls(dict(map(tuple, state["producers"])), added)
+        return cls(dict(map(tuple, state["producers"])), added, dict(state.get("timeouts_ms", {})))
 
     def rename(self, names: dict[str, str]) -> None:
         """Topic names for ids."""

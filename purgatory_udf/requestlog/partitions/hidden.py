@@ -71,6 +71,8 @@ def _by_whom(append: Append, writer: Append | None, topic: str, classic: bool) -
     append.waits_ms = waits_ms(topic, classic)
     if writer is not None:
         append.writer_file, append.writer_line, append.client = writer.writer_file, writer.writer_line, writer.client
+        if writer.waits_ms >= 0:
+            append.waits_ms = writer.waits_ms
 
 
 def _beginning(began_us: int) -> Append:

@@ -8,9 +8,11 @@ from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.cluster.coordinators import (
     COORDINATOR_APIS,
     DEFAULT_PARTITIONS,
+    TRANSACTIONS_TOPIC,
     partition_for,
     writes,
 )
+from purgatory_udf.requestlog.cluster.writing import TRANSACTION_TIMEOUT_MS
 from purgatory_udf.requestlog.lines.bodies import topic_of, topics_partitions
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
 from purgatory_udf.requestlog.lines.request import Request
@@ -90,4 +92,6 @@ def _coordinator_writes(request: Request, context: Context) -> Iterator[tuple[Ke
         partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
         append = Append(request.start_us, at, check, request.local_us, records=records, client=request.client_id)
         append.writer_file, append.writer_line = request.place
+        if topic == TRANSACTIONS_TOPIC:
+            append.waits_ms = context.transactions.timeouts_ms.get(name, TRANSACTION_TIMEOUT_MS)
         yield (topic, partition_for(name, partitions)), append
