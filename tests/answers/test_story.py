@@ -67,6 +67,18 @@ def test_a_produce_waits_for_replicas_that_were_never_heard_of() -> None:
     assert lines[-1] == "                   and so on for 2 more partitions"
 
 
+def test_who_was_parked_at_a_broker_that_stopped_was_answered_by_nobody() -> None:
+    end = _end(completed_by="broker_stopped", bytes=None, partitions=[_part(error=None), _part(partition=1)])
+    change = Row(what="stopped", replica=None, request_id=None)
+    assert story(Evidence(7, end, watches=[Row(topic="t", partition=0)], deciding=change)) == [
+        "fetch f-1 of c at broker 1 (operation 7): cancelled after 500 ms",
+        "  09:00:00.000000  began",
+        "                   had to wait, at most until 09:00:00.500000: watched on t-0",
+        "  09:00:00.500000  broker_stopped: the broker stopped: nobody was answered",
+        "                   decided on t-0 by the broker's stop",
+    ]
+
+
 def test_an_open_operation_is_told_as_far_as_it_goes() -> None:
     topic = Row(topic="new", partitions=3)
     request = {"type": "create_topics", "seq": 9, "broker": None, "time_us": DAY_US, "timeout_ms": 5000}
@@ -74,7 +86,7 @@ def test_an_open_operation_is_told_as_far_as_it_goes() -> None:
     assert story(Evidence(9, None, Row(**request, **named))) == [
         "create_topics without a name at broker 0 (operation 9)",
         "  09:00:00.000000  arrived: may wait 5,000 ms, to create new (3 partitions)",
-        "                   still open: it is in neither table",
+        "                   still open: it is in no table of ends",
     ]
 
 
