@@ -71,7 +71,10 @@ class Whole:
     moments: int
 
 
-OUTCOMES = ("completions", "expirations", "watches", "purgatory_gauges", "group_transitions", "group_disagreements")
+OUTCOMES = (
+    *("completions", "expirations", "cancellations", "watches"),
+    *("purgatory_gauges", "group_transitions", "group_disagreements"),
+)
 
 
 def commands(folder: Path) -> dict[str, Command]:

@@ -22,7 +22,7 @@ moves to broker 2. Which requests had to wait, what ended them, and after how lo
 
 # What a demo's folder may hold, and lose when the next demo replaces it.
 OURS = {
-    *("events", "rejected_events", "watches", "completions", "expirations", "runs", "waits.svg"),
+    *("events", "rejected_events", "watches", "completions", "expirations", "cancellations", "runs", "waits.svg"),
     *("group_transitions", "group_disagreements", "purgatory_gauges", "_replay", "_ingest"),
     *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from jobs.demo import OURS
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.reference.replay import replay
+from purgatory_udf.stream.queries import WRITTEN
 from tests.make_sample import sample
 
 SAMPLE = Path(__file__).resolve().parents[2] / "conf" / "sample" / "trace.jsonl"
@@ -46,3 +48,7 @@ def test_its_story_is_told_by_its_outcomes() -> None:
         ("platform-admin", "leaders"): 1,
         ("privacy-job", "low_watermark"): 1,
     }
+
+
+def test_a_demo_may_be_replaced_by_the_next_one_whatever_tables_it_made() -> None:
+    assert {*WRITTEN, "events", "rejected_events", "runs"} <= OURS
