@@ -32,8 +32,7 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     # Any other limit has Spark 4.2 ask every Arrow vector for its size after every row, which nested columns make dear.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # How long a followed table that has nothing new is left alone, in ms: with Spark's 10, a query looks for new commits
-    # all the time.
+    # How long a followed table that has nothing new is left alone, in ms; Spark's 10 list its log all the time.
     "spark.sql.streaming.pollingDelay": "200",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
