@@ -108,9 +108,11 @@ class Environment:
     def _install(self, group: str) -> None:
         file, what = GROUPS[group]
         say(f"Installing {what}")
-        for pins in (BUILD, file):
-            self._pip(pins)
-        (self.folder / f"{group}.stamp").write_text(self._wanted(group), encoding="utf-8")
+        # What builds the others is the same for all groups.
+        for name, pins in (("build", BUILD), (group, file)):
+            if self._stamp(name) != self._digest(pins):
+                self._pip(pins)
+                (self.folder / f"{name}.stamp").write_text(self._digest(pins), encoding="utf-8")
 
     def _pip(self, file: str) -> None:
         pip = [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -130,7 +132,10 @@ class Environment:
             return None
 
     def _wanted(self, group: str) -> str:
-        return hashlib.sha256((self._root / GROUPS[group][0]).read_bytes()).hexdigest()
+        return self._digest(GROUPS[group][0])
+
+    def _digest(self, file: str) -> str:
+        return hashlib.sha256((self._root / file).read_bytes()).hexdigest()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

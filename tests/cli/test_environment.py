@@ -41,30 +41,28 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
     environment.set_up("run", "test")
     assert environment.ready("run", "test")
 
-    (tmp_path / "requirements.txt").write_text("# nothing new\n")
+    wheel = told(tmp_path)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     assert not environment.ready("run")
     environment.set_up("run")
     assert "Setting up" not in capfd.readouterr().err
     assert environment.ready("run")
 
-    (tmp_path / "requirements.txt").write_text("./no-such-package\n")
-    with pytest.raises(UserError, match=r"^requirements\.txt could not be installed into .*: see pip's message above$"):
-        environment.set_up("run")
-    assert not environment.ready("run")
-
     # What is installed is what was pinned: a file of another hash, or of none, is refused.
-    wheel = told(tmp_path)
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
-    environment.set_up("run")
-    assert environment.ready("run")
-    capfd.readouterr()
-    for unfit, because in (("", "hash"), (f" --hash=sha256:{'0' * 64}", "DO NOT MATCH")):
-        (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()}{unfit}\n")
-        with pytest.raises(UserError, match=r"^requirements\.txt could not be installed into "):
+    for unfit, because in (
+        ("./no-such-package", "no-such-package"),
+        (f"told @ {wheel.as_uri()}", "hash"),
+        (f"told @ {wheel.as_uri()} --hash=sha256:{'0' * 64}", "DO NOT MATCH"),
+    ):
+        (tmp_path / "requirements.txt").write_text(f"{unfit}\n")
+        sentence = r"^requirements\.txt could not be installed into .*: see pip's message above$"
+        with pytest.raises(UserError, match=sentence):
             environment.set_up("run")
         assert because in capfd.readouterr().err
         assert not environment.ready("run")
+        # Else the next would begin by making all of it anew.
+        environment.folder.joinpath("unfinished").unlink()
 
 
 def told(folder: Path) -> Path:
