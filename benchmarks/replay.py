@@ -105,6 +105,8 @@ def measured(
         name: spark.read.format("delta").load(str(folder / f"warm-{groupings[0]}" / name)).toArrow()
         for name in (*ENDS, "watches")
     }
+    # No floor has to write what there is nothing of.
+    written = {name: table for name, table in written.items() if len(table)}
     _floor(spark, folder / "floor-warm", events, count, batch, written)
     stages.take()
     floors: list[float] = []

@@ -31,9 +31,9 @@ from purgatory_udf.tables import ENDS
 
 # The scalars say what `inspect` shows without opening the watcher lists.
 STATE_SCHEMA = "open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, keys BIGINT, state BINARY, waiting BINARY"
-# A call's rows of one table, as an Arrow stream, and when the last of its operations ended; or, in the table `RELAY`, a
-# share for a group of the next query, and its latest time.
-OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, payload BINARY"
+# A call's rows of one table, how many, as an Arrow stream, and when the last of its operations ended; or, in the table
+# `RELAY`, a share for a group of the next query, and its latest time.
+OUTPUT_SCHEMA = "table STRING, `group` STRING, time_us BIGINT, rows BIGINT, payload BINARY"
 RELAY = "relay"
 # What the call says for `top`, while a table is followed.
 LIVE = "live"
@@ -79,7 +79,7 @@ class Plan:
     follows: bool = False
 
 
-Row = tuple[str, str, int, bytes]
+Row = tuple[str, str, int, int, bytes]
 
 
 def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState], Iterator[pd.DataFrame]]:
@@ -93,14 +93,14 @@ def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState]
         else:
             rows = list(_call(key[0], values, group, plan))
         if rows:
-            yield pd.DataFrame(rows, columns=["table", "group", "time_us", "payload"])
+            yield pd.DataFrame(rows, columns=["table", "group", "time_us", "rows", "payload"])
 
     return run
 
 
 def _ticks(values: list[bytes]) -> list[Row]:
     events, latest_us = zip(*(struct.unpack(TICK, bytes(value)) for value in values), strict=True)
-    return [(LIVE, CLOCK, max(latest_us), of_time(sum(events)))]
+    return [(LIVE, CLOCK, max(latest_us), 0, of_time(sum(events)))]
 
 
 def _call(name: str, values: list[bytes], group: SparkGroupState, plan: Plan) -> Iterator[Row]:
@@ -123,7 +123,7 @@ def _call(name: str, values: list[bytes], group: SparkGroupState, plan: Plan) ->
     if plan.sees is Sees.SHARE:
         found = decided_here(step(state, undecidable(ready), horizon, plan.limits))
         for broker, time_us, share in shares(ready, by_broker):
-            yield RELAY, broker, time_us, share
+            yield RELAY, broker, time_us, 0, share
     elif plan.sees is Sees.REST:
         found = decided_apart(step(state, whole(ready), horizon, plan.limits))
     else:
@@ -131,7 +131,7 @@ def _call(name: str, values: list[bytes], group: SparkGroupState, plan: Plan) ->
     _leave(group, state, later, watermark, plan)
     yield from _rows(found, plan)
     if plan.follows:
-        yield LIVE, name, horizon * 1000, of_keys(state, found, whole=plan.sees is not Sees.SHARE)
+        yield LIVE, name, horizon * 1000, 0, of_keys(state, found, whole=plan.sees is not Sees.SHARE)
 
 
 def _split(arrived: Call, watermark: int) -> tuple[Call, Call | None]:
@@ -177,4 +177,4 @@ def _values(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Row]:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as writer:
             writer.write_table(part)
-        yield name, "", latest_us, sink.getvalue().to_pybytes()
+        yield name, "", latest_us, len(part), sink.getvalue().to_pybytes()

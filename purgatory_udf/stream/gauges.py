@@ -21,12 +21,15 @@ def close_gauges(
     """Let the table end with the trace, or, drained, with its last operation: at `latest_us`, if that is known."""
     until_ms = last_us // 1000
     if config.drain:
-        over_ms = _all_over_ms(spark, layout) if latest_us is None else latest_us // 1000
-        # The first reading by which the trace is over and every operation has ended.
-        until_ms = -(-max(over_ms, last_us // 1000 + 1) // STEP_MS) * STEP_MS
+        until_ms = closing_ms(last_us, _all_over_us(spark, layout) if latest_us is None else latest_us)
     table = layout.table("purgatory_gauges")
     # A stream's last readings may come later than the last end of any operation.
     _remove(spark, table, f"at > timestamp_millis({until_ms})")
+
+
+def closing_ms(last_us: int, latest_us: int | None) -> int:
+    """The first reading by which the trace is over and every operation has ended."""
+    return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 
 def _remove(spark: SparkSession, table: str, which: str) -> None:
@@ -34,13 +37,13 @@ def _remove(spark: SparkSession, table: str, which: str) -> None:
         DeltaTable.forPath(spark, table).delete(which)
 
 
-def _all_over_ms(spark: SparkSession, layout: Layout) -> int:
+def _all_over_us(spark: SparkSession, layout: Layout) -> int:
     """When the last operation ended."""
-    over_ms = 0
+    over_us = 0
     # What was cancelled ended before the trace did.
     for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
         # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
-        ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_millis(ended_at))).first()
+        ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_micros(ended_at))).first()
         assert ends is not None
-        over_ms = max(over_ms, ends[0] or 0)
-    return over_ms
+        over_us = max(over_us, ends[0] or 0)
+    return over_us

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
@@ -20,6 +21,7 @@ from purgatory_udf.loop.grouping import GroupOf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.adapter import LIVE, OUTPUT_SCHEMA, RELAY, STATE_SCHEMA, Plan, keyed
+from purgatory_udf.stream.gauges import closing_ms
 from purgatory_udf.stream.packing import PACKED, packer
 from purgatory_udf.tables import ENDS, TABLES
 
@@ -36,9 +38,11 @@ def packed(events: DataFrame, config: Config, group: GroupOf) -> DataFrame:
     return events.select(*columns_of(events.columns)).mapInArrow(packer(config, group), from_arrow_schema(PACKED))
 
 
-def by_group(packed: DataFrame, control: DataFrame, config: Config, plan: Plan) -> DataFrame:
+def by_group(packed: DataFrame, control: DataFrame | None, config: Config, plan: Plan) -> DataFrame:
     """Watcher lists by group of keys; what became of the operations, packed."""
-    rows = packed.select(*PACKED.names).unionByName(control.select(*PACKED.names))
+    rows = packed.select(*PACKED.names)
+    if control is not None:
+        rows = rows.unionByName(control.select(*PACKED.names))
     return (
         rows.withWatermark("event_time", f"{config.max_disorder_ms + 1} milliseconds")
         .groupBy("group")
@@ -58,7 +62,9 @@ def unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class Sink:
     """Where a query's batches go: each table once, however often a batch is repeated after a crash.
 
-    What would expire only after the trace's end is written if the run drains, and left open if it does not.
+    What would expire only after the trace's end is written if the run drains, and left open if it does not. Gauges go
+    on until everything has ended: of a query whose only batch decides all there is, this is known before they are
+    written (`closes`); else they are cut when all is over.
     """
 
     layout: Layout
@@ -67,8 +73,10 @@ class Sink:
     drain: bool
     name: str = ""
     boards: Boards | None = None
-    # When the last operation ended, if this process has seen every batch.
+    closes: bool = False
+    # When the last operation ended, and how many rows each table was given, if this process has seen every batch.
     latest_us: int | None = None
+    rows: Counter[str] | None = None
 
     def write(self, batch: DataFrame, number: int) -> None:
         """The function for `foreachBatch`."""
@@ -76,8 +84,8 @@ class Sink:
         batch = batch.persist()
         try:
             said = sf.when(sf.col("table") == LIVE, sf.col("payload"))
-            rows = batch.select("table", "group", "time_us", said.alias("said")).collect()
-            self._note(number, max((row.time_us for row in rows if row.table in ENDS), default=0))
+            rows = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
+            self._note(number, rows)
             present = {row.table for row in rows}
             tables = [table for table in (*WRITTEN, RELAY) if table in present]
             if tables:
@@ -91,11 +99,13 @@ class Sink:
         finally:
             batch.unpersist()
 
-    def _note(self, number: int, latest_us: int) -> None:
+    def _note(self, number: int, rows: Sequence[Any]) -> None:
         if number == 0:
-            self.latest_us = 0
-        if self.latest_us is not None:
-            self.latest_us = max(self.latest_us, latest_us)
+            self.latest_us, self.rows = 0, Counter()
+        if self.latest_us is not None and self.rows is not None:
+            self.latest_us = max([self.latest_us, *(row.time_us for row in rows if row.table in ENDS)])
+            for row in rows:
+                self.rows[row.table] += row.rows
 
     def _append(self, batch: DataFrame, table: str, number: int) -> None:
         mine = batch.where(sf.col("table") == table)
@@ -115,6 +125,11 @@ class Sink:
 
     def _rows(self, batch: DataFrame, table: str) -> DataFrame:
         rows = batch.select("payload").mapInArrow(unpacked, from_arrow_schema(TABLES[table]))
+        if self.closes and self.drain and table == "purgatory_gauges":
+            assert self.trace_end_us is not None
+            rows = rows.where(
+                sf.col("at") <= sf.timestamp_millis(sf.lit(closing_ms(self.trace_end_us, self.latest_us)))
+            )
         if self.drain or self.trace_end_us is None:
             return rows
         if table == "expirations":

@@ -11,8 +11,9 @@ import json
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -75,19 +76,23 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if not delta.is_table(spark, options.events):
         raise UserError(f"{options.events}: no Delta table of events there (ingest makes one)")
     trace = _Trace(spark, options)
+    if not options.follow and not delta.is_table(spark, layout.table("runs")):
+        trace.look_ahead()
     run = _begin(spark, options, layout, trace)
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
-    # After the run is known: a run that is stopped before its tables are there goes on, too.
     schemas = {layout.table(name): TABLES[name] for name in WRITTEN}
-    delta.create_all(spark, schemas | {layout.control: PACKED})
+    alone = bool(run.configuration.get(_AT_ONCE)) and not trace.found.of_groups
+    if not alone:
+        # After the run is known: a run that is stopped before its tables are there goes on, too.
+        delta.create_all(spark, schemas)
     if options.follow:
         return _follow(spark, options, layout, run)
     found = trace.found
     source = _source(spark, options, layout, run, found)
     assert found.first_us is not None and found.last_us is not None
-    latest_us: int | None = None
+    sinks: list[Sink] = []
     if found.operations:
         retain = min(found.most_bytes, options.config.fetch.max_bytes)
         plan = Plan(
@@ -97,32 +102,45 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
             found.last_us,
             source.at_once,
         )
-        stream = _Stream(spark, options.config, layout, run, plan)
+        stream = _Stream(spark, options.config, layout, run, plan, alone=alone)
         queries = stream.queries(lambda: source.stream(spark))
         for query in queries:
             query.to_end(found)
-        latest_us = _latest([query.sink for query in queries])
+        sinks = [query.sink for query in queries]
+    if alone:
+        # Its one batch has made those that it has rows for.
+        delta.create_all(spark, schemas)
     groups = replay_groups(spark, options.config, layout, run, found, source)
+    given = _rows(sinks) if options.config.drain and not groups else None
     with ThreadPoolExecutor(1) as beside:
-        closed = beside.submit(
-            close_gauges, spark, layout, options.config, found.last_us, None if groups else latest_us
-        )
-        counts = _counts(spark, layout, found, groups)
-        closed.result()
+        counted = beside.submit(_counts, spark, layout, found, groups, given)
+        if not (sinks and all(sink.closes for sink in sinks)):
+            close_gauges(spark, layout, options.config, found.last_us, None if groups else _latest(sinks))
+        counts = counted.result()
     done = run.finished(counts)
     runs.save(spark, layout.table("runs"), done)
     return done
 
 
 class _Trace:
-    """The events of a trace that is finished, looked over when somebody asks for the first time."""
+    """The events of a trace that is finished, looked over when somebody asks for the first time; or `ahead` of that,
+    beside whatever comes before."""
 
     def __init__(self, spark: SparkSession, options: ReplayOptions) -> None:
         self._spark, self._events = spark, options.events
+        self._ahead: Future[Survey] | None = None
+
+    def look_ahead(self) -> None:
+        beside = ThreadPoolExecutor(1)
+        self._ahead = beside.submit(self._survey)
+        beside.shutdown(wait=False)
+
+    def _survey(self) -> Survey:
+        return survey(self._spark.read.format("delta").load(self._events))
 
     @cached_property
     def found(self) -> Survey:
-        found = survey(self._spark.read.format("delta").load(self._events))
+        found = self._ahead.result() if self._ahead else self._survey()
         if not found.events:
             raise UserError(f"{self._events}: the table holds no event")
         return found
@@ -133,6 +151,12 @@ def _source(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Ru
     if run.configuration.get(_AT_ONCE):
         return TraceSource(options.events)
     return TraceSource(*staged(spark, options.events, layout, found.events, options.config.batch_events))
+
+
+def _rows(sinks: Sequence[Sink]) -> Counter[str] | None:
+    """How many rows each table was given, as far as this process has seen all."""
+    given = [sink.rows for sink in sinks]
+    return sum((rows for rows in given if rows is not None), Counter()) if sinks and None not in given else None
 
 
 def _latest(sinks: Sequence[Sink]) -> int | None:
@@ -263,6 +287,7 @@ class _Stream:
     run: Run
     plan: Plan
     boards: Boards | None = None
+    alone: bool = False  # these are all the events there are, in one batch
 
     def queries(self, events: Callable[[], DataFrame]) -> list[_Query]:
         grouping = str(self.run.configuration["grouping"])
@@ -276,7 +301,7 @@ class _Stream:
         if sees is Sees.ALL:
             return [first]
         control = f"{self.layout.control}_behind"
-        delta.create_all(self.spark, {self.layout.relay: PACKED, control: PACKED})
+        delta.create(self.spark, self.layout.relay, PACKED)
 
         def relayed() -> DataFrame:
             return delta_stream(self.spark, self.layout.relay, since=0)
@@ -285,11 +310,16 @@ class _Stream:
 
     def _query(self, title: str, name: str, control: str, arriving: Callable[[], DataFrame], sees: Sees) -> _Query:
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"
-        sink = Sink(self.layout, stream_id, self.plan.trace_end_us, self.config.drain, name, self.boards)
+        closes = self.alone and sees is Sees.ALL
+        sink = Sink(self.layout, stream_id, self.plan.trace_end_us, self.config.drain, name, self.boards, closes)
+        if not self.plan.at_once:
+            delta.create(self.spark, control, PACKED)
 
         def writer() -> DataStreamWriter:
             plan = replace(self.plan, sees=sees)
-            frame = by_group(arriving(), delta_stream(self.spark, control), self.config, plan)
+            # A trace of one batch ends within it: nobody has to be told the time afterwards.
+            told = None if plan.at_once else delta_stream(self.spark, control)
+            frame = by_group(arriving(), told, self.config, plan)
             return to_tables(frame, sink, self.layout.checkpoint(name), name)
 
         return _Query(self.spark, title, control, sink, self.plan.at_once, writer)
@@ -330,8 +360,14 @@ def _first_event_ms(spark: SparkSession, events: str) -> int:
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
-def _counts(spark: SparkSession, layout: Layout, found: Survey, groups: dict[str, Any]) -> dict[str, Any]:
+def _counts(
+    spark: SparkSession, layout: Layout, found: Survey, groups: dict[str, Any], given: Counter[str] | None
+) -> dict[str, Any]:
+    """What the run came to; `given`: how many rows the tables were given, if that is known without counting them."""
+
     def rows(name: str) -> int:
+        if given is not None and name in ENDS:
+            return given[name]
         path = layout.table(name)
         return spark.read.format("delta").load(path).count() if delta.is_table(spark, path) else 0
 
