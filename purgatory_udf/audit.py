@@ -171,8 +171,9 @@ class _Run:
         return events.select(sf.col("seq").alias("operation_id"))
 
     def _ends(self, name: str) -> DataFrame:
-        """Replays of earlier versions cancelled nothing."""
-        if name == "cancellations" and not delta.is_table(self._spark, self._layout.table(name)):
+        """Replays of earlier versions cancelled nothing; one that goes on makes some tables with their first rows."""
+        late = name == "cancellations" or not self._finished
+        if late and not delta.is_table(self._spark, self._layout.table(name)):
             return self._spark.createDataFrame([], from_arrow_schema(TABLES[name]))
         return self._table(name)
 

@@ -148,10 +148,14 @@ def test_a_drained_run_leaves_nothing_open(spark: SparkSession, out: Path) -> No
     assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
 
 
-def test_an_unfinished_run_may_have_open_operations(spark: SparkSession, out: Path) -> None:
+def test_an_unfinished_run_may_have_open_operations_and_tables_that_are_yet_to_come(
+    spark: SparkSession, out: Path
+) -> None:
     _record(out, drain=True, finished=False)
+    shutil.rmtree(out / "expirations")
     laws = {law.law: law for law in audit(spark, str(out))}
-    assert laws[OPEN] == Finding(OPEN, 1, 0, note="1 open; the run has not finished")
+    assert laws[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
+    assert laws[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
     assert LINES not in laws
 
 
