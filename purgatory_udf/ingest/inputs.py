@@ -13,7 +13,9 @@ from pyarrow import fs
 
 from purgatory_udf.errors import UserError
 
-JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", ".gz", ".zst"))
+# How packed files are called, and what they are packed with.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", *CODECS))
 PARQUET = (".parquet",)
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")

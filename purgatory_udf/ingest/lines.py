@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,22 +10,24 @@ import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
 from purgatory_udf.errors import UserError
+from purgatory_udf.ingest.inputs import CODECS
 from purgatory_udf.ingest.pieces import ALWAYS_UNPACKED, Chunk, Piece
 
 # Enough lines for a batch, little enough for any number of tasks on a machine.
 BLOCK = 1 << 20
-CODECS = {".gz": "gzip", ".zst": "zstd"}
 BOM = b"\xef\xbb\xbf"
 # How much is kept of a line that is too long.
 KEPT = 4096
 
 Read = Callable[[int], bytes]
+# What Arrow says of a packed file that breaks off or is damaged, and what Python's own modules say.
+_BROKEN = (OSError, EOFError, lzma.LZMAError)
 
 
 def lines_of(piece: Piece) -> Iterator[Chunk]:
     """The piece's lines without their ends, `\\n` or `\\r\\n`; a byte order mark is no part of one."""
     codec = next((codec for ending, codec in CODECS.items() if piece.source.name.endswith(ending)), None)
-    chunks = _compressed(piece, codec) if codec else _plain(piece)
+    chunks = _compressed(piece, codec) if codec and piece.source.size else _plain(piece)
     for place, chunk in enumerate(chunks):
         if place == 0 and piece.index == 0 and chunk.items:
             chunk.items[0] = chunk.items[0].removeprefix(BOM)
@@ -168,7 +171,7 @@ class Unpacked:
             return b""
         try:
             block: bytes = self._stream.read(BLOCK)
-        except OSError:
+        except _BROKEN:
             block = self._to_the_last_byte()
         self._given += len(block)
         if self._given > self._most:
@@ -186,13 +189,14 @@ class Unpacked:
         try:
             while byte := self._stream.read(1):
                 block += byte
-        except OSError as error:
-            cut = "Truncated" in str(error)
+        except _BROKEN as error:
+            cut = isinstance(error, EOFError) or "Truncated" in str(error)
             self.broken = f"truncated {self._codec}: the data breaks off" if cut else f"damaged {self._codec}: {error}"
         return bytes(block)
 
     def _open(self) -> Any:
-        return pa.CompressedInputStream(_opened(self._piece), self._codec)
+        file = _opened(self._piece)
+        return lzma.LZMAFile(file) if self._codec == "xz" else pa.CompressedInputStream(file, self._codec)
 
 
 def _opened(piece: Piece) -> Any:

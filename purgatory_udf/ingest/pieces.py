@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory_udf.contract import Rejection
-from purgatory_udf.ingest.inputs import InputFile
+from purgatory_udf.ingest.inputs import CODECS, InputFile
 
 # At about 100,000 lines/s a task reads this in a second or two: long against its start, short against a restart.
 PIECE_BYTES = 32 << 20
@@ -62,7 +62,7 @@ def byte_pieces(
 ) -> Iterator[Piece]:
     """Plain files in stretches of equal length; those that only their beginning can open, whole."""
     for place, file in enumerate(files):
-        if file.name.endswith((".gz", ".zst")):
+        if file.name.endswith(tuple(CODECS)):
             yield Piece(place, 0, file, 0, file.size, limits)
             continue
         for index, start in enumerate(range(0, file.size, piece_bytes)):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.ingest import lines
+from purgatory_udf.ingest.inputs import CODECS
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import FileLimits, byte_pieces
 from tests.examples import examples
@@ -33,7 +36,18 @@ def zstd(content: bytes) -> bytes:
     return packed + packer.flush()
 
 
-PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
+def pbzip2(content: bytes) -> bytes:
+    """In several streams, each of which is had whole or not at all."""
+    portions = (content[start : start + 10_000] for start in range(0, len(content), 10_000))
+    return b"".join(map(bz2.compress, portions)) or bz2.compress(b"")
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstd,
+    ".bz2": pbzip2,
+    ".xz": lzma.compress,
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +98,7 @@ def test_of_a_truncated_file_all_whole_lines_are_had_and_the_cut_tail_with_the_r
     assert LINES[len(whole)].startswith(tail)
     assert len(whole) > len(LINES) * part / 2
     assert [chunk.broken is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
-    codec = {".gz": "gzip", ".zst": "zstd"}[ending]
+    codec = CODECS[ending]
     assert chunks[-1].broken is not None
     assert chunks[-1].broken.reason == f"truncated {codec}: the data breaks off"
 
@@ -170,7 +184,7 @@ def test_a_packed_file_that_unpacks_to_far_more_than_it_holds_is_given_up(
     path = write(tmp_path / f"a.jsonl{ending}", PACKED[ending](b"\n" * (64 << 20)))
     (piece,) = byte_pieces([input_file(path)], limits=FileLimits(unpacked=50))
     chunks = list(lines_of(piece))
-    codec = {".gz": "gzip", ".zst": "zstd"}[ending]
+    codec = CODECS[ending]
     assert chunks[-1].broken is not None
     assert chunks[-1].broken.reason == (f"too much {codec}: it unpacks to more than 50 times its size (max_unpacked)")
     assert sum(len(chunk.items) for chunk in chunks) < 50 * path.stat().st_size + 3 * lines.BLOCK

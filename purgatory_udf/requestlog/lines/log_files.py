@@ -9,9 +9,9 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile, find_files
 
 # `kafka-request.log`, rotated and packed as log4j and logrotate do: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
-_LOG = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.gz|\.zst)?$")
+_LOG = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
 _DATES = re.compile(r"\d{4}-\d{2}-\d{2}([-T_]?\d{2}([-:]?\d{2})*)?")
-_ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst))?$")
+_ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst|bz2|xz))?$")
 _NUMBER = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
 
 
