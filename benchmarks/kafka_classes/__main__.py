@@ -29,6 +29,7 @@ from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
 from purgatory_udf.config import Config
 from purgatory_udf.loop.engine import Engine
 from purgatory_udf.loop.explode import explode
+from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.loop.outcomes import outcome_tables
 from purgatory_udf.loop.state import Found, State, step
 from purgatory_udf.loop.words import FOREVER
@@ -100,6 +101,7 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
     def arrow() -> tuple[pa.Table, ...]:
         return outcome_tables(step(State(), explode(given.events, config), FOREVER, limits), given.name, None)
 
+    keep_freed()
     _warm(kafka)
     loop()
     kafka.write(folder / "outcomes")

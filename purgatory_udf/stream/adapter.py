@@ -22,6 +22,7 @@ from purgatory_udf.live.sayings import of_keys, of_time
 from purgatory_udf.loop.call import Call, together
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.grouping import by_broker, whole
+from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.loop.state import Found, Limits, State, step
@@ -86,6 +87,7 @@ def keyed(plan: Plan) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupState]
     """The function for `applyInPandasWithState`, by group of keys."""
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
+        keep_freed()
         values = [value for frame in frames for value in frame["payload"] if value]
         if key[0] == CLOCK:
             # It tells the time by having come; nothing is kept, so nothing fires.

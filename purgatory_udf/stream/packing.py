@@ -12,6 +12,7 @@ from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.codec import call_bytes
 from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.grouping import GroupOf, apart
+from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.tables import TIMESTAMP
 
 PACKED = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
@@ -25,6 +26,7 @@ def packer(config: Config, group: GroupOf) -> Callable[[Iterator[pa.RecordBatch]
     """The function for `mapInArrow`: events in, packed groups out; one more row tells the batch's latest time."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_freed()
         for batch in batches:
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])

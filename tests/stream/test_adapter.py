@@ -50,7 +50,7 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     for batch in [*batches, None, []]:
         rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, config))
         found += rows
-        relayed.append([(group, us, payload) for table, group, us, payload in rows if table == RELAY])
+        relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
     for shares in [] if alone else [*relayed, None, []]:
         found += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
@@ -72,7 +72,7 @@ def _packed(batch: list[Event], config: Config) -> list[Row]:
 
 
 def _table(name: str, schema: pa.Schema, rows: list[Row]) -> pa.Table:
-    payloads = pa.array([payload for table, _, _, payload in rows if table == name], pa.binary())
+    payloads = pa.array([payload for table, _, _, _, payload in rows if table == name], pa.binary())
     batches = unpacked(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
     return pa.Table.from_batches(list(batches), schema=schema)
 
@@ -173,5 +173,5 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
         (gauge.broker, gauge.purgatory, moment, gauge.watched, gauge.delayed)
         for gauge, moment in zip(expected, moments, strict=True)
     )
-    told = [json.loads(payload) for table, _, _, payload in rows if table == LIVE]
+    told = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
     assert sum(said.get("events", 0) for said in told) == len(events) + 2
