@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from purgatory_udf.fitted.diary import Diary
 from purgatory_udf.fitted.machine import Machine
 from purgatory_udf.fitted.partition import PlayedPartition
+from purgatory_udf.fitted.plan import PurgePlan
 from purgatory_udf.fitted.purgatory import REAPER_MS, Purgatory
 
 
@@ -16,13 +17,13 @@ class PlayedBroker:
         number: int,
         machine: Machine,
         diary: Diary,
-        purge_intervals: tuple[int, int],
+        purge: PurgePlan,
         late_ms: Callable[[], float],
     ) -> None:
         self.number = number
         self.machine = machine
         self.diary = diary
-        self.fetches, self.produces = (Purgatory(machine, interval) for interval in purge_intervals)
+        self.fetches, self.produces = Purgatory(machine, purge.fetch), Purgatory(machine, purge.produce)
         self._late_ms = late_ms
         machine.at(machine.now + REAPER_MS, self._reap, None)
 

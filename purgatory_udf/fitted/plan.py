@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 Quantiles = Sequence[float]
 
@@ -76,7 +76,17 @@ class AppendsPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """After how many ended operations a broker's purgatories are purged."""
+
+    fetch: int = 1000
+    produce: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterPlan:
+    """`purges` by broker; Kafka's default for those that it does not name."""
+
     duration_ms: float
     warm_up_ms: float
     cores: float | None
@@ -87,5 +97,4 @@ class ClusterPlan:
     lateness: Quantiles
     stall_ms: float = float("inf")
     stretch: float = 1.0
-    fetch_purge_interval: int = 1000
-    produce_purge_interval: int = 1000
+    purges: Mapping[int, PurgePlan] = field(default_factory=dict)

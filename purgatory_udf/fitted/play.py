@@ -8,7 +8,7 @@ from purgatory_udf.fitted.broker import PlayedBroker
 from purgatory_udf.fitted.diary import Diary
 from purgatory_udf.fitted.machine import Machine
 from purgatory_udf.fitted.partition import PlayedPartition
-from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan
+from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan, PurgePlan
 from purgatory_udf.fitted.producer import PlayedProducer
 from purgatory_udf.fitted.reader import PlayedReader
 from purgatory_udf.fitted.sampler import Sampler, SamplerBySize
@@ -22,10 +22,12 @@ def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
     begin = -plan.warm_up_ms
     machine, diary = Machine(begin, plan.cores, plan.stall_ms, plan.stretch), Diary(events=[] if traced else None)
     parts = [PlayedPartition(one.topic, one.partition, one.leader, one.followers) for one in plan.partitions]
-    intervals = (plan.fetch_purge_interval, plan.produce_purge_interval)
     numbers = sorted({one.leader for one in parts})
     brokers = {
-        number: PlayedBroker(number, machine, diary, intervals, Sampler(plan.lateness, _chance(seed, "reaper", number)))
+        number: PlayedBroker(
+            *(number, machine, diary, plan.purges.get(number, PurgePlan())),
+            Sampler(plan.lateness, _chance(seed, "reaper", number)),
+        )
         for number in numbers
     }
     for part in parts if traced else ():

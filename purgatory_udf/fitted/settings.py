@@ -6,23 +6,24 @@ number, and everything that a scope names has to agree. Later settings win over 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.plan import ClusterPlan, ProducerPlan, ReaderPlan
+from purgatory_udf.fitted.plan import ClusterPlan, ProducerPlan, PurgePlan, ReaderPlan
+from purgatory_udf.scope.rule import Scope, Subject
+from purgatory_udf.scope.words import fields_of, words_of
 
 T = TypeVar("T")
-P = TypeVar("P", ClusterPlan, ReaderPlan, ProducerPlan)
-_SCOPED = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
-SCOPES = ("client_id", "topic", "group", "broker")
+P = TypeVar("P", PurgePlan, ReaderPlan, ProducerPlan)
+EVERYBODY = Scope()
 MOST = 2**31 - 1
 _READER_FIELDS = {"min_bytes": "min_bytes", "max_wait_ms": "max_wait_ms"}
 _PRODUCER_FIELDS = {"producer.linger_ms": "linger_ms", "producer.batch_size": "batch_bytes"}
-_PURGES = {"fetch.purge_interval": "fetch_purge_interval", "produce.purge_interval": "produce_purge_interval"}
+_PURGES = {"fetch.purge_interval": "fetch", "produce.purge_interval": "produce"}
 RATE, CONSUMERS, PRODUCERS = "producer.rate", "consumer.count", "producer.count"
 _READERS = {
     f"fetch.{who}{name}": (name, follower)
@@ -39,25 +40,17 @@ class Setting:
     key: str
     value: float
     times: bool = False
-    scope: Mapping[str, str] = field(default_factory=dict)
+    scope: Scope = EVERYBODY
 
     def of(self, before: float) -> float:
         return before * self.value if self.times else self.value
 
-    def matches(self, **subject: str | Sequence[str] | None) -> bool:
-        for name, pattern in self.scope.items():
-            asked = subject.get(name)
-            names = [asked] if isinstance(asked, str) else asked or ()
-            if not any(fnmatchcase(one, pattern) for one in names):
-                return False
-        return True
-
 
 def setting(word: str) -> Setting:
-    match = _SCOPED.fullmatch(word)
-    if match is None:
+    words = words_of(word)
+    if words is None:
         raise UserError(f"{word}: expected key=value")
-    key, scope, text = match[1].strip(), match[2], match[3].strip()
+    key, text = words.key, words.value.strip()
     if key not in KEYS:
         raise UserError(f"{key}: unknown key of a prediction (there are {', '.join(KEYS)})")
     times = text.startswith("x")
@@ -69,18 +62,20 @@ def setting(word: str) -> Setting:
         raise UserError(f"{key}: expected a whole number from 0 to {MOST}, or a factor (got {text!r})")
     if value <= 0 and (key == RATE or key.endswith(".count")):
         raise UserError(f"{key}: expected more than 0 (got {text!r})")
-    return Setting(key, value, times, _scope(key, scope))
+    return Setting(key, value, times, _scope(key, words.scope))
 
 
-def _scope(key: str, text: str | None) -> dict[str, str]:
-    scope: dict[str, str] = {}
-    for part in filter(None, (text or "").split(",")):
-        name, equals, pattern = part.partition("=")
-        if not equals or name.strip() not in SCOPES:
-            raise UserError(f"{key}[{text}]: expected {'=…, '.join(SCOPES)}=…, with commas between")
-        scope[name.strip()] = pattern.strip()
-    if scope and key in _PURGES and set(scope) != {"broker"}:
-        raise UserError(f"{key}[{text}]: a purge interval is a cluster's")
+def _scope(key: str, text: str | None) -> Scope:
+    if not text:
+        return EVERYBODY
+    try:
+        scope = Scope.model_validate(fields_of(text))
+    except ValidationError as error:
+        raise UserError(f"{key}[{text}]: {error.errors()[0]['msg']}") from None
+    except ValueError as error:
+        raise UserError(f"{key}{error}") from None
+    if key in _PURGES and scope.model_fields_set != {"broker"}:
+        raise UserError(f"{key}[{text}]: a purge interval is a broker's")
     return scope
 
 
@@ -88,7 +83,7 @@ def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str,
     """The plan under these settings; `groups` are those that consumers are in. Each has to change something."""
     for one in settings:
         if one.key in _PURGES:
-            after = _with(plan, _PURGES[one.key], one)
+            after = _with_purges(plan, one)
         elif one.key in _READERS:
             after = _with_readers(plan, one, groups)
         elif one.key == CONSUMERS:
@@ -104,6 +99,17 @@ def _with(subject: P, name: str, one: Setting) -> P:
     return replace(subject, **fields)
 
 
+def _with_purges(plan: ClusterPlan, one: Setting) -> ClusterPlan:
+    brokers = sorted({partition.leader for partition in plan.partitions})
+    of_whom = _meant(brokers, lambda number: one.scope.matches(Subject(None, number)), one)
+    changed = {
+        number: _with(plan.purges.get(number, PurgePlan()), _PURGES[one.key], one)
+        for number, chosen in zip(brokers, of_whom, strict=True)
+        if chosen
+    }
+    return replace(plan, purges={**plan.purges, **changed})
+
+
 def _with_readers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) -> ClusterPlan:
     name, follower = _READERS[one.key]
     of_whom = _meant(plan.readers, lambda it: (it.replica >= 0) == follower and _reads(plan, it, one, groups), one)
@@ -115,9 +121,7 @@ def _with_readers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) ->
 
 def _reads(plan: ClusterPlan, reader: ReaderPlan, one: Setting, groups: Mapping[str, str]) -> bool:
     topics = sorted({plan.partitions[key].topic for key in reader.keys})
-    return one.matches(
-        client_id=reader.client, broker=str(reader.broker), topic=topics, group=groups.get(reader.client)
-    )
+    return one.scope.matches(Subject(reader.client, reader.broker, topics, groups.get(reader.client)))
 
 
 def _with_producers(plan: ClusterPlan, one: Setting) -> ClusterPlan:
@@ -139,7 +143,7 @@ def _with_producers(plan: ClusterPlan, one: Setting) -> ClusterPlan:
 
 def _writes(plan: ClusterPlan, producer: ProducerPlan, one: Setting) -> bool:
     topics = sorted({plan.partitions[key].topic for key in set(producer.keys)})
-    return one.matches(client_id=producer.client, topic=topics, broker=None, group=None)
+    return one.scope.matches(Subject(producer.client, None, topics))
 
 
 def _copies(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
@@ -170,6 +174,6 @@ def _with_more_consumers(plan: ClusterPlan, one: Setting, groups: Mapping[str, s
 def _meant(those: Sequence[T], chosen: Callable[[T], bool], one: Setting) -> list[bool]:
     found = [chosen(each) for each in those]
     if not any(found):
-        scope = ",".join(f"{name}={pattern}" for name, pattern in one.scope.items())
+        scope = ",".join(f"{name}={asked}" for name, asked in one.scope.model_dump(exclude_unset=True).items())
         raise UserError(f"{one.key}{f'[{scope}]' if scope else ''}: there is nobody in the scenario that it is about")
     return found

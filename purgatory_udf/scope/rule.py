@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from purgatory_udf.scope.override import Override
+from purgatory_udf.scope.words import fields_of, words_of
 
 FETCH_KEYS = ("max_wait_ms", "min_bytes")
 # Every key that a rule may set, each the value of one field of a request.
@@ -31,7 +31,7 @@ class Subject:
     """What a rule is held against: whose request it is, and what it is about."""
 
     client_id: str | None
-    broker: int
+    broker: int | None
     topics: Sequence[str] = ()
     group: str | None = None
 
@@ -55,9 +55,9 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
             yield f"{at}{key}", value
 
 
-class ScopeRule(BaseModel):
-    """A request matches that agrees with everything the rule names: `client_id`, `topic` and `group` are patterns
-    (`*`, `?`, `[ab]`), and of a request's topics one is enough. A null setting means: as recorded."""
+class Scope(BaseModel):
+    """A request matches that agrees with everything the scope names: `client_id`, `topic` and `group` are patterns
+    (`*`, `?`, `[ab]`), and of a request's topics one is enough."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,6 +65,20 @@ class ScopeRule(BaseModel):
     topic: str | None = None
     group: str | None = None
     broker: Annotated[int | None, Field(ge=0)] = None
+
+    def matches(self, subject: Subject) -> bool:
+        if self.broker is not None and self.broker != subject.broker:
+            return False
+        if self.client_id is not None and not fits(self.client_id, subject.client_id):
+            return False
+        if self.group is not None and not fits(self.group, subject.group):
+            return False
+        return self.topic is None or any(fits(self.topic, topic) for topic in subject.topics)
+
+
+class ScopeRule(Scope):
+    """What such requests are to ask for. A null setting means: as recorded."""
+
     settings: Annotated[dict[str, Override], BeforeValidator(_flat), Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -76,15 +90,6 @@ class ScopeRule(BaseModel):
             if not of_groups and self.group is not None:
                 raise ValueError(f"{key} cannot be told by group: only a group's own requests name it")
         return self
-
-    def matches(self, subject: Subject) -> bool:
-        if self.broker is not None and self.broker != subject.broker:
-            return False
-        if self.client_id is not None and not fits(self.client_id, subject.client_id):
-            return False
-        if self.group is not None and not fits(self.group, subject.group):
-            return False
-        return self.topic is None or any(fits(self.topic, topic) for topic in subject.topics)
 
 
 def fits(pattern: str, name: str | None) -> bool:
@@ -100,25 +105,9 @@ def first_of(rules: Iterable[ScopeRule], key_names: Sequence[str], subject: Subj
     return False, None
 
 
-# On a command line: `key[client_id=checkout-*,broker=2]=value`.
-_SCOPED = re.compile(r"([^\[=]+)\[(.*)\]=(.*)", re.DOTALL)
-
-
-def is_scoped(setting: str) -> bool:
-    return _SCOPED.fullmatch(setting) is not None
-
-
 def scoped(setting: str) -> dict[str, Any] | None:
     """The fields of the rule that a setting with a scope stands for; None of a setting without one."""
-    match = _SCOPED.fullmatch(setting)
-    if match is None:
+    words = words_of(setting)
+    if words is None or words.scope is None:
         return None
-    key, scope, text = match.groups()
-    fields: dict[str, Any] = {}
-    for part in scope.split(","):
-        name, equals, value = part.partition("=")
-        name = name.strip()
-        if not equals or name not in ("client_id", "topic", "group", "broker"):
-            raise ValueError(f"[{scope}]: expected client_id=…, topic=…, group=… or broker=…, with commas between")
-        fields[name] = int(value) if name == "broker" and value.strip().isdigit() else value.strip()
-    return fields | {"settings": {key.strip(): text or None}}
+    return {**fields_of(words.scope), "settings": {words.key: words.value or None}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
-from purgatory_udf.scope.rule import is_scoped
+from purgatory_udf.scope.words import is_scoped
 from purgatory_udf.whatif import BASELINE
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.fitted.plan import ClusterPlan
+from purgatory_udf.fitted.plan import ClusterPlan, PurgePlan
 from purgatory_udf.fitted.settings import changed, setting
 from purgatory_udf.fitted.words import variants_of
 from tests.fitted.plans import plan, producer, reader
@@ -61,9 +61,9 @@ def test_more_clients_are_copies_with_names_of_their_own() -> None:
     assert [one.client for one in after.producers] == ["p", "p#2"]
 
 
-def test_purge_intervals() -> None:
-    after = _with("fetch.purge_interval=10", "produce.purge_interval=20")
-    assert (after.fetch_purge_interval, after.produce_purge_interval) == (10, 20)
+def test_purge_intervals_are_brokers() -> None:
+    after = _with("fetch.purge_interval=10", "produce.purge_interval[broker=1]=x2")
+    assert after.purges == {1: PurgePlan(fetch=10, produce=2000)}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,8 @@ def test_purge_intervals() -> None:
         (["big", "producer.linger_ms=1.5"], "--variant big: producer.linger_ms: expected a whole number"),
         (["big", "producer.rate=x0"], "--variant big: producer.rate: expected more than 0"),
         (["big", "fetch.min_bytes[host=a]=1"], "--variant big: fetch.min_bytes[host=a]: expected client_id=…"),
+        (["big", "fetch.min_bytes[broker=one]=1"], "--variant big: fetch.min_bytes[broker=one]: Input should be a"),
+        (["big", "fetch.purge_interval[topic=t]=1"], "--variant big: fetch.purge_interval[topic=t]: a purge interval"),
         (["big"], "--variant big: no setting follows"),
         (["fetch.min_bytes=1"], "--variant fetch.min_bytes=1: a variant's name comes first"),
         (["a", "fetch.min_bytes=1", "a", "fetch.min_bytes=2"], "--variant a: named twice"),
@@ -88,5 +90,7 @@ def test_a_mistake_is_one_line_that_names_it(words: list[str], said: str) -> Non
 
 
 def test_a_setting_that_is_about_nobody_is_a_mistake() -> None:
-    with pytest.raises(UserError, match="there is nobody in the scenario that it is about"):
+    with pytest.raises(UserError, match=r"min_bytes\[client_id=checkout-9\]: there is nobody in the scenario"):
         _with("fetch.consumer.min_bytes[client_id=checkout-9]=500")
+    with pytest.raises(UserError, match=r"fetch.purge_interval\[broker=7\]: there is nobody in the scenario"):
+        _with("fetch.purge_interval[broker=7]=500")
