@@ -34,8 +34,9 @@ from purgatory_udf.loop.explode import READS
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import staged, write_in_time_order
-from purgatory_udf.stream.queries import delta_stream
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
+from purgatory_udf.stream.source import delta_stream
 from purgatory_udf.tables import ENDS
 
 if TYPE_CHECKING:

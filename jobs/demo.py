@@ -52,7 +52,8 @@ def main(
     from purgatory_udf.charts import save_waits
     from purgatory_udf.ingest.trace import ingest_trace
     from purgatory_udf.session import build_session
-    from purgatory_udf.stream.replay import ReplayOptions, run_replay
+    from purgatory_udf.stream.options import ReplayOptions
+    from purgatory_udf.stream.replay import run_replay
     from purgatory_udf.summary import summary
 
     _checks(out)

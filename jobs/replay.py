@@ -100,7 +100,8 @@ def main(
     from purgatory_udf.ingest.trace import ingest_trace
     from purgatory_udf.session import build_session
     from purgatory_udf.stream.group_disagreements import explained
-    from purgatory_udf.stream.replay import ReplayOptions, run_replay
+    from purgatory_udf.stream.options import ReplayOptions
+    from purgatory_udf.stream.replay import run_replay
     from purgatory_udf.summary import summary
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)

@@ -1,16 +1,16 @@
-"""What one call found of its groups, as one value; and what many such values say, in columns."""
+"""What one call found of its groups, as a value for each table; and what many such values say, in columns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.answers import ANSWERS
-from purgatory_udf.groups.chronicle import WALKS
 from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.groups.step import Findings
@@ -19,53 +19,57 @@ from purgatory_udf.outcomes import Transition
 # `members` is a JSON list.
 TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
-# In every part `group` is a place among the packet's names.
-_PARTS = {"ended": ENDED, "transitions": TRANSITIONS, "answers": ANSWERS, "walks": WALKS}
+_LAYOUTS = {"completions": ENDED, "expirations": ENDED, "group_transitions": TRANSITIONS, "told": ANSWERS}
+# When a row happened.
+_TIME = {"completions": "end_t", "expirations": "end_t", "group_transitions": "t", "told": "at"}
 
 
-def packet(found: Mapping[str, Findings]) -> bytes:
-    """Everything that the tables and the gauges say of a call, by group."""
-    frames: dict[str, list[Frame]] = {name: [] for name in _PARTS}
-    for place, one in enumerate(found.values()):
+class Packet(NamedTuple):
+    """Of one table so many rows, the last of which happened at `latest_us`. In them `group` is a place among the
+    packet's names."""
+
+    table: str
+    latest_us: int
+    rows: int
+    payload: bytes
+
+
+def packets(found: Mapping[str, Findings]) -> list[Packet]:
+    """What the tables say of a call, by table: no packet without rows."""
+    frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
+    for place, findings in enumerate(found.values()):
         parts = {
-            "ended": one.ended,
-            "transitions": [TRANSITIONS.of([_row(change) for change in one.transitions])],
-            "answers": one.told,
-            "walks": one.walked,
+            "completions": [ended.take(ended.expired == 0) for ended in findings.ended],
+            "expirations": [ended.take(ended.expired > 0) for ended in findings.ended],
+            "group_transitions": [TRANSITIONS.of([_row(change) for change in findings.transitions])],
+            "told": findings.told,
         }
-        for name, mine in parts.items():
-            frames[name] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]
+        for table, mine in parts.items():
+            frames[table] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]
     names = Frame({"key": np.array(list(found), dtype=object)})
-    joined = {name: _joined(parts, _numbered(_PARTS[name])) for name, parts in frames.items()}
-    return pack({"names": names, **joined})
+    joined = {table: Frame.concat(parts) for table, parts in frames.items() if parts}
+    return [
+        Packet(table, int(rows.columns[_TIME[table]].max()), len(rows), pack({"names": names, "rows": rows}))
+        for table, rows in joined.items()
+    ]
 
 
-def unpacked(packets: Sequence[bytes], *names: str) -> dict[str, Frame]:
-    """These parts of every packet, end to end, with `broker` and `group` (its name) beside each row."""
-    frames: dict[str, list[Frame]] = {name: [] for name in names}
-    for value in packets:
+def unpacked(table: str, payloads: Iterable[bytes]) -> Frame:
+    """One table's packets end to end, with `broker` and `group` (its name) beside each row."""
+    frames = []
+    for value in payloads:
         parts = unpack(value)
         keys = [parts_of(key) for key in parts["names"].key]
         brokers = np.array([broker for broker, _ in keys], dtype=np.int64)
         groups = np.array([group for _, group in keys], dtype=object)
-        for name in names:
-            part = parts[name]
-            if len(part):
-                frames[name].append(part.with_columns(broker=brokers[part.group], group=groups[part.group]))
-    return {name: _joined(parts, _named(_PARTS[name])) for name, parts in frames.items()}
+        rows = parts["rows"]
+        frames.append(rows.with_columns(broker=brokers[rows.group], group=groups[rows.group]))
+    return Frame.concat(frames) if frames else _named(_LAYOUTS[table]).empty()
 
 
 def _row(change: Transition) -> tuple[int | str, ...]:
     members = json.dumps(change.members)
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
-
-
-def _joined(parts: list[Frame], layout: FrameLayout) -> Frame:
-    return Frame.concat(parts) if parts else layout.empty()
-
-
-def _numbered(layout: FrameLayout) -> FrameLayout:
-    return FrameLayout((*layout.numbers, "group"), layout.texts)
 
 
 def _named(layout: FrameLayout) -> FrameLayout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,24 +51,19 @@ _HEARTBEAT = KIND_OF["heartbeat"]
 
 @dataclass(frozen=True)
 class GroupTables:
-    """Rows of the tables as a run writes them. What happens after the trace's end does only if the run drains."""
+    """Rows of the tables as a run writes them."""
 
     run_id: str
     trace_end_us: int | None
-    drain: bool
 
-    def rows(self, table: str, packets: Sequence[bytes]) -> pa.Table:
-        """One of `SCHEMAS`, from packets in their order."""
+    def rows(self, table: str, payloads: Iterable[bytes]) -> pa.Table:
+        """One of `SCHEMAS`, from its packets in their order."""
+        rows = unpacked(table, payloads)
         if table == "group_transitions":
-            return self._transitions(unpacked(packets, "transitions")["transitions"])
+            return self._transitions(rows)
         if table == "told":
-            return self._told(unpacked(packets, "answers")["answers"])
-        ended = unpacked(packets, "ended")["ended"]
-        expired = table == "expirations"
-        chosen = (ended.expired > 0) == expired
-        if not self.drain:
-            chosen &= ended.end_t // 1000 <= self._end_ms
-        return self._outcomes(ended.take(chosen), EXPIRATIONS if expired else COMPLETIONS)
+            return self._told(rows)
+        return self._outcomes(rows, EXPIRATIONS if table == "expirations" else COMPLETIONS)
 
     @property
     def _end_ms(self) -> int:
@@ -102,8 +97,6 @@ class GroupTables:
         return pa.table([columns[name] for name in schema.names], schema=schema)
 
     def _transitions(self, changes: Frame) -> pa.Table:
-        if not self.drain:
-            changes = changes.take(changes.t // 1000 <= self._end_ms)
         columns = {
             "run_id": pa.repeat(self.run_id, len(changes)),
             "broker": pa.array(changes.broker.astype(np.int32)),
@@ -116,8 +109,6 @@ class GroupTables:
         return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
 
     def _told(self, answers: Frame) -> pa.Table:
-        if not self.drain:
-            answers = answers.take(answers.at // 1000 <= self._end_ms)
         columns = {
             "broker": pa.array(answers.broker.astype(np.int32)),
             "group": _texts(answers.group),

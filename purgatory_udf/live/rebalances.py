@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from typing import Any
 
@@ -38,12 +37,12 @@ class Sayings:
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE
                 self._expired[deadline // 1000, broker, PURGATORIES[code]] += 1
 
-    def to_json(self) -> str | None:
+    def said(self) -> dict[str, Any]:
         if not self._rebalances and not self._expired:
-            return None
+            return {}
         recent = max((at for at, *_ in self._expired), default=0) - SECONDS
         expired = [[*mark, count] for mark, count in sorted(self._expired.items()) if mark[0] > recent]
-        return json.dumps({"rebalances": self._rebalances, "expired": expired}, separators=(",", ":"))
+        return {"rebalances": self._rebalances, "expired": expired}
 
 
 def in_rebalance(kept: KeptGroup) -> bool:

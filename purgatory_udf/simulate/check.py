@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.config import Config
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 from purgatory_udf.tables import ENDS
 
 if TYPE_CHECKING:

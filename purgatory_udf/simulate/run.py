@@ -22,7 +22,7 @@ from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
-from purgatory_udf.stream.replay import semantic_settings
+from purgatory_udf.stream.options import semantic_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,10 +31,13 @@ class Layout:
         """What waits in the groups' purgatories, after each of the last batches."""
         return f"{self.machinery}/coordinators"
 
-    @property
-    def control(self) -> str:
-        """The row that lets the clock run past the end of a finished trace."""
-        return f"{self.machinery}/control"
+    def path_of(self, table: str) -> str:
+        """Of a public table, or of one that only the run itself reads."""
+        return {"relay": self.relay, "told": self.told}.get(table) or self.table(table)
+
+    def control(self, query: str) -> str:
+        """The row that lets the query's clock run past the end of a finished trace."""
+        return f"{self.machinery}/control/{query}"
 
     @property
     def staged(self) -> str:

@@ -1,4 +1,6 @@
-"""What a followed replay says of itself: how much is open, at once; its counts in `runs`, now and then."""
+"""A replay that follows a table which still grows: all queries side by side, until they are interrupted; nothing is
+drained. Meanwhile it says how much is open, at once, and its counts in `runs`, now and then.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,65 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from purgatory_udf.live.boards import Boards
-from purgatory_udf.storage import runs
+from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.queries import BROKERS, QUERIES, Queries
+from purgatory_udf.stream.rules import Plan
+from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
+from purgatory_udf.stream.source import delta_stream
+from purgatory_udf.stream.survey import Survey
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
-# Whose queries keep a board: of partitions, of the brokers behind them, of consumer groups.
-QUERIES = ("partitions", "brokers", "groups")
-
+_LOOK_EVERY_SECONDS = 1
 # Each time is one more version of the table.
-_EVERY_SECONDS = 60.0
+_SAVE_EVERY_SECONDS = 60.0
 
 
-class Following:
+def follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run) -> Run:
+    most_bytes = options.config.fetch.max_bytes
+    with stopped_by_signal():
+        began_ms = _first_event_ms(spark, options.events)
+        boards = Boards(spark, layout, run.run_id, QUERIES)
+        counts = RunningCounts(spark, layout, run, boards)
+
+        def events() -> DataFrame:
+            return delta_stream(spark, options.events, since=delta.began(spark, options.events))
+
+        plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, follows=True)
+        queries = Queries(spark, options.config, layout, run, plan, began_ms, events, boards)
+        # What others read from comes first, and stops first.
+        those = [*queries.of_partitions(most_bytes), queries.of_groups()]
+        running = [query.start() for query in sorted(those, key=lambda query: query.name == BROKERS)]
+        try:
+            follow_to_end(running[0], "replay", Survey(0, 0, 0, None, None, most_bytes), running[1:], counts)
+        finally:
+            stop_all(running)
+            counts.stop()
+    return run
+
+
+def _first_event_ms(spark: SparkSession, events: str) -> int:
+    """When the trace begins: gauges are read from there on. Waits for a first event."""
+    while True:
+        first = spark.read.format("delta").load(events).agg(sf.min("time_us")).first()
+        if first is not None and first[0] is not None:
+            return int(first[0]) // 1000
+        log.info("waiting for a first event")
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+class RunningCounts:
+    """The counts of a run that goes on."""
+
     def __init__(
         self,
         spark: SparkSession,
@@ -46,7 +89,7 @@ class Following:
     def look(self) -> None:
         """The first counts are saved at once."""
         now = self._clock()
-        if self._saved_at is None or now - self._saved_at >= _EVERY_SECONDS:
+        if self._saved_at is None or now - self._saved_at >= _SAVE_EVERY_SECONDS:
             self._save(now)
 
     def stop(self) -> None:

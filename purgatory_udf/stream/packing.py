@@ -1,19 +1,18 @@
-"""Before the shuffle: events become one value per group of keys and Arrow batch, so that Spark moves few rows."""
+"""Before the shuffle: events become one value per group and Arrow batch, so that Spark moves few rows."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from purgatory_udf.config import Config
-from purgatory_udf.loop.call import Call
-from purgatory_udf.loop.codec import call_bytes
-from purgatory_udf.loop.explode import explode
-from purgatory_udf.loop.grouping import GroupOf, apart
 from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.tables import TIMESTAMP
+
+if TYPE_CHECKING:
+    from purgatory_udf.stream.rules import AnyRules
 
 PACKED = pa.schema([("group", pa.string()), ("event_time", TIMESTAMP), ("payload", pa.binary())])
 
@@ -22,8 +21,8 @@ CLOCK = ""
 TICK = "<qq"
 
 
-def packer(config: Config, group: GroupOf) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: events in, packed groups out; one more row tells the batch's latest time."""
+def packer(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: events in, groups' shares out; one more row tells the batch's latest time."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_freed()
@@ -31,21 +30,9 @@ def packer(config: Config, group: GroupOf) -> Callable[[Iterator[pa.RecordBatch]
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])
                 now_us = int(events["time_us"].to_numpy().max())
-                yield packed(
-                    [
-                        (CLOCK, now_us, struct.pack(TICK, batch.num_rows, now_us)),
-                        *shares(explode(events, config), group),
-                    ]
-                )
+                yield packed([(CLOCK, now_us, struct.pack(TICK, batch.num_rows, now_us)), *rules.shares(events)])
 
     return run
-
-
-def shares(call: Call, group: GroupOf) -> Iterator[tuple[str, int, bytes]]:
-    """A call's share for each group: its name, its latest time, and the share as a value."""
-    if len(call):
-        for name, share in apart(call, group):
-            yield name, int(share.events["t"].max()), call_bytes(share)
 
 
 def packed(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
@@ -53,3 +40,9 @@ def packed(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
     latest = pa.array(times, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)
     columns = [pa.array(names, pa.string()), latest, pa.array(payloads, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+def ticks(values: Iterable[bytes]) -> tuple[int, int]:
+    """How many events a batch had, and when the last of them was."""
+    told = [struct.unpack(TICK, value) for value in values]
+    return sum(events for events, _ in told), max((us for _, us in told), default=0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from purgatory_udf.errors import UserError
 from purgatory_udf.groups.words import API_OF
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 PARTITION_KINDS = ("produce", "fetch", "delete_records", "create_topics")
 
@@ -39,6 +42,30 @@ def survey(events: DataFrame) -> Survey:
     return Survey(row.events, row.operations, row.of_groups, row["first"], row["last"], row.most or 0)
 
 
+class TraceSurvey:
+    """The events of a trace that is finished, looked over when somebody asks for the first time; or `ahead` of that,
+    beside whatever comes before."""
+
+    def __init__(self, spark: SparkSession, events: str) -> None:
+        self._spark, self._events = spark, events
+        self._ahead: Future[Survey] | None = None
+
+    def look_ahead(self) -> None:
+        beside = ThreadPoolExecutor(1)
+        self._ahead = beside.submit(self._look)
+        beside.shutdown(wait=False)
+
+    @cached_property
+    def survey(self) -> Survey:
+        known = self._ahead.result() if self._ahead else self._look()
+        if not known.events:
+            raise UserError(f"{self._events}: the table holds no event")
+        return known
+
+    def _look(self) -> Survey:
+        return survey(self._spark.read.format("delta").load(self._events))
+
+
 # Up to so many TopicPartitions each is a group by itself, which is the simplest to inspect; a group costs Spark a
 # millisecond or two a batch, so many are better taken by broker.
 _FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
@@ -48,5 +75,5 @@ def grouping_for(events: DataFrame, count: int) -> str:
     """What `grouping: auto` chooses for a trace of so many events."""
     if count > _FEW_EVENTS:
         return "broker"
-    named = events.select(sf.explode("partitions").alias("one")).select("one.topic", "one.partition")
+    named = events.select(sf.explode("partitions").alias("part")).select("part.topic", "part.partition")
     return "partition" if len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS else "broker"

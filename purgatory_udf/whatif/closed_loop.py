@@ -10,7 +10,7 @@ from purgatory_udf.simulate.run import Say, ScenarioRun, play_and_write
 from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.stream.replay import semantic_settings
+from purgatory_udf.stream.options import semantic_settings
 from purgatory_udf.whatif.replays import replay_once
 from purgatory_udf.whatif.variants import Variant
 

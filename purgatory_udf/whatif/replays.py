@@ -9,7 +9,8 @@ from purgatory_udf.config import Config
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.outputs import same_place
-from purgatory_udf.stream.replay import ReplayOptions, run_replay, semantic_settings
+from purgatory_udf.stream.options import ReplayOptions, semantic_settings
+from purgatory_udf.stream.replay import run_replay
 from purgatory_udf.whatif.variants import Variant
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from purgatory_udf.config import load
 from purgatory_udf.errors import UserError
-from purgatory_udf.stream.replay import ReplayOptions
+from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.whatif import HELD_FIXED, replays
 from purgatory_udf.whatif.run import WhatIf, what_if
 from purgatory_udf.whatif.trust import CLIENT, FOLLOWER, SURE

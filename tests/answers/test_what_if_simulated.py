@@ -15,7 +15,7 @@ from purgatory_udf.simulate.output import Output
 from purgatory_udf.simulate.run import ScenarioRun
 from purgatory_udf.simulate.scenario import Scenario
 from purgatory_udf.storage.run_tables import RunTables
-from purgatory_udf.stream.replay import ReplayOptions
+from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.whatif import REACTING, closed_loop, replays
 from purgatory_udf.whatif.closed_loop import Stage
 from purgatory_udf.whatif.pairs import SAME, pairs

@@ -9,7 +9,7 @@ from jobs.demo import OURS
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.stream.queries import WRITTEN
+from purgatory_udf.stream.partition_rules import WRITTEN
 from tests.make_sample import sample
 
 SAMPLE = Path(__file__).resolve().parents[2] / "conf" / "sample" / "trace.jsonl"

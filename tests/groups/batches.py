@@ -12,7 +12,6 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.coordinator.journal import Answer, GroupJournal, Removal, StateChange
 from purgatory_udf.groups.kept import KeptGroup
-from purgatory_udf.groups.packet import packet
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import ROWS, key_of, parts_of
 from purgatory_udf.groups.shelf import Shelf
@@ -52,7 +51,6 @@ class Batches:
 
     def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
         self.told: dict[str, Told] = {}
-        self.packets: list[bytes] = []
         self.waits: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
@@ -81,7 +79,6 @@ class Batches:
         shelf.put(key, kept)
         self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
         self._note(key, found, kept)
-        self.packets.append(packet({key: found}))
         told = waits.to_bytes()
         if told is not None:
             self.waits.append(told)

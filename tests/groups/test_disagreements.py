@@ -9,7 +9,7 @@ import pyarrow as pa
 from purgatory_udf.config import Config
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
 from purgatory_udf.groups.kept import KeptGroup
-from purgatory_udf.groups.packet import packet
+from purgatory_udf.groups.packet import packets
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.step import step
 from purgatory_udf.groups.tables import GroupTables
@@ -27,7 +27,8 @@ def told(group: GroupTimeline) -> list[dict[str, Any]]:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     ((key, rows),) = Requests.of(events).by_group()
     _, found = step(key, KeptGroup(), rows, FOREVER, CONFIG)
-    answers: list[dict[str, Any]] = GroupTables("run", None, True).rows("told", [packet({key: found})]).to_pylist()
+    payloads = [packet.payload for packet in packets({key: found}) if packet.table == "told"]
+    answers: list[dict[str, Any]] = GroupTables("run", None).rows("told", payloads).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 
 

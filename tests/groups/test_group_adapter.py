@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.coordinator.journal import StateChange
 from purgatory_udf.groups.ledger import Ledger
-from purgatory_udf.groups.tables import SCHEMAS, GroupTables
+from purgatory_udf.groups.tables import SCHEMAS
 from purgatory_udf.outcomes import Outcome, Transition
-from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
-from purgatory_udf.stream.group_queries import packer
-from purgatory_udf.stream.packing import CLOCK
+from purgatory_udf.stream.adapter import keyed
+from purgatory_udf.stream.group_rules import GroupRules
+from purgatory_udf.stream.packing import CLOCK, packer
+from purgatory_udf.stream.rules import WAITS, Plan
+from purgatory_udf.stream.sink import unpacked
 from purgatory_udf.tables import EVENTS
 from tests.examples import examples
 from tests.group_strategies import GroupTraffic, group_traffic
@@ -34,32 +36,58 @@ def end_of(events: Iterable[Event]) -> int:
     return max(event["time_us"] for event in events)
 
 
+Row = tuple[Any, ...]
+
+
 def streamed(
     batches: list[list[Event]], config: Config, chunk: int = 10_000, ledger: Ledger | None = None
 ) -> dict[str, pa.Table]:
     """The query over these batches, then the row that lets the clock run out."""
     end_us = end_of(event for batch in batches for event in batch)
-    limits = GroupLimits(config.group, config.max_disorder_ms > 0, end_us // 1000)
-    tables = GroupTables("run", end_us, config.drain)
-    groups = Groups(coordinating(limits), delay_ms=config.max_disorder_ms + 1, chunk=chunk)
-    found: list[bytes] = []
-    for batch in [*batches, None, []]:
-        rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, config)
-        calls = groups.batch(rows)
-        found += [call[-1] for call in calls if call[-1] is not None]
-        if ledger is not None and calls:
-            ledger.tell([call[-2] for call in calls if call[-2] is not None], calls[0][0], "run")
+    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us), config)
+    return _tables(rules, _parcels(rules, [*batches, None, []], end_us, chunk, ledger), end_us)
+
+
+def at_once(events: list[Event], config: Config, ledger: Ledger | None = None) -> dict[str, pa.Table]:
+    """The query over a batch that is known to be all there is."""
+    end_us = end_of(events)
+    rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, at_once=True), config)
+    return _tables(rules, _parcels(rules, [events], end_us, 10_000, ledger), end_us)
+
+
+def _parcels(
+    rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, ledger: Ledger | None
+) -> list[Row]:
+    groups = Groups(keyed(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
+    found: list[Row] = []
+    for batch in batches:
+        rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, rules)
+        parcels = groups.batch(rows)
+        found += parcels
+        waits = [(us, payload) for table, _, us, _, payload in parcels if table == WAITS]
+        if ledger is not None and waits:
+            ledger.tell([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
-    return {table: tables.rows(table, found) for table in SCHEMAS}
+    return found
 
 
-def _packed(batch: list[Event], config: Config) -> list[tuple[Any, int, bytes]]:
+def _tables(rules: GroupRules, found: list[Row], end_us: int) -> dict[str, pa.Table]:
+    tables = {}
+    for name in SCHEMAS:
+        payloads = pa.array([payload for table, *_, payload in found if table == name], pa.binary())
+        unpack = unpacked(rules, name, None if rules.config.drain else end_us // 1000)
+        rows = unpack(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
+        tables[name] = pa.Table.from_batches(list(rows), schema=rules.schema(name))
+    return tables
+
+
+def _packed(batch: list[Event], rules: GroupRules) -> list[Row]:
     if not batch:
         return []
     events = pa.Table.from_pylist([{"broker": 0} | event for event in batch], schema=EVENTS)
-    packed = pa.Table.from_batches(list(packer(config)(iter(events.to_batches()))))
+    packed = pa.Table.from_batches(list(packer(rules)(iter(events.to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 
@@ -109,6 +137,7 @@ def cut(events: list[Event], cuts: set[int]) -> list[list[Event]]:
 def test_batches_and_chunks_change_nothing(traffic: GroupTraffic, cuts: set[int], chunk: int) -> None:
     tables = streamed(cut(traffic.events, cuts), traffic.config, chunk)
     assert told(tables) == expected(traffic.events, traffic.config)
+    assert told(at_once(traffic.events, traffic.config)) == told(tables)
 
 
 @_SOME
@@ -136,10 +165,12 @@ def test_what_may_still_be_preceded_waits() -> None:
 @given(group_traffic())
 def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
-    ledger = Ledger(config.group.purge_interval, 0, end_of(traffic.events) // 1000)
-    assert told(streamed([traffic.events], config, ledger=ledger)) == expected(traffic.events, config)
     still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
-    assert (ledger.left_open, ledger.open) == (len(still_open), 0)
+    in_batches, all_at_once = (Ledger(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2))
+    assert told(streamed([traffic.events], config, ledger=in_batches)) == expected(traffic.events, config)
+    assert told(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)
+    for ledger in (in_batches, all_at_once):
+        assert (ledger.left_open, ledger.open) == (len(still_open), 0)
 
 
 def vanishing() -> GroupTimeline:

@@ -15,17 +15,19 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
-from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.runs import FINISHED, Run
 from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.storage.staging import write_in_time_order
-from purgatory_udf.stream import groups
-from purgatory_udf.stream.group_disagreements import explained
-from purgatory_udf.stream.group_sink import GroupSink
-from purgatory_udf.stream.groups import replay_groups
-from purgatory_udf.stream.queries import TraceSource
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream import query
+from purgatory_udf.stream.counting import group_counts
+from purgatory_udf.stream.group_disagreements import explained, write_disagreements
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.queries import Queries
+from purgatory_udf.stream.replay import create_tables, run_replay
+from purgatory_udf.stream.rules import Plan
+from purgatory_udf.stream.sink import Sink
+from purgatory_udf.stream.source import TraceSource
 from purgatory_udf.stream.survey import Survey, survey
 from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 from tests.groups.cells import Event, every_cell
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 Told = tuple[list[Outcome], list[Transition]]
 
-append = GroupSink._append
+append = Sink._append
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
@@ -146,15 +148,15 @@ class KilledError(Exception):
     pass
 
 
-def die_after_the_first_batch(query: StreamingQuery, title: str, found: Survey | None) -> int:
+def die_after_the_first_batch(running: StreamingQuery, title: str, found: Survey | None) -> int:
     """In place of `follow_to_end`, with the query of the coordinators."""
-    while not query.recentProgress and not query.awaitTermination(1):
+    while not running.recentProgress and not running.awaitTermination(1):
         pass
-    query.stop()
+    running.stop()
     raise KilledError
 
 
-def die_between_two_tables(sink: GroupSink, rows: DataFrame, table: str, number: int) -> None:
+def die_between_two_tables(sink: Sink, rows: DataFrame, table: str, number: int) -> None:
     """In place of a sink's `_append`: the others may have been written, or not."""
     if table == "expirations":
         raise KilledError
@@ -172,16 +174,22 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
     layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
     shards = CONFIG.model_copy(update={"grouping": "shard", "grouping_shards": 3})
-    for name, schema in (("completions", COMPLETIONS), ("expirations", EXPIRATIONS)):
-        delta.create(spark, layout.table(name), schema)
+    create_tables(spark, layout, groups=True)
 
     def go_on() -> dict[str, Any]:
-        found = survey(spark.read.format("delta").load(events))
-        return replay_groups(spark, shards, layout, run, found, TraceSource(events, 1))
+        """As from a new process: nothing is known of what the last one wrote."""
+        known = survey(spark.read.format("delta").load(events))
+        assert known.first_us is not None
+        plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
+        queries = Queries(spark, shards, layout, run, plan, known.first_us // 1000, lambda: source.stream(spark))
+        of_groups = queries.of_groups()
+        of_groups.to_end(known)
+        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.told))
+        return group_counts(spark, layout, of_groups)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
-        (groups, "follow_to_end", die_after_the_first_batch),
-        (GroupSink, "_append", die_between_two_tables),
+        (query, "follow_to_end", die_after_the_first_batch),
+        (Sink, "_append", die_between_two_tables),
         (Snapshots, "keep", die_before_it_is_done),
     )
     expected = told_by(reference)
@@ -206,9 +214,8 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
     assert go_on() == counts, "whoever goes on with what is done does nothing"
 
 
-def test_a_trace_without_groups_starts_no_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_trace_without_groups_starts_no_query_of_groups(spark: SparkSession, tmp_path: Path) -> None:
     events = write_trace(spark, tmp_path, [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
-    layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
-    found = survey(spark.read.format("delta").load(events))
-    assert replay_groups(spark, Config(), layout, run, found, TraceSource(events, 1)) == {}
+    run = run_replay(spark, ReplayOptions(events, str(tmp_path), CONFIG))
+    assert (run.status, run.counts["operations"], "groups" in run.counts) == (FINISHED, 0, False)
     assert not (tmp_path / "_replay").exists()

@@ -10,25 +10,25 @@ import pytest
 
 from benchmarks.groups_trace import groups_trace
 from purgatory_udf.config import INT32_MAX, Config, load
-from purgatory_udf.groups.tables import GroupTables
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.stream.group_adapter import GroupLimits, coordinating
-from purgatory_udf.stream.group_queries import packer
-from purgatory_udf.stream.packing import CLOCK
+from purgatory_udf.stream.adapter import keyed
+from purgatory_udf.stream.group_rules import GroupRules
+from purgatory_udf.stream.packing import CLOCK, packer
+from purgatory_udf.stream.rules import Plan
 from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
 
 Rows = list[tuple[Any, int, bytes]]
 
 
-def batches(events: pa.Table, config: Config, per_batch: int) -> Iterator[Rows]:
+def batches(events: pa.Table, rules: GroupRules, per_batch: int) -> Iterator[Rows]:
     """Cut between milliseconds; the row that lets the clock run out, and an empty batch, come last."""
     at, ms = 0, [us // 1000 for us in events["time_us"].to_pylist()]
     while at < len(ms):
         end = min(at + per_batch, len(ms))
         while end < len(ms) and ms[end] == ms[end - 1]:
             end += 1
-        packed = pa.Table.from_batches(list(packer(config)(iter(events.slice(at, end - at).to_batches()))))
+        packed = pa.Table.from_batches(list(packer(rules)(iter(events.slice(at, end - at).to_batches()))))
         times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
         yield list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
         at = end
@@ -39,18 +39,20 @@ def batches(events: pa.Table, config: Config, per_batch: int) -> Iterator[Rows]:
 def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None = None) -> dict[str, pa.Table]:
     """The tables in one order. The batch numbered `kill` is lost with all that it found, and run again."""
     end_us = events["time_us"][-1].as_py()
-    groups = Groups(coordinating(GroupLimits(config.group, False, end_us // 1000)), delay_ms=1)
-    packets: list[bytes] = []
-    for number, rows in enumerate(batches(events, config, per_batch)):
+    rules = GroupRules(Plan("run", False, end_us), config)
+    groups = Groups(keyed(rules), delay_ms=1)
+    parcels: list[tuple[Any, ...]] = []
+    for number, rows in enumerate(batches(events, rules, per_batch)):
         before = groups.values.copy(), groups.timers.copy(), groups.latest_us
         found = groups.batch(rows)
         if number == kill:
             groups.values, groups.timers, groups.latest_us = before
             found = groups.batch(rows)
-        packets += [payload for *_, payload in found if payload is not None]
+        parcels += found
         groups.advance()
-    tables = GroupTables("run", end_us, True)
-    found_tables = {name: tables.rows(name, packets) for name in ("completions", "expirations", "group_transitions")}
+    names = ("completions", "expirations", "group_transitions")
+    payloads = {name: [pa.py_buffer(payload) for table, *_, payload in parcels if table == name] for name in names}
+    found_tables = {name: pa.Table.from_batches(rules.table(name, payloads[name])) for name in names}
     order = {"group_transitions": ["group", "at", "generation", "to_state"]}
     return {
         name: table.sort_by([(column, "ascending") for column in order.get(name, ["operation_id"])])

@@ -29,7 +29,8 @@ from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.requestlog.importing.reading import matters
 from purgatory_udf.requestlog.lines.line import read_line
 from purgatory_udf.requestlog.lines.request import Place, Request
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 from tests import recorded
 from tests.kafka.conftest import Send
 from tests.requestlog.searched import everything_in

@@ -111,7 +111,7 @@ def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
     assert board.note(0, 7000, [*sayings(timeline, 5000), ("", json.loads(of_time(5)))])
     board.written_ms = 100_000
     coordinators = Board("run-1")
-    coordinators.note(0, 7000, [("", json.loads(groups().to_json() or ""))])
+    coordinators.note(0, 7000, [("", groups().said())])
     boards = {"groups": coordinators, "partitions": Board.from_json(board.to_json())}
     assert frame(boards, rows=10, terminal=False, now_ms=103_000, ended=False) == [
         "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · told 3 s ago",

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
 from purgatory_udf.loop.engine import event_table, purge_intervals
-from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.loop.state import Limits
 from purgatory_udf.outcomes import Outcome
-from purgatory_udf.stream.adapter import LIVE, RELAY, Plan, Sees, keyed
+from purgatory_udf.stream.adapter import keyed
 from purgatory_udf.stream.packing import CLOCK, packer
-from purgatory_udf.stream.queries import unpacked
-from purgatory_udf.tables import ENDS, PURGATORY_GAUGES, TABLES
+from purgatory_udf.stream.partition_rules import PartitionRules, Sees
+from purgatory_udf.stream.rules import LIVE, RELAY, Plan
+from purgatory_udf.stream.sink import unpacked
+from purgatory_udf.tables import ENDS
 from tests import trace_strategies
 from tests.examples import examples
 from tests.loop.loop_gauges import loop_gauges
@@ -40,15 +41,15 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     events = [event for batch in batches for event in batch]
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
     limits = Limits(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
-    plan = Plan("run", limits, config.max_disorder_ms > 0, None)
+    rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
     alone = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
-    first = Groups(keyed(replace(plan, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
-    behind = Groups(keyed(replace(plan, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
+    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
+    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
     found: list[Row] = []
     relayed: list[list[Row]] = []
     for batch in [*batches, None, []]:
-        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, config))
+        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, rules))
         found += rows
         relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
@@ -59,22 +60,21 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
         assert not groups.timers, "nothing is left to fire"
-    return outcomes_of(*(_table(name, TABLES[name], found) for name in ENDS)), first
+    return outcomes_of(*(_table(rules, name, found) for name in ENDS)), first
 
 
-def _packed(batch: list[Event], config: Config) -> list[Row]:
+def _packed(batch: list[Event], rules: PartitionRules) -> list[Row]:
     if not batch:
         return []
-    group = group_of(config.grouping, config.grouping_shards)
-    packed = pa.Table.from_batches(list(packer(config, group)(iter(event_table(batch).to_batches()))))
+    packed = pa.Table.from_batches(list(packer(rules)(iter(event_table(batch).to_batches()))))
     times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
 
 
-def _table(name: str, schema: pa.Schema, rows: list[Row]) -> pa.Table:
+def _table(rules: PartitionRules, name: str, rows: list[Row]) -> pa.Table:
     payloads = pa.array([payload for table, _, _, _, payload in rows if table == name], pa.binary())
-    batches = unpacked(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
-    return pa.Table.from_batches(list(batches), schema=schema)
+    batches = unpacked(rules, name, None)(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
+    return pa.Table.from_batches(list(batches), schema=rules.schema(name))
 
 
 def _sorted(events: list[Event]) -> list[Event]:
@@ -156,14 +156,15 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
     limits = Limits(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
-    groups = Groups(keyed(Plan("run", limits, False, None, follows=True)), delay_ms=1)
+    rules = PartitionRules(Plan("run", False, None, follows=True), chosen, limits)
+    groups = Groups(keyed(rules), delay_ms=1)
     rows: list[Row] = []
     for batch in batches:
         # After each batch of a stream comes one without data, if the watermark has moved.
         for each in (batch, []):
-            rows += groups.batch(_packed(each, chosen))
+            rows += groups.batch(_packed(each, rules))
             groups.advance()
-    gauges = _table("purgatory_gauges", PURGATORY_GAUGES, rows)
+    gauges = _table(rules, "purgatory_gauges", rows)
     by_end = [
         (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
     ]

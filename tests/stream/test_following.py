@@ -22,7 +22,8 @@ from purgatory_udf.report.run import write_report
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.inspection import inspect
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 from tests import oracle_groups, oracle_traces
 from tests.lake import Lake
 

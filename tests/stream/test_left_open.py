@@ -13,7 +13,8 @@ from purgatory_udf.loop.engine import event_table
 from purgatory_udf.storage.run_tables import RunTables
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 
 if TYPE_CHECKING:
     from pathlib import Path

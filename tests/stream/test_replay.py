@@ -19,7 +19,8 @@ from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
-from purgatory_udf.stream.replay import ReplayOptions, run_replay
+from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 from tests import brief, oracle_traces
 from tests.outcome_rows import outcomes_of
 

@@ -1,9 +1,11 @@
-"""`purgatory_gauges` where the streams leave something to be done: up to when it goes."""
+"""Where the tables of a replay end: with the trace, or when everything is over."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 
@@ -13,6 +15,25 @@ from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# When a row happened. A watch that did not expire has ended by then, whatever its deadline.
+_TIME = {
+    "completions": "completed_at",
+    "expirations": "expired_at",
+    "cancellations": "cancelled_at",
+    "watches": "deadline",
+    "purgatory_gauges": "at",
+    "group_transitions": "at",
+    "told": "answered_at",
+}
+
+
+def until(rows: pa.RecordBatch, table: str, end_ms: int) -> pa.RecordBatch:
+    """What has happened by the end of this millisecond."""
+    by_then = pc.less(rows.column(_TIME[table]).cast(pa.int64()), (end_ms + 1) * 1000)
+    if table == "watches":
+        by_then = pc.or_(by_then, pc.not_equal(rows.column("status"), "expired"))
+    return rows.filter(by_then)
 
 
 def close_gauges(

@@ -1,0 +1,94 @@
+"""Which run a replay goes on with: a new one, or the one that was interrupted here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.stream.options import ReplayOptions, semantic_settings
+from purgatory_udf.stream.partition_rules import WRITTEN
+from purgatory_udf.stream.survey import TraceSurvey, grouping_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Of these a checkpoint depends: a run can only go on with what it began with.
+_FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards")
+
+# Kept with a run: whether all of its trace is one batch.
+_AT_ONCE = "at_once"
+
+
+def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> Run:
+    """What a run is, its trace and the settings that decide its answers, is kept in `runs`."""
+    if delta.is_file(spark, options.out):
+        raise UserError(f"{options.out}: is a file; --out names a folder")
+    identity = _identity(spark, options)
+    asked = _fingerprint([identity, semantic_settings(options.config)])
+    run_id = options.run_id or f"run-{asked[:12]}"
+    known = runs.load(spark, layout.table("runs"), "replay")
+    if known and not options.overwrite:
+        _same_run(known, run_id, asked, options)
+        return known
+    if options.overwrite:
+        for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
+            delta.remove(spark, layout.table(name))
+        if known:
+            runs.forget(spark, layout.table("runs"), known)
+    elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
+        raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
+    settings = {**options.config.model_dump(mode="json"), "asked": asked, "stream": uuid.uuid4().hex}
+    settings["grouping"] = _grouping(spark, options, trace)
+    # A trace of one batch ends within it. That changes what this batch writes, so it is decided here, for good.
+    settings[_AT_ONCE] = not options.follow and trace.survey.events <= options.config.batch_events
+    run = Run(run_id, "replay", {"events": options.events, **identity}, settings)
+    runs.save(spark, layout.table("runs"), run)
+    return run
+
+
+def at_once(run: Run) -> bool:
+    return bool(run.configuration.get(_AT_ONCE))
+
+
+def _grouping(spark: SparkSession, options: ReplayOptions, trace: TraceSurvey) -> str:
+    """The run's for good; what a table that still grows will hold, nobody knows."""
+    if options.config.grouping != "auto":
+        return options.config.grouping
+    if options.follow:
+        return "broker"
+    return grouping_for(spark.read.format("delta").load(options.events), trace.survey.events)
+
+
+def _identity(spark: SparkSession, options: ReplayOptions) -> dict[str, Any]:
+    """What makes a trace the same trace: the files it was ingested from, or the table and its version."""
+    if options.ingested:
+        return {"ingest": options.ingested}
+    known = delta.identity(spark, options.events)
+    return {"table": known["table"]} | ({} if options.follow else {"version": known["version"]})
+
+
+def _fingerprint(of: Any) -> str:
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+
+
+def _same_run(known: Run, run_id: str, asked: str, options: ReplayOptions) -> None:
+    if known.run_id != run_id or known.configuration.get("asked") != asked:
+        raise UserError(
+            f"{options.out}: holds run {known.run_id} of another trace or with other settings; "
+            "choose another --out, or --overwrite to replace it"
+        )
+    now = options.config.model_dump()
+    for key in _FIXED_BY_CHECKPOINT:
+        if now[key] == "auto":
+            continue
+        if known.status != runs.FINISHED and known.configuration.get(key) != now[key]:
+            raise UserError(
+                f"{options.out}: the interrupted run was begun with {key}={known.configuration.get(key)}, "
+                f"not {now[key]}; go on with that, or --overwrite"
+            )

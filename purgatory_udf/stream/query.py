@@ -1,0 +1,118 @@
+"""One query, whatever its rules: packed rows to groups, groups' outcomes to tables; run to its end, or followed.
+
+arriving ─┐
+          ├─► watermark ─► by group ─► adapter ─► parcels ─► sink ─► tables
+control ──┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.state import GroupStateTimeout
+
+from purgatory_udf.config import INT32_MAX
+from purgatory_udf.storage import delta
+from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, STATE_SCHEMA, keyed
+from purgatory_udf.stream.packing import CLOCK, PACKED, packer
+from purgatory_udf.stream.rules import AnyRules
+from purgatory_udf.stream.running import follow_to_end
+from purgatory_udf.stream.sink import Sink
+from purgatory_udf.stream.source import delta_stream
+from purgatory_udf.stream.survey import Survey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+
+def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
+    """Events as one value per group and Arrow batch."""
+    return events.select(*rules.columns(events.columns)).mapInArrow(packer(rules), from_arrow_schema(PACKED))
+
+
+@dataclass(frozen=True)
+class Query:
+    """`arriving` makes the packed rows' stream; `title` is what the progress line calls it."""
+
+    spark: SparkSession
+    title: str
+    arriving: Callable[[], DataFrame]
+    max_disorder_ms: int
+    sink: Sink
+
+    @property
+    def name(self) -> str:
+        return self.sink.name
+
+    def start(self) -> StreamingQuery:
+        """Over a table that still grows."""
+        delta.create(self.spark, self._control, PACKED)
+        return self._writer().start()
+
+    def to_end(self, survey: Survey) -> None:
+        """Over all events there are; then, if they came in several batches, once more with the clock run out."""
+        if self._at_once:
+            self._run(survey, timers=False)
+            return
+        delta.create(self.spark, self._control, PACKED)
+        if not self.spark.read.format("delta").load(self._control).head(1):
+            self._run(survey, timers=False)
+            assert survey.last_us is not None
+            self._run_out_the_clock(survey.last_us)
+        self._run(survey, timers=True)
+
+    @property
+    def _at_once(self) -> bool:
+        return self.sink.rules.plan.at_once
+
+    @property
+    def _control(self) -> str:
+        return self.sink.layout.control(self.name)
+
+    def _run(self, survey: Survey, timers: bool) -> None:
+        """Over what there is. A last batch without events, for timers alone, is worth its while only at the end."""
+        self.spark.conf.set(_TIMERS_ALONE, timers)
+        try:
+            query = self._writer().trigger(availableNow=True).start()
+        finally:
+            self.spark.conf.unset(_TIMERS_ALONE)
+        follow_to_end(query, self.title, survey)
+
+    def _run_out_the_clock(self, last_us: int) -> None:
+        """One row of no key, past the last deadline that there can be, so that every timer fires. What follows from
+        that, however late, follows in the same call."""
+        row = self.spark.range(1).select(
+            sf.lit(CLOCK).alias("group"),
+            sf.timestamp_micros(sf.lit(last_us + (INT32_MAX + 2000) * 1000)).alias("event_time"),
+            sf.lit(b"").alias("payload"),
+        )
+        row.write.format("delta").mode("append").save(self._control)
+
+    def _writer(self) -> DataStreamWriter:
+        return (
+            self._by_group()
+            .writeStream.foreachBatch(self.sink.write)
+            .option("checkpointLocation", self.sink.layout.checkpoint(self.name))
+            .queryName(self.name)
+        )
+
+    def _by_group(self) -> DataFrame:
+        rows = self.arriving().select(*PACKED.names)
+        if not self._at_once:
+            # A trace of one batch ends within it: nobody has to be told the time afterwards.
+            rows = rows.unionByName(delta_stream(self.spark, self._control).select(*PACKED.names))
+        return (
+            rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")
+            .groupBy("group")
+            .applyInPandasWithState(
+                keyed(self.sink.rules), OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.EventTimeTimeout
+            )
+        )

@@ -1,0 +1,135 @@
+"""Where a query's batches go: each table once, however often a batch is repeated after a crash."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.live.boards import Boards
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges
+from purgatory_udf.stream.ending import closing_ms, until
+from purgatory_udf.stream.rules import LIVE, RELAY, WAITS, AnyRules
+from purgatory_udf.tables import ENDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GAUGES = "purgatory_gauges"
+
+
+@dataclass
+class Sink:
+    """`stream_id` is the query's own: Delta knows by it which batches a table has.
+
+    What would expire only after the trace's end is written if the run drains, and left open if it does not. Gauges go
+    on until everything has ended: of a query whose only batch decides all there is, this is known before they are
+    written (`closes`); else they are cut when all is over.
+    """
+
+    name: str
+    layout: Layout
+    stream_id: str
+    rules: AnyRules
+    drain: bool
+    closes: bool = False
+    gauges: CoordinatorGauges | None = None
+    boards: Boards | None = None
+    # When the last operation ended, and how many rows each table was given, if this process has seen every batch.
+    latest_us: int | None = None
+    rows: Counter[str] | None = None
+
+    def write(self, batch: DataFrame, number: int) -> None:
+        """The function for `foreachBatch`."""
+        # Delta skips a write it has seen and would leave the frame unread, which Spark takes for lost state.
+        batch = batch.persist()
+        try:
+            said = sf.when(sf.col("table").isin(LIVE, WAITS), sf.col("payload"))
+            parcels = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
+            self._note(number, parcels)
+            frames = {table: self._rows(batch, table) for table in {row.table for row in parcels} - {LIVE, WAITS}}
+            readings = self._readings(number, parcels)
+            if readings is not None and len(readings):
+                frames[GAUGES] = batch.sparkSession.createDataFrame(readings).coalesce(1)
+            if frames:
+                # Most of a small write is planning and committing, of which one table need not wait for another.
+                with ThreadPoolExecutor(len(frames)) as pool:
+                    list(pool.map(lambda table: self._append(frames[table], table, number), frames))
+            if self.gauges is not None:
+                self.gauges.keep(number)
+            if self.boards is not None:
+                times = [row.time_us for row in parcels if row.said is not None]
+                self.boards.note(self.name, number, max(times, default=0) // 1000, self._sayings(parcels))
+        finally:
+            batch.unpersist()
+
+    def _note(self, number: int, parcels: Sequence[Any]) -> None:
+        if number == 0:
+            self.latest_us, self.rows = 0, Counter()
+        if self.latest_us is not None and self.rows is not None:
+            self.latest_us = max([self.latest_us, *(row.time_us for row in parcels if row.table in ENDS)])
+            for row in parcels:
+                self.rows[row.table] += row.rows
+
+    def _readings(self, number: int, parcels: Sequence[Any]) -> pa.Table | None:
+        waits = [row for row in parcels if row.table == WAITS]
+        if self.gauges is None or not waits:
+            return None
+        horizon_ms = max(row.time_us for row in waits) // 1000
+        readings = self.gauges.readings(number, [bytes(row.said) for row in waits if row.said], horizon_ms)
+        end_ms = self._end_ms(GAUGES)
+        return readings if end_ms is None else until(readings, GAUGES, end_ms)
+
+    def _append(self, rows: DataFrame, table: str, number: int) -> None:
+        (
+            rows.write.format("delta")
+            .mode("append")
+            .option("txnAppId", f"{self.stream_id}/{table}")
+            .option("txnVersion", number)
+            .save(self.layout.path_of(table))
+        )
+
+    def _rows(self, batch: DataFrame, table: str) -> DataFrame:
+        mine = batch.where(sf.col("table") == table)
+        if table == RELAY:
+            # One file a batch: whoever reads on never takes half of one.
+            return mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
+        schema = from_arrow_schema(self.rules.schema(table))
+        return mine.select("payload").mapInArrow(unpacked(self.rules, table, self._end_ms(table)), schema)
+
+    def _end_ms(self, table: str) -> int | None:
+        """Up to when the table goes, if that is known."""
+        end_us = self.rules.plan.trace_end_us
+        if end_us is None:
+            return None
+        if not self.drain:
+            return end_us // 1000
+        return closing_ms(end_us, self.latest_us) if self.closes and table == GAUGES else None
+
+    def _sayings(self, parcels: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for row in parcels:
+            if row.table == LIVE:
+                yield row.group, json.loads(row.said)
+        if self.gauges is not None:
+            yield "coordinators", self.gauges.said()
+
+
+def unpacked(
+    rules: AnyRules, table: str, end_ms: int | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: a table's rows out of their parcels."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for rows in rules.table(table, (payload.as_buffer() for payload in batch.column("payload"))):
+                yield rows if end_ms is None else until(rows, table, end_ms)
+
+    return run

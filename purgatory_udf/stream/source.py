@@ -1,0 +1,42 @@
+"""Tables of events as streams: how much of one makes a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from purgatory_udf.storage import delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ALL_FILES = 2**31 - 1
+
+
+def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
+    """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
+    the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
+    A batch takes so many files."""
+    reader = spark.readStream.format("delta")
+    if since is not None:
+        reader = reader.option("startingVersion", since)
+    if files is not None:
+        reader = reader.option("maxFilesPerTrigger", files)
+    return reader.load(path)
+
+
+@dataclass(frozen=True)
+class TraceSource:
+    """The events of a finished trace: so many files of theirs a batch, or, without a number, all at once."""
+
+    path: str
+    files: int | None = None
+
+    @property
+    def at_once(self) -> bool:
+        return self.files is None
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        if self.files is None:
+            return delta_stream(spark, self.path, _ALL_FILES)
+        return delta_stream(spark, self.path, self.files, delta.began(spark, self.path))
