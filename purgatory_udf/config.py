@@ -12,7 +12,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.scope.override import INT32_MAX as INT32_MAX
 from purgatory_udf.scope.override import Override as Override
 from purgatory_udf.scope.override import override as override
-from purgatory_udf.scope.rule import ScopeRule, Subject, first_of, scoped
+from purgatory_udf.scope.rule import COORDINATED, ScopeRule, Subject, first_of, scoped
 
 Millis = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Interval = Annotated[int, Field(ge=0, le=INT32_MAX)]
@@ -108,7 +108,10 @@ class Config(_Section):
         return None
 
     def setting(self, keys: tuple[str, ...], subject: Subject) -> int | str | None:
-        """What replaces or scales a field of this request: the first rule's that matches it, else the plain key's."""
+        """What replaces or scales a field of this request: the first rule's that matches it, else the plain key's. Of a
+        coordinator's own produce only a rule by topic changes the time-out."""
+        if COORDINATED in keys and subject.is_coordinators:
+            return first_of((rule for rule in self.what_if if rule.topic is not None), keys, subject)[1]
         said, value = first_of(self.what_if, keys, subject)
         return value if said else self.plain(keys)
 

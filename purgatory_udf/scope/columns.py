@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.scope.override import INT32_MAX
-from purgatory_udf.scope.rule import ScopeRule, fits
+from purgatory_udf.scope.rule import COORDINATED, INTERNAL_TOPICS, MARKER_SENDERS, ScopeRule, fits
 
 Array = npt.NDArray[Any]
 
@@ -46,16 +46,28 @@ class Subjects:
         return mask
 
     def asked(self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None) -> Array:
-        """The recorded values as the settings want them: the first rule's that matches, else the plain setting's."""
-        asked, open_still = scaled(recorded, plain), np.ones(len(self), dtype=bool)
+        """The recorded values as the settings want them: the first rule's that matches, else the plain setting's. Of a
+        coordinator's own produce only a rule by topic changes the time-out."""
+        coordinators = self._of_coordinators() if COORDINATED in keys else np.zeros(len(self), dtype=bool)
+        asked, open_still = np.where(coordinators, recorded, scaled(recorded, plain)), np.ones(len(self), dtype=bool)
         for rule in rules:
             said = next((key for key in keys if key in rule.settings), None)
             if said is None:
                 continue
             mine = open_still & self.matching(rule)
+            if rule.topic is None:
+                mine &= ~coordinators
             asked = np.where(mine, scaled(recorded, rule.settings[said]), asked)
             open_still &= ~mine
         return asked
+
+    def _of_coordinators(self) -> Array:
+        """See `Subject.is_coordinators`."""
+        internal = pc.is_in(pc.struct_field(self._items, "topic"), pa.array(INTERNAL_TOPICS))
+        others = self._parents[~internal.to_numpy(zero_copy_only=False)]
+        named = np.bincount(self._parents, minlength=len(self)) > 0
+        written = named & (np.bincount(others, minlength=len(self)) == 0)
+        return written | _fitting(self._events["client_id"], MARKER_SENDERS)
 
 
 def _fitting(column: pa.Array | pa.ChunkedArray, pattern: str) -> Array:

@@ -26,6 +26,14 @@ KEYS = frozenset(
 )
 
 
+# What coordinators write waits as produces do, but for as long as a broker's own settings say: what becomes of a
+# producer's time-out is none of its business (Kafka: `offsets.commit.timeout.ms`, the transaction's own, and
+# `request.timeout.ms` for markers that end transactions).
+COORDINATED = "produce.timeout_ms"
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+MARKER_SENDERS = "broker-*-txn-marker-sender"
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What a rule is held against: whose request it is, and what it is about."""
@@ -34,6 +42,12 @@ class Subject:
     broker: int | None
     topics: Sequence[str] = ()
     group: str | None = None
+
+    @property
+    def is_coordinators(self) -> bool:
+        """Whether a coordinator wrote it, if it is a produce."""
+        internal = bool(self.topics) and all(topic in INTERNAL_TOPICS for topic in self.topics)
+        return internal or fits(MARKER_SENDERS, self.client_id)
 
 
 def _flat(values: Any) -> Any:

@@ -9,9 +9,12 @@ import pytest
 
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
+from purgatory_udf.loop.engine import Engine, event_table
+from purgatory_udf.loop.engine import replay as loop_replay
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.whatif.variants import Variant, variants
 from tests.group_timeline import GroupTimeline
+from tests.outcome_rows import outcomes_of
 from tests.reference.timeline import Timeline
 
 
@@ -86,6 +89,31 @@ def test_a_request_of_several_topics_matches_by_any_of_them() -> None:
         "f expired 15 timeout - a-0:0,b-0:0",
         "p expired 17 timeout - a-0:REQUEST_TIMED_OUT,b-0:REQUEST_TIMED_OUT",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "at"),
+    [
+        ({"produce": {"timeout_ms": 20}}, {"own": 30}),
+        ({"what_if": [{"client_id": "*", "settings": {"produce.timeout_ms": 20}}]}, {"own": 30}),
+        ({"what_if": [{"topic": "__consumer*", "settings": {"produce.timeout_ms": 20}}]}, {"commit": 30}),
+    ],
+    ids=["plain", "by client", "by topic"],
+)
+def test_what_coordinators_write_waits_as_their_broker_says_unless_a_rule_names_their_topic(
+    settings: Any, at: dict[str, int]
+) -> None:
+    """GroupMetadataManager.appendForGroup waits for offsets.commit.timeout.ms, whatever a producer asks for."""
+    timeline = Timeline().produce(10, "own", 100, a=5).produce(10, "commit", 50, __consumer_offsets=5)
+    timeline.produce(10, "state", 60, __transaction_state=5).produce(10, "marker", 70, a=6)
+    for event, client in zip(timeline.events, ("c", "c", "c", "broker-1-txn-marker-sender"), strict=True):
+        event["client_id"] = client
+    recorded = {"own": 110, "commit": 60, "state": 70, "marker": 80}
+    replayed = timeline.replay(**settings)
+    assert {one.request_id: one.ended_us // 1000 for one in replayed.outcomes} == recorded | at
+    tables = loop_replay([event_table(timeline.events)], Engine(Config.model_validate(settings)))
+    ends = outcomes_of(tables.completions, tables.expirations)
+    assert {one.request_id: one.ended_us // 1000 for one in ends} == recorded | at
 
 
 def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
