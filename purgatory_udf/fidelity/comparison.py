@@ -23,6 +23,7 @@ BY_ID = (
     "produce acks=-1",
     "produce acks=1",
     "produce acks=0",
+    "transaction markers",
     "delete_records",
 )
 # Whose handling may hide when something happened.

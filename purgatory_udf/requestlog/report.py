@@ -34,6 +34,7 @@ CAUSES = {
     "hidden_confirmed": "appends without a produce line, at the request that caused them, confirmed by a follower",
     "hidden_inferred": "appends that only a reader's offset shows: placed just before it",
     "coordinator_writes": "appends of coordinators that waited for replicas as produces do: operations of their own",
+    "transaction_markers": "ends of transactions that waited for replicas as produces do: operations of their own",
     "isr_given": "partitions whose in-sync set comes from --isr",
     "isr_reported": "partitions whose in-sync set comes from METADATA answers or ALTER_PARTITION lines",
     "isr_supposed": "partitions whose in-sync set is supposed to be every replica that fetched",

@@ -20,7 +20,7 @@ from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
 from purgatory_udf.requestlog.requests.groups import MODERN
-from purgatory_udf.requestlog.requests.operation import LoggedOperation, Recorded
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, Recorded, first_slot
 from purgatory_udf.requestlog.requests.sessions import session_key
 
 Event = dict[str, Any]
@@ -131,7 +131,7 @@ def fill_offsets(operations: Iterable[LoggedOperation], produced: Iterable[Produ
     for operation in operations:
         if operation.event["type"] == "produce":
             for slot, partition in enumerate(operation.event["partitions"]):
-                if one := found.get((operation.place, slot)):
+                if one := found.get((operation.place, first_slot(operation.sub) + slot)):
                     partition["base_offset"], partition["last_offset"] = one.base, one.end - 1
                     if one.time_us > operation.event["time_us"]:
                         waited = operation.recorded.remote_ms - (one.time_us - operation.event["time_us"]) / 1000

@@ -40,6 +40,7 @@ from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, buil
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
+from purgatory_udf.requestlog.requests.operation import first_slot
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -145,9 +146,11 @@ def _event(row: Row) -> bytes:
         return str(row["event"]).encode()
     if row["offsets"]:
         event = from_json(row["event"])
+        first = first_slot(row["sub"])
         for slot, base, end in (tuple(one.values()) for one in row["offsets"]):
-            event["partitions"][slot]["base_offset"] = base
-            event["partitions"][slot]["last_offset"] = end - 1
+            if 0 <= slot - first < len(event["partitions"]):
+                event["partitions"][slot - first]["base_offset"] = base
+                event["partitions"][slot - first]["last_offset"] = end - 1
         came_us = event["time_us"]
     else:
         # What lies deeper stays text.

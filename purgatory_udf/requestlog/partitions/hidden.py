@@ -28,9 +28,10 @@ def hidden_from_batches(
     batches: Iterable[StoredBatch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
 ) -> Iterator[Append]:
     """An append for each batch. `classic`: the group coordinator works in the thread that handles the request."""
-    writers = _writers(facts)
+    writers, markers = _writers(facts), _markers(facts)
     for batch in batches:
-        writer = _writer_of(batch, writers)
+        ended = transactions.name(batch.producer_id) if batch.control else None
+        writer = _writer_of(batch, writers if ended is None else markers.get(ended, ()))
         if writer is not None and (classic or writer.ends_transaction):
             append = _by(writer, batch.created_us)
         else:
@@ -38,7 +39,7 @@ def hidden_from_batches(
         append.base, append.end, append.bytes = batch.base, batch.last + 1, batch.bytes
         _by_whom(append, writer, facts.topic, classic)
         if batch.control:
-            append.ends_transaction = transactions.name(batch.producer_id)
+            append.ends_transaction = ended
         elif batch.transactional:
             append.transaction = transactions.name(batch.producer_id)
         yield append
@@ -46,6 +47,15 @@ def hidden_from_batches(
 
 def _writers(facts: PartitionFacts) -> list[Append]:
     return [one for one in facts.appends if not one.is_operation and one.base < 0]
+
+
+def _markers(facts: PartitionFacts) -> dict[str, list[Append]]:
+    """Who may have ended a transaction, by transaction."""
+    found: dict[str, list[Append]] = {}
+    for one in _writers(facts):
+        if one.ends_transaction is not None:
+            found.setdefault(one.ends_transaction, []).append(one)
+    return found
 
 
 def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
@@ -69,10 +79,12 @@ def _by(writer: Append, earliest_us: int) -> Append:
 def _by_whom(append: Append, writer: Append | None, topic: str, classic: bool) -> None:
     """Whether it is a produce of its own, and for whose request. A session that ends writes for nobody's."""
     append.waits_ms = waits_ms(topic, classic)
-    if writer is not None:
-        append.writer_file, append.writer_line, append.client = writer.writer_file, writer.writer_line, writer.client
-        if writer.waits_ms >= 0:
-            append.waits_ms = writer.waits_ms
+    if writer is None:
+        return
+    append.writer_file, append.writer_line, append.client = writer.writer_file, writer.writer_line, writer.client
+    append.slot = writer.slot
+    if writer.waits_ms >= 0 or writer.ends_transaction:
+        append.waits_ms = writer.waits_ms
 
 
 def _beginning(began_us: int) -> Append:

@@ -81,8 +81,12 @@ def _appends(
 
 
 def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedAt]:
-    """A retry has the offsets of the append that it repeats."""
+    """A retry has the offsets of the append that it repeats. The end of a transaction is a produce, too, of which only
+    the append says the offsets."""
     ends: dict[int, Any] = {one.base: one.end for one in appends}
     for one in facts.appends:
         if one.is_operation and one.base in ends:
             yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base], one.check_us)
+    for one in appends:
+        if one.slot >= 0 and not one.is_operation:
+            yield ProducedAt(one.writer_file, one.writer_line, one.slot, one.base, one.end, one.check_us)

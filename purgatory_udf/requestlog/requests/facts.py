@@ -19,7 +19,7 @@ class Append:
     request that may have caused an append of some `records` (0: unknown), such as a commit or the end of a transaction.
 
     `writer` (file, line) and `client` are those of the request by which a coordinator wrote this; with `waits_ms` >= 0
-    that was a produce of its own, which waits so long for replicas.
+    that was a produce of its own, which waits so long for replicas; with a `slot`, it is a partition of the writer's.
 
     `at_us` is when the records are in the log, `check_us` when the fetches that wait for them are looked at,
     `until_us` the latest that either can be, `event_us` the time of the produce's own event, which is an append as

@@ -9,6 +9,8 @@ from purgatory_udf.requestlog.lines.request import Place, Request
 
 Event = dict[str, Any]
 
+# A line's produces have so many numbers each for their partitions.
+_SLOTS = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 
 
@@ -43,6 +45,11 @@ class LoggedOperation:
     event: Event
     recorded: Recorded
     sub: int = 0
+
+
+def first_slot(sub: int) -> int:
+    """The number of the first partition of a line's produce: its other partitions have the following."""
+    return sub * _SLOTS
 
 
 def operation(request: Request, event: Event, recorded: Recorded, sub: int = 0) -> LoggedOperation:

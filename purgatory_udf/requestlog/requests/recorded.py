@@ -28,6 +28,13 @@ def recorded_produce(request: Request, produced: ProduceBody) -> Recorded:
     return _timing_out(found)
 
 
+def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> Recorded:
+    """Of one of a request's markers; only where it is `alone` does the request's wait say how long it took."""
+    found = _recorded(request, "transaction markers", codes)
+    found.complete = alone
+    return _timing_out(found)
+
+
 def recorded_delete_records(request: Request) -> Recorded:
     topics = (request.answer or {}).get("topics") or []
     codes = [int(one.get("errorCode", 0)) for topic in topics for one in topic["partitions"]]

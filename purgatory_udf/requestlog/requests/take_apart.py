@@ -13,18 +13,18 @@ from purgatory_udf.requestlog.cluster.coordinators import (
     writes,
 )
 from purgatory_udf.requestlog.cluster.writing import TRANSACTION_TIMEOUT_MS
-from purgatory_udf.requestlog.lines.bodies import topic_of, topics_partitions
+from purgatory_udf.requestlog.lines.bodies import topic_of
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trim
 from purgatory_udf.requestlog.requests.groups import GROUP_APIS, MODERN, group_operations
 from purgatory_udf.requestlog.requests.handling import append_and_check
+from purgatory_udf.requestlog.requests.markers import MARKERS, read_markers
 from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.produces import read_produce
 from purgatory_udf.requestlog.requests.recorded import recorded_delete_records
 
-MARKERS = "WRITE_TXN_MARKERS"
 # Requests that become events, or tell of appends. All others only count.
 USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *GROUP_APIS, *COORDINATOR_APIS})
 
@@ -43,6 +43,8 @@ def take_apart(
     elif request.api == "DELETE_RECORDS":
         deletion, facts = _delete_records(request, context)
         operations = [deletion]
+    elif request.api == MARKERS:
+        operations, facts = read_markers(request, context, report)
     elif request.api in GROUP_APIS:
         if request.body.get("groupId") in context.modern_groups:
             report.count("modern_group")
@@ -51,9 +53,7 @@ def take_apart(
             operations = list(group_operations(request, context.name, report, classic))
     else:
         report.count("modern_group" if request.api in MODERN else left_to(request))
-    if request.api == MARKERS:
-        facts.extend(_markers(request, context))
-    elif request.api in COORDINATOR_APIS:
+    if request.api in COORDINATOR_APIS:
         facts.extend(_coordinator_writes(request, context))
     return operations, facts
 
@@ -74,16 +74,6 @@ def _delete_records(request: Request, context: Context) -> tuple[LoggedOperation
         "partitions": partitions,
     }
     return operation(request, event, recorded_delete_records(request)), facts
-
-
-def _markers(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
-    """The end of a transaction is one control record in each of its partitions."""
-    at, check = append_and_check(request.start_us, request.local_us, -1)
-    for marker in request.body.get("markers") or []:
-        ended = context.transactions.name(int(marker["producerId"]))
-        for topic, partition in topics_partitions(marker.get("topics"), "partitionIndexes", "partitions"):
-            append = Append(request.start_us, at, check, request.local_us, records=1, ends_transaction=ended)
-            yield (context.name(topic), partition), append
 
 
 def _coordinator_writes(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:

@@ -1,0 +1,144 @@
+"""The end of a transaction waits for replicas: `KafkaApis.handleWriteTxnMarkersRequest` calls
+`ReplicaManager.appendRecords` once for each marker of the request, with acks -1 and the broker's `request.timeout.ms`,
+so a DelayedProduce of all its partitions waits in the purgatory Produce. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory_udf.config import Config
+from purgatory_udf.reference.replay import replay
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
+from purgatory_udf.requestlog.cluster.context import Given
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
+from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
+from tests.requestlog.translate import Translation, translate
+
+OFFSETS = "__consumer_offsets"
+
+
+def _begun(transaction: str, producer: int) -> str:
+    asked = {"transactionalId": transaction, "transactionTimeoutMs": 60_000}
+    return written(10, body("INIT_PRODUCER_ID", asked, {"errorCode": 0, "producerId": producer, "producerEpoch": 0}))
+
+
+def _ended(at: float, *markers: tuple[int, dict[str, dict[int, int]]], remote: float = 3.0) -> str:
+    """Each marker a producer id, and by topic and partition the answered code."""
+    asked = [
+        {
+            "producerId": producer,
+            "producerEpoch": 0,
+            "transactionResult": True,
+            "topics": [{"name": topic, "partitionIndexes": list(codes)} for topic, codes in topics.items()],
+            "coordinatorEpoch": 0,
+        }
+        for producer, topics in markers
+    ]
+    answered = [
+        {
+            "producerId": producer,
+            "topics": [
+                {"name": topic, "partitions": [{"partitionIndex": at, "errorCode": one} for at, one in codes.items()]}
+                for topic, codes in topics.items()
+            ],
+        }
+        for producer, topics in markers
+    ]
+    sender = "broker-2-txn-marker-sender"
+    known = body("WRITE_TXN_MARKERS", {"markers": asked}, {"markers": answered}, client=sender, local=1, remote=remote)
+    return written(at, known)
+
+
+def _marker(producer: int, base: int) -> StoredBatch:
+    return StoredBatch(base, base, 78, us(100), True, True, producer)
+
+
+def _given(batches: dict[tuple[str, int], list[StoredBatch]], **more: Any) -> Given:
+    changes = [Change(us(-5_000), *key, GIVEN, 1, 0, (1, 2), (1, 2)) for key in batches]
+    return Given({}, KnownCluster(changes=changes), batches, **more)
+
+
+# Two transactions end with one request, which comes at 100 and is answered at 104.
+TWO = _given({("t", 0): [_marker(7, 5), _marker(8, 6)], ("t", 1): [_marker(7, 9)]}, classic=True)
+LINES = [_begun("x", 7), _begun("y", 8), _ended(104, (7, {"t": {0: 0, 1: 0}}), (8, {"t": {0: 0}}))]
+
+
+def _ends(found: Translation) -> list[dict[str, Any]]:
+    return [event for event in found.events if event["type"] == "produce"]
+
+
+def test_each_marker_is_a_produce_of_its_transactions_partitions_after_they_were_appended() -> None:
+    found = translate(requests(LINES), TWO, {0: "broker-1.log"})
+    first, second = _ends(found)
+    assert {name: value for name, value in first.items() if name not in ("seq", "time_us")} == {
+        "type": "produce",
+        "broker": 1,
+        "request_id": "broker-1.log:3",
+        "client_id": "broker-2-txn-marker-sender",
+        "acks": -1,
+        "timeout_ms": 30_000,
+        "partitions": [
+            {"topic": "t", "partition": 0, "base_offset": 5, "last_offset": 5, "bytes": 78, "error": "NONE"},
+            {"topic": "t", "partition": 1, "base_offset": 9, "last_offset": 9, "bytes": 78, "error": "NONE"},
+        ],
+    }
+    assert [(one["partition"], one["base_offset"]) for one in second["partitions"]] == [(0, 6)]
+    assert 100 <= (first["time_us"] - START_US) / 1000 <= 101, "within the handling of its request"
+    ends = [(event["offset"], event["seq"]) for event in found.events if event.get("change") == "log_end"]
+    assert {(6, True), (7, True), (10, True)} <= {(offset, seq < first["seq"]) for offset, seq in ends}
+    assert found.report.counts["transaction_markers"] == 2
+    assert [(found.recorded[one["seq"]].kind, found.recorded[one["seq"]].complete) for one in (first, second)] == [
+        ("transaction markers", False)
+    ] * 2
+
+
+@pytest.mark.parametrize("partitions", [(0,), (0, 1)])
+def test_it_waits_until_the_followers_have_all_of_it(partitions: tuple[int, ...]) -> None:
+    start, reached = {0: 5, 1: 9}, {0: 7, 1: 10}
+    came = [
+        fetched(90, start, replica=2, client="f", remote=0.0),
+        fetched(104, {one: reached[one] for one in partitions}, replica=2, client="f", remote=0.0),
+    ]
+    found = translate(requests([*LINES, *(line.replace(T, "t") for line in came)]), TWO)
+    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    both, one = (ended[event["seq"]] for event in _ends(found))
+    assert (one.completed_by, one.watched, one.trigger) == ("high_watermark", True, "t-0")
+    assert (both.watched, both.expired) == (True, partitions == (0,))
+    assert [part.error for part in both.partitions] == [
+        "NONE",
+        "REQUEST_TIMED_OUT" if partitions == (0,) else "NONE",
+    ]
+
+
+def test_what_was_refused_was_not_appended_and_is_not_waited_for() -> None:
+    lines = [_begun("x", 7), _ended(104, (7, {"t": {0: 0, 1: 6}}))]
+    (ended,) = _ends(translate(requests(lines), _given({("t", 0): [_marker(7, 5)], ("t", 1): []})))
+    assert [(one["partition"], one["error"]) for one in ended["partitions"]] == [
+        (0, "NONE"),
+        (1, "NOT_LEADER_OR_FOLLOWER"),
+    ]
+
+
+@pytest.mark.parametrize(("classic", "count"), [(True, 1), (False, 0)])
+def test_offsets_of_the_newer_group_coordinator_are_written_without_a_purgatory(classic: bool, count: int) -> None:
+    """`GroupCoordinatorService.completeTransaction` from 4.0 on."""
+    given = _given({(OFFSETS, 0): [_marker(7, 5)]}, classic=classic)
+    found = translate(requests([_begun("x", 7), _ended(104, (7, {OFFSETS: {0: 0}}))]), given)
+    assert len(_ends(found)) == count
+    assert [event["offset"] for event in found.events if event.get("change") == "log_end"][-1] == 6
+
+
+def test_without_batches_a_followers_offset_shows_the_marker() -> None:
+    """What no reader has asked for is not known to be there: such a partition is not waited for."""
+    waited = fetched(102, {0: 5}, replica=2, client="f", remote=11.0)
+    came = [line.replace(T, "t") for line in (waited, fetched(104, {0: 6}, replica=2, client="f", remote=0.0))]
+    changes = [Change(us(-5_000), "t", at, GIVEN, 1, 0, (1, 2), (1, 2)) for at in (0, 1)]
+    lines = [_begun("x", 7), _ended(104, (7, {"t": {0: 0, 1: 0}})), *came]
+    (ended,) = _ends(translate(requests(lines), Given({}, KnownCluster(changes=changes))))
+    assert [(one["partition"], one["base_offset"], one["last_offset"]) for one in ended["partitions"]] == [
+        (0, 5, 5),
+        (1, 0, -1),
+    ]
