@@ -17,6 +17,8 @@ class Accumulator:
         self._buffer_bytes = buffer_bytes
         self._queues: dict[TopicPartition, deque[Batch]] = {}
         self.bytes = 0
+        # Nothing lingers: somebody waits until all is delivered.
+        self.flushing = False
 
     @property
     def is_full(self) -> bool:
@@ -59,6 +61,6 @@ class Accumulator:
         first = queue[0]
         if first.attempts:
             return first.not_before_us
-        if len(queue) > 1 or first.bytes >= self._batch_bytes:
+        if self.flushing or len(queue) > 1 or first.bytes >= self._batch_bytes:
             return first.created_us
         return first.created_us + self._linger_us

@@ -21,6 +21,7 @@ from purgatory_udf.simulate.producer import Producer
 from purgatory_udf.simulate.quota import entities
 from purgatory_udf.simulate.scenario import Consumers, Scenario
 from purgatory_udf.simulate.server import Server
+from purgatory_udf.simulate.transactions import TransactionCoordinators
 from purgatory_udf.simulate.world import BEGIN_US, World
 
 # How much simulated time passes between two reports of progress.
@@ -93,9 +94,18 @@ class ClosedLoop:
         settings = self.scenario.brokers
         brokers = list(range(1, settings.count + 1))
         groups = GroupServer(self.world, brokers, self._is_up)
+        transactions = TransactionCoordinators(
+            self.world,
+            self.controller,
+            settings,
+            self._is_up,
+            lambda it: self._client(f"broker-{it}-txn-marker-sender"),
+        )
         of_clients = entities([*self.scenario.producers, *self.scenario.consumers])
         for broker in brokers:
-            self.servers[broker] = Server(self.world, broker, self.controller, groups, settings, of_clients)
+            self.servers[broker] = Server(
+                self.world, broker, self.controller, groups, transactions, settings, of_clients
+            )
             self.replications[broker] = Replication(broker)
         for broker in brokers:
             for leader in brokers:

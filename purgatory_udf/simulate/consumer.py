@@ -152,6 +152,7 @@ class Consumer:
                 request_id=self._client.next_request_id(),
                 keys=keys,
                 earliest=self._settings.reset == "earliest",
+                isolation=self._settings.isolation,
             )
             answer = yield from self._client.ask(broker, request, channel="metadata")
             if isinstance(answer, Offsets):

@@ -10,6 +10,7 @@ from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.simulate.messages import Metadata
 from purgatory_udf.simulate.partitions import Copy, PartitionState
 from purgatory_udf.simulate.scenario import Brokers, Delay, Topic
+from purgatory_udf.simulate.stable import high_watermark_after
 from purgatory_udf.simulate.world import Steps, World
 
 
@@ -168,6 +169,8 @@ class Controller:
         copy.untold.clear()
         copy.told_end = copy.end
         self._tell(state, leader, "high_watermark", offset=copy.high_watermark)
+        state.transactions.truncate(copy.end)
+        state.transactions.told = None
         state.leader, state.epoch = leader, state.epoch + 1
         state.in_sync = self._in_sync(leader, state.replicas, isr)
         state.segment_begins = log.end.position if log.end else 0
@@ -175,6 +178,7 @@ class Controller:
             other.truncate(copy.end)
             if broker != leader and self._is_up(broker):
                 self._tell_truncation(state, broker)
+        self.stabilise(state, leader, isr=tuple(isr))
         self._tell(
             state,
             leader,
@@ -197,11 +201,34 @@ class Controller:
             copy.told_end = copy.end
             self._tell(state, broker, "truncate", offset=copy.end)
 
+    # Transactions.
+
+    def stabilise(
+        self,
+        state: PartitionState,
+        leader: int,
+        *,
+        end: int | None = None,
+        isr: tuple[int, ...] | None = None,
+        follower: tuple[int, int] | None = None,
+    ) -> None:
+        """The last stable offset, where it will be when the high watermark moves by this: whoever is woken then looks
+        at both. Of a partition without transactions nothing is said."""
+        if not state.transactions.used:
+            return
+        replica = self._world.engine.cluster.broker(leader).replica(state.key)
+        mark = high_watermark_after(replica, leader, end=end, isr=isr, follower=follower)
+        stable = state.transactions.last_stable(mark or 0)
+        if state.transactions.told is None or stable > state.transactions.told:
+            state.transactions.told = stable
+            self._tell(state, leader, "last_stable", offset=stable)
+
     # In sync.
 
     def tell_isr(self, key: TopicPartition) -> None:
         state = self.partitions[key]
         assert state.leader is not None, f"{key} has no leader to tell of its in-sync set"
+        self.stabilise(state, state.leader, isr=state.isr)
         self._tell(state, state.leader, "isr", isr=list(state.isr))
 
     def watch_in_sync(self) -> Steps[None]:

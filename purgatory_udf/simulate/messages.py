@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import simpy
+
 from purgatory_udf.reference.topic_partition import TopicPartition
 
 NONE = "NONE"
@@ -40,6 +42,9 @@ class Batch:
     bytes: int = 0
     attempts: int = 0
     not_before_us: int = 0
+    # Whose transaction it is part of, or whose it `ends`.
+    transaction: str | None = None
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,7 @@ class ListOffsets(Message):
 
     keys: list[TopicPartition]
     earliest: bool
+    isolation: str = "read_uncommitted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,30 @@ class FindCoordinator(Message):
 @dataclass(frozen=True, slots=True)
 class Coordinator:
     broker: int | None
+
+
+# Transactions.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindTransactionCoordinator(Message):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransaction(Message):
+    """`keys`: the partitions that have records of it. How it ends makes no difference to who waits."""
+
+    name: str
+    keys: tuple[TopicPartition, ...]
+    commits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnds:
+    """`written` happens when all its partitions say so; until then the producer's next one is refused."""
+
+    written: simpy.Event
 
 
 # The cluster.

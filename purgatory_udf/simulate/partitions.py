@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from purgatory_udf.reference.in_sync import InSyncReplicas
 from purgatory_udf.reference.topic_partition import TopicPartition
+from purgatory_udf.simulate.stable import Transactions
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class PartitionState:
     in_sync: InSyncReplicas
     copies: dict[int, Copy]
     segment_begins: int = 0
+    transactions: Transactions = field(default_factory=Transactions)
 
     @property
     def isr(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from purgatory_udf.simulate.chance import zipf
 from purgatory_udf.simulate.client import Client
 from purgatory_udf.simulate.messages import NONE, Batch, Disconnected, Produce, Produced
 from purgatory_udf.simulate.scenario import Producers
+from purgatory_udf.simulate.transaction import Transaction
 from purgatory_udf.simulate.world import Steps
 
 RETRIABLE = {
@@ -29,7 +30,8 @@ class Delivery:
 
 
 class Producer:
-    """Two processes, as in Kafka: the application hands records over, the sender sends what is ready."""
+    """Two processes, as in Kafka: the application hands records over, the sender sends what is ready. With transactions
+    there is a third, which ends them: see `transaction`."""
 
     def __init__(self, client: Client, settings: Producers) -> None:
         self.delivery = Delivery()
@@ -42,7 +44,11 @@ class Producer:
         self._in_flight: dict[int, int] = {}
         self._metadata_is_stale = True
         self._backs_off = False
+        self._lost = False
         self._woken = client.world.env.event()
+        self.transaction: Transaction | None = None
+        if settings.transaction_ms is not None:
+            self.transaction = Transaction(client, settings.transaction_ms, settings.abort_share)
         if self._acks == 0:
             # Nothing else tells that what it sent has failed.
             client.on_disconnect = self._ask_again_who_leads
@@ -50,6 +56,8 @@ class Producer:
     def start(self) -> None:
         self._world.env.process(self._application())
         self._world.env.process(self._sender())
+        if self.transaction is not None:
+            self._world.env.process(self._transactions(self.transaction))
 
     def _application(self) -> Steps[None]:
         yield from self._client.refresh_metadata()
@@ -58,7 +66,7 @@ class Producer:
         weights = zipf(len(keys), self._settings.skew)
         while keys:
             yield self._world.sleep_us(self._chance.interval_us(self._settings.rate))
-            while self._accumulator.is_full:
+            while self._accumulator.is_full or self._accumulator.flushing:
                 yield self._woken
             key, size = keys[self._chance.choose(weights)], self._chance.around(self._settings.record_bytes)
             self.delivery.sent += 1
@@ -79,6 +87,8 @@ class Producer:
 
     def _send_ready(self) -> None:
         """To each leader one request with the first batch of every ready partition that it leads."""
+        if self.transaction is not None and self.transaction.is_refused:
+            return
         by_leader: dict[int, list[TopicPartition]] = {}
         for key in self._accumulator.ready(self._world.now_us):
             leader = self._client.metadata.leaders.get(key)
@@ -93,7 +103,22 @@ class Producer:
                 self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
                 self._world.env.process(self._deliver(broker, batches))
 
+    def _transactions(self, transaction: Transaction) -> Steps[None]:
+        """Commits when all is delivered; meanwhile the application hands nothing over."""
+        while True:
+            yield self._world.sleep_ms(transaction.lasts_ms)
+            self._accumulator.flushing = True
+            self._wake()
+            while self._accumulator.bytes:
+                yield self._woken
+            lost, self._lost = self._lost, False
+            yield from transaction.end(aborts=lost, when_written=self._wake)
+            self._accumulator.flushing = False
+            self._wake()
+
     def _deliver(self, broker: int, batches: list[Batch]) -> Steps[None]:
+        if self.transaction is not None:
+            self.transaction.take_in(batches)
         request = Produce(
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
@@ -129,6 +154,7 @@ class Producer:
             self._accumulator.put_back(batch)
         else:
             self.delivery.lost += batch.records
+            self._lost = True
             self._accumulator.done(batch)
 
     def _ask_again_who_leads(self) -> None:

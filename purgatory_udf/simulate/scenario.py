@@ -83,9 +83,18 @@ class Producers(_Section):
     retries: Annotated[int, Field(ge=0, le=2**31 - 1)] = 2**31 - 1
     retry_backoff_ms: Millis = 100
     max_in_flight: Count = 5
+    # How long each of its transactions lasts, from one's end to the next one's; and how many of them are aborted.
+    transaction_ms: Annotated[int, Field(ge=1, le=86_400_000)] | None = None
+    abort_share: Annotated[float, Field(ge=0, le=1)] = 0
     quota_bytes_per_second: Rate | None = None
     quota_request_percentage: Rate | None = None
     user: Name | None = None
+
+    @model_validator(mode="after")
+    def _acknowledged(self) -> Self:
+        if self.transaction_ms is not None and self.acks != "all":
+            raise ValueError("transaction_ms needs acks all: a transaction's records are acknowledged by all in sync")
+        return self
 
 
 def _regular(pattern: str | None) -> str | None:

@@ -17,11 +17,13 @@ from purgatory_udf.simulate.messages import (
     NONE,
     Batch,
     CreateTopics,
+    EndTransaction,
     Fetch,
     FetchCommitted,
     Fetched,
     FetchedPartition,
     FindCoordinator,
+    FindTransactionCoordinator,
     GetMetadata,
     GroupMessage,
     ListOffsets,
@@ -35,6 +37,7 @@ from purgatory_udf.simulate.network import Connection, Exchange, Reply
 from purgatory_udf.simulate.quota import BrokerQuotas, Entity
 from purgatory_udf.simulate.replication_quota import LeaderQuota
 from purgatory_udf.simulate.scenario import Brokers
+from purgatory_udf.simulate.transactions import TransactionCoordinators
 from purgatory_udf.simulate.world import World
 
 ALL_IN_SYNC = -1
@@ -47,6 +50,7 @@ class Server:
         broker: int,
         controller: Controller,
         groups: GroupServer,
+        transactions: TransactionCoordinators,
         settings: Brokers,
         of_clients: Mapping[str, Entity],
     ) -> None:
@@ -56,6 +60,7 @@ class Server:
         self._world = world
         self._controller = controller
         self._groups = groups
+        self._transactions = transactions
         self._replication_quota = LeaderQuota(settings.replication_quota)
         self._quotas = BrokerQuotas(of_clients, settings.handling_us)
         self._sessions = FetchSessions()
@@ -95,6 +100,8 @@ class Server:
                 exchange.operation_id = self._groups.handle(self.broker, message, reply)
             case CreateTopics():
                 exchange.operation_id = self._create_topics(message, reply)
+            case EndTransaction():
+                self._transactions.end(self.broker, message, reply)
             case _:
                 reply(self._look_up(message), 0)
 
@@ -106,6 +113,10 @@ class Server:
             size = sum(batch.bytes for batch in produce.batches)
             reply(Produced(errors), self._throttle_ms("produce", produce.client_id, produce.quota, size))
 
+        partitions = [self._append(batch, produce.acks) for batch in produce.batches]
+        for batch, part in zip(produce.batches, partitions, strict=True):
+            if part["error"] == NONE:
+                self._in_transaction(batch, part["base_offset"], part["last_offset"] + 1)
         return self._world.record(
             "produce",
             self.broker,
@@ -114,8 +125,17 @@ class Server:
             client_id=produce.client_id,
             acks=produce.acks,
             timeout_ms=produce.timeout_ms,
-            partitions=[self._append(batch, produce.acks) for batch in produce.batches],
+            partitions=partitions,
         )
+
+    def _in_transaction(self, batch: Batch, base: int, end: int) -> None:
+        """What is about to be appended begins, goes on with or ends a transaction."""
+        state = self._controller.partitions[batch.key]
+        if batch.transaction is not None and batch.ends:
+            state.transactions.end(batch.transaction, end)
+        elif batch.transaction is not None:
+            state.transactions.begin(batch.transaction, base)
+        self._controller.stabilise(state, self.broker, end=end)
 
     def _append(self, batch: Batch, acks: int) -> dict[str, Any]:
         """One partition of the event: where the batch goes, or why it does not."""
@@ -187,6 +207,7 @@ class Server:
                 replica = self._replica(key)
                 end = replica.log.end.offset if replica.log.end else 0
                 mark = replica.high_watermark.offset if replica.high_watermark else 0
+                self._controller.stabilise(state, self.broker, follower=(fetch.replica_id, want.offset))
                 if state.in_sync.fetched(fetch.replica_id, want.offset, end, mark, self._world.now_ms):
                     back.append(key)
         return back
@@ -237,14 +258,17 @@ class Server:
             case FetchCommitted():
                 return self._groups.committed(message)
             case ListOffsets():
-                return Offsets({key: self._offset(key, message.earliest) for key in message.keys if self._leads(key)})
+                return Offsets({key: self._offset(key, message) for key in message.keys if self._leads(key)})
+            case FindTransactionCoordinator():
+                return self._transactions.coordinator_of(message.name)
         raise TypeError(f"no broker understands a {type(message).__name__}")
 
-    def _offset(self, key: TopicPartition, earliest: bool) -> int:
+    def _offset(self, key: TopicPartition, message: ListOffsets) -> int:
         replica = self._replica(key)
-        if earliest:
+        if message.earliest:
             return replica.log.start or 0
-        return replica.high_watermark.offset if replica.high_watermark else 0
+        latest = replica.last_stable if message.isolation == "read_committed" else replica.high_watermark
+        return latest.offset if latest else 0
 
     def _leads(self, key: TopicPartition) -> bool:
         state = self._controller.partitions.get(key)

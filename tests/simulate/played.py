@@ -20,6 +20,7 @@ SMALL = {
     "leader-failover": (0.34, 0.3, 35),
     "create-topics": (1.0, 0.3, 30),
     "purgatory-leak": (1.0, 1.0, 10),
+    "open-transactions": (1.0, 1.0, 12),
 }
 
 

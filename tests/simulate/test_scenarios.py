@@ -20,7 +20,7 @@ from tests.simulate.played import SMALL, ended, played, second
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
-def test_the_nine_scenarios_are_there_and_each_has_its_sentence() -> None:
+def test_the_ten_scenarios_are_there_and_each_has_its_sentence() -> None:
     assert names() == sorted(SMALL)
     sentences = [load(name).shows for name in names()]
     assert [sentence for sentence in sentences if not sentence.endswith(".") or len(sentence) > 130] == []
