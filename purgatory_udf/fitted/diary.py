@@ -23,7 +23,8 @@ class Answered(NamedTuple):
 
 @dataclass(slots=True)
 class Diary:
-    """Times from 0, which is when the warm-up is over. `reached_ms`: from a batch's append to each consumer's answer.
+    """Times from 0, which is when the warm-up is over. `reached_ms`: from a batch's append to each consumer's answer;
+    `acknowledged_ms`: from a batch's first record to its producer's answer.
 
     `gauges` are (broker, purgatory, watched, delayed), read every 200 ms. `events` is a trace in the contract's form,
     where one is asked for.
@@ -31,6 +32,7 @@ class Diary:
 
     answered: list[Answered] = field(default_factory=list)
     reached_ms: list[tuple[str, float]] = field(default_factory=list)
+    acknowledged_ms: list[tuple[str, float]] = field(default_factory=list)
     gauges: list[tuple[int, str, int, int]] = field(default_factory=list)
     events: list[dict[str, Any]] | None = None
 

@@ -99,9 +99,9 @@ class PlayedConnection:
         """Kafka's sender: the first batch of each of the broker's partitions goes, ready or not."""
         self._waking = False
         while self._may_send():
-            batches = [(part, queue.popleft().bytes) for part, queue in self._queues.items() if queue]
+            filled = [(part, queue.popleft()) for part, queue in self._queues.items() if queue]
             self._under_way += 1
-            self._arrived(PlayedRequest(self, batches))
+            self._arrived(PlayedRequest(self, filled))
 
     def _may_send(self) -> bool:
         return self._under_way < self.producer.plan.max_in_flight and self._ready()
@@ -144,9 +144,13 @@ class PlayedConnection:
             waited = now - request.tried_ms
             told = Answered(plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False)
             self.broker.diary.answered.append(told)
-        machine.work(self._answer(), self._received, None)
+        machine.work(self._answer(), self._received, request)
 
-    def _received(self, _: None) -> None:
+    def _received(self, request: PlayedRequest) -> None:
+        now = self.broker.machine.now
+        if now > 0:
+            acknowledged = self.broker.diary.acknowledged_ms
+            acknowledged += [(self.producer.plan.client, now - created_ms) for created_ms in request.created_ms]
         self._under_way -= 1
         self._busy = False
         if self._inbox:
@@ -178,12 +182,13 @@ class PlayedConnection:
 class PlayedRequest:
     """A produce: it holds once every partition's high watermark has passed what it appended."""
 
-    __slots__ = ("_connection", "batches", "bytes", "done", "required", "tried_ms")
+    __slots__ = ("_connection", "batches", "bytes", "created_ms", "done", "required", "tried_ms")
 
-    def __init__(self, connection: PlayedConnection, batches: list[tuple[PlayedPartition, int]]) -> None:
+    def __init__(self, connection: PlayedConnection, filled: list[tuple[PlayedPartition, FilledBatch]]) -> None:
         self._connection = connection
-        self.batches = batches
-        self.bytes = sum(size for _, size in batches)
+        self.batches = [(part, batch.bytes) for part, batch in filled]
+        self.created_ms = [batch.created_ms for _, batch in filled]
+        self.bytes = sum(size for _, size in self.batches)
         self.done = False
         self.required: list[int] = []
         self.tried_ms = 0.0

@@ -8,6 +8,7 @@ import numpy as np
 
 from purgatory_udf.fitted.diary import Diary
 
+SHARES = (50, 95, 99)
 # By name; a name says whose and in which unit.
 Effects = dict[str, float]
 
@@ -22,14 +23,7 @@ def effects(diary: Diary, seconds: float) -> Effects:
     found["expirations_per_s"] = expired / seconds
     for broker, count in sorted(requests.items()):
         found[f"broker {broker}: requests_per_s"] = count / seconds
-    reached: dict[str, list[float]] = defaultdict(list)
-    for client, late_ms in diary.reached_ms:
-        reached[client].append(late_ms)
-    everybody = [late_ms for mine in reached.values() for late_ms in mine]
-    for name, mine in [("", everybody), *((f"{client}: ", reached[client]) for client in sorted(reached))]:
-        if mine:
-            for share, value in zip((50, 95, 99), np.percentile(mine, [50, 95, 99]), strict=True):
-                found[f"{name}append_to_answer_p{share}_ms"] = float(value)
+    found |= _times("append_to_answer", diary.reached_ms) | _times("produce_latency", diary.acknowledged_ms)
     gauges: dict[tuple[str, str], list[int]] = defaultdict(list)
     for broker, purgatory, watched, delayed in diary.gauges:
         gauges[f"broker {broker}: {purgatory}", "PurgatorySize"].append(watched)
@@ -38,3 +32,17 @@ def effects(diary: Diary, seconds: float) -> Effects:
         found[f"{whose} {gauge}, mean"] = float(np.mean(values))
         found[f"{whose} {gauge}, most"] = float(max(values))
     return {name: round(value, 4) for name, value in found.items()}
+
+
+def _times(what: str, times: list[tuple[str, float]]) -> Effects:
+    """Quantiles of everybody's, and of each client's."""
+    by_client: dict[str, list[float]] = defaultdict(list)
+    for client, ms in times:
+        by_client[client].append(ms)
+    everybody = [ms for _, ms in times]
+    return {
+        f"{whose}{what}_p{share}_ms": float(value)
+        for whose, mine in [("", everybody), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
+        if mine
+        for share, value in zip(SHARES, np.percentile(mine, SHARES), strict=True)
+    }

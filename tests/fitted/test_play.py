@@ -10,6 +10,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.fitted.diary import Diary
 from purgatory_udf.fitted.plan import PartitionPlan
 from purgatory_udf.fitted.play import play
+from purgatory_udf.fitted.side_effects import effects
 from purgatory_udf.reference.replay import replay
 from tests.fitted.plans import plan, producer, reader, takes
 
@@ -40,6 +41,12 @@ def test_a_produce_waits_for_the_follower_and_then_the_consumer_has_it() -> None
     ((who, reached_ms),) = diary.reached_ms
     assert who == "c"
     assert reached_ms == pytest.approx(2.0)
+    # From when the record was handed over: it was sent half a millisecond later.
+    ((whose, acknowledged_ms),) = diary.acknowledged_ms
+    assert whose == "p"
+    assert acknowledged_ms == pytest.approx(2.5)
+    told = effects(diary, 0.4)
+    assert (told["append_to_answer_p50_ms"], told["p: produce_latency_p99_ms"]) == (2.0, 2.5)
 
 
 def test_a_fetch_that_waits_in_vain_expires_at_its_deadline_and_the_next_one_follows() -> None:

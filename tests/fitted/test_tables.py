@@ -1,0 +1,79 @@
+"""What a fit reads from a folder's Delta tables: what brokers logged, else what a replay found that they did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.recording import Recording, recording
+from purgatory_udf.fitted.run import run_fit
+from purgatory_udf.fitted.tables import read_recording
+from purgatory_udf.simulate.load import read
+from tests.fitted.simulated import recorded, replayed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _folder(out: Path, **tables: pa.Table) -> str:
+    for name, rows in tables.items():
+        write_deltalake(str(out / name), rows)
+    return str(out)
+
+
+def _require_same(found: Recording, expected: Recording) -> None:
+    assert len(found.fetches) > 500
+    assert len(found.produces) > 100
+    for name in ("fetches", "produces", "batches", "others"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(expected, name))
+    assert (found.keys, found.leaders, found.groups) == (expected.keys, expected.leaders, expected.groups)
+    assert found.key_sets == expected.key_sets
+
+
+def test_the_tables_of_an_import_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    events = replayed()["events"]
+    out = _folder(tmp_path, events=events, recorded=recorded())
+    _require_same(read_recording(spark, out), recording(events, recorded()))
+
+
+def test_without_a_request_log_the_replay_says_what_brokers_did(spark: SparkSession, tmp_path: Path) -> None:
+    """Its expirations of a trace that was drained are no answers, and count for nothing."""
+    assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
+    out = _folder(tmp_path, **replayed())
+    _require_same(read_recording(spark, out), recording(replayed()["events"], recorded()))
+
+
+def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
+    longer = pc.add(recorded()["recorded_remote_ms"], 7.0)
+    place = recorded().schema.get_field_index("recorded_remote_ms")
+    logged = recorded().set_column(place, "recorded_remote_ms", longer)
+    out = _folder(tmp_path, **replayed(), recorded=logged)
+    _require_same(read_recording(spark, out), recording(replayed()["events"], logged))
+
+
+def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """The events of a variant or a copy lie elsewhere than the replay's tables."""
+    tables = replayed()
+    elsewhere = f"{_folder(tmp_path / 'trace', events=tables['events'])}/events"
+    out = _folder(tmp_path / "out", completions=tables["completions"], expirations=tables["expirations"])
+    file, page = tmp_path / "cluster.yaml", tmp_path / "fit.html"
+    said = run_fit(spark, out, elsewhere, file, 1, page)
+    assert "35 of 35 figures are reproduced" in said
+    assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
+    assert {one.name for one in read(file).consumers} == {"till-1", "till-2"}
+    assert "<table>" in page.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_tells_too_little_is_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/events: no such table \\(ingest makes it\\)"):
+        read_recording(spark, str(tmp_path))
+    out = _folder(tmp_path, events=replayed()["events"])
+    with pytest.raises(UserError, match="/recorded: no such table, nor a replay beside it"):
+        read_recording(spark, out)
