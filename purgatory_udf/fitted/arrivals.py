@@ -2,11 +2,13 @@
 
 A request goes when its first record has lingered. So the first came `linger` before the request was sent, and the
 others meanwhile. Requests that had to wait for the one before, one after the other, were sent at some time before: the
-records of all of them are spread over the time that this went on. Where a request has many times the records that come
-in its time on average, they came in a burst: at once, as far as lingering goes.
+records of all of them are spread over the time that this went on. Where a request has more records than come in its
+time at random, they came in a burst: at once, as far as lingering goes.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +20,20 @@ from purgatory_udf.simulate.fitted import FittedAppends, FittedProducer, WorkByS
 
 # Kafka's default from 4.0 on, where a recording has too few requests to tell.
 LINGER_MS = 5
-# So many requests tell how long records linger, if they come as close as so many times that.
-TELLING, CLOSE = 200, 20
+# So many requests tell how long records linger, if they come as close as so many times that; and that they do not, if
+# so many come closer than this that it is no chance.
+TELLING, CLOSE, LEAST_MS = 200, 20, 2.0
+# The least gaps are a host's hiccups: a request that came late, and the next one did not. So many more are left out.
+LOW = 0.02
 # A request that is handled so soon after the answer before had been waiting for it.
 QUEUED_MS = 3.0
-# So many records, and so many times more than on average, are a burst; it takes this share of the time they linger.
-BURST, OFTEN, BURST_TAKES = 4, 6.0, 0.1
+# And did so for long, where the one before took more than this; a producer is free where that is rare.
+HELD_UP_MS, FREE = 30.0, 0.05
+# So many records, which come at random with no more than this chance, are a burst. What is one is no longer among those
+# that come at random: then others are seen to be bursts, too.
+BURST, CHANCE, ROUNDS, MOST_AT_RANDOM = 4, 1e-3, 5, 1000
+# How long a burst takes, however long its records linger.
+BURST_MS = 0.5
 # A producer of whose requests more than this share are bursts has them as a rule.
 BURSTY = 0.5
 
@@ -31,24 +41,30 @@ Floats = npt.NDArray[np.float64]
 
 
 def linger_of(produces: pd.DataFrame) -> int | None:
-    """Between two requests to a broker lies the linger time at least, as a rule: the least gaps tell it."""
-    gaps = _gaps(produces).dropna()
-    if len(gaps) < TELLING:
+    """Between two requests to a broker lies the linger time at least, as a rule: the least gaps tell it. None where
+    they are too few, or too wide, or requests wait for each other."""
+    begun, broker = produces["tried"] - produces["handled"], produces["broker"]
+    lasted = (produces["written"] - begun).groupby(broker).shift()
+    held_up = (_after_answer(produces) < QUEUED_MS) & (lasted > HELD_UP_MS)
+    gaps = begun.groupby(broker).diff().dropna()
+    if len(gaps) < TELLING or held_up.mean() > FREE:
         return None
-    low = float(np.percentile(gaps, 1) - 0.01 * gaps.mean())
-    return max(0, round(low)) if gaps.mean() < CLOSE * max(1, low) else None
+    # Were a gap what a record lingers and then as long as it takes until the next one comes, some exponential time:
+    low = float((np.percentile(gaps, 100 * LOW) - LOW * gaps.mean()) / (1 - LOW)) - SENDING_MS
+    none_at_all = low < LEAST_MS and gaps.mean() * math.sqrt(LOW / len(gaps)) < LEAST_MS
+    return max(0, round(low)) if none_at_all or gaps.mean() < CLOSE * max(1, low) else None
 
 
-def _gaps(produces: pd.DataFrame) -> pd.Series[float]:
-    begun = (produces["tried"] - produces["handled"]).rename("begun")
-    return begun.groupby(produces["broker"]).diff()
+def _after_answer(produces: pd.DataFrame) -> pd.Series[float]:
+    """From the answer to the request before, of the same broker, until each was handled."""
+    return produces["tried"] - produces["handled"] - produces["written"].groupby(produces["broker"]).shift()
 
 
 def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
     """`at`, `key`, `bytes` of each record of these requests, which are in their order."""
     broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
-    queued = (sent + SENDING_MS - produces["written"].groupby(broker).shift()) < QUEUED_MS
+    queued = _after_answer(produces) < QUEUED_MS
     burst = _bursts(produces, batches, linger_ms)
     # Records may have gathered while a request waited: then the others tell whether this producer has bursts.
     burst &= ~queued | bool(burst[~queued].mean() > BURSTY)
@@ -56,7 +72,7 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     queue = pd.MultiIndex.from_arrays([broker, (~gathered).groupby(broker).cumsum()])
     begin = (sent - linger_ms).where(~gathered, sent.groupby(queue).transform("first"))
     end = sent.where(~gathered, sent.groupby(queue).transform("last"))
-    end = begin + (end - begin) * np.where(burst, BURST_TAKES, 1.0)
+    end = end.where(~burst, np.minimum(end, begin + BURST_MS))
     mine = batches[batches["request"].isin(produces.index)]
     each = mine.loc[mine.index.repeat(mine["records"])]
     within = np.random.default_rng(0).random(len(each))
@@ -73,11 +89,26 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
 
 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
-    """Whether a request's records came all at once."""
+    """Whether a request's records came all at once: had they come one by one, as those of the other requests did, so
+    many would hardly ever have come while the first one lingered."""
     count = batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
-    by_broker = count.groupby(produces["broker"]).transform("sum") / length_ms
-    return (count >= BURST) & (count - 1 > OFTEN * by_broker * linger_ms)
+    burst = pd.Series(False, index=produces.index)
+    for _ in range(ROUNDS):
+        meanwhile = count.where(~burst, 0).groupby(produces["broker"]).transform("sum") / length_ms * linger_ms
+        more = {mean: _hardly_ever(mean) for mean in meanwhile.unique()}
+        burst = (count >= BURST) & (count - 1 >= meanwhile.map(more))
+    return burst
+
+
+def _hardly_ever(mean: float) -> int:
+    """So many come at random, where so many come on average, with no more than this chance (Poisson's)."""
+    number, exactly, left = 0, math.exp(-mean), 1.0
+    while left > CHANCE and number < MOST_AT_RANDOM:
+        left -= exactly
+        number += 1
+        exactly *= mean / number
+    return number
 
 
 def fitted_producer(

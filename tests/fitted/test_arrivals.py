@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -60,6 +61,27 @@ def test_the_least_gaps_tell_how_long_records_linger(gap: float, linger: int) ->
     found = linger_of(_requests(tried))
     assert found is not None
     assert abs(found - linger) <= 2
+
+
+def test_requests_that_come_at_any_distance_tell_that_records_do_not_linger() -> None:
+    """Eighty milliseconds lie between them on average, but hardly less than five only where they linger."""
+    gaps = -80 * np.log(np.random.default_rng(1).random(2000))
+    for linger in (0, 5):
+        assert linger_of(_requests((gaps + linger).cumsum().tolist(), waited=0.5)) in (linger, linger - 1)
+
+
+def test_requests_that_were_held_up_do_not_tell_it() -> None:
+    """Every other one is handled as soon as the one before is answered; of the others, some come soon, some late."""
+    gaps = -150 * np.log(np.random.default_rng(1).random(1000))
+    tried = np.stack([gaps, np.full(1000, 60.0)], axis=1).ravel().cumsum().tolist()
+    assert linger_of(_requests(tried, waited=59.0)) is None
+
+
+def test_where_records_linger_long_bursts_are_still_bursts() -> None:
+    """Seven at once, twice in a second, and each request is one: what comes in fifty milliseconds at random is less."""
+    tried = [500.0 * number for number in range(1, 100)]
+    found = records(_requests(tried), _batches([7] * 99), 50)
+    assert found["at"].diff().iloc[1:7].sum() <= 0.5
 
 
 def test_few_requests_do_not_tell_it() -> None:
