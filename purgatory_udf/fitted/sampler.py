@@ -8,7 +8,7 @@ from random import Random
 
 
 class Sampler:
-    """`quantiles` are evenly spaced, the least and the greatest included; between two of them all are alike."""
+    """`quantiles` are evenly spaced, from the first to the last; between two of them all are alike."""
 
     def __init__(self, quantiles: Sequence[float], random: Random) -> None:
         self._quantiles = list(quantiles)

@@ -1,7 +1,8 @@
 """What a fitted scenario holds beside the settings that every scenario has: each distribution as it was found.
 
-Work is in milliseconds of a core. A distribution is its evenly spaced quantiles, the least and the greatest included;
-one by size has a list of quantiles for each range of bytes, and `bounds` says where the next range begins.
+Work is in milliseconds of a core. A distribution is its evenly spaced quantiles from the least on, the last of which
+stands for all above the one before; one by size has a list of quantiles for each range of bytes, and `bounds` says
+where the next range begins.
 """
 
 from __future__ import annotations

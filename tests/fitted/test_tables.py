@@ -67,7 +67,7 @@ def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSe
     said = run_fit(spark, out, elsewhere, file, 1, page)
     assert "35 of 35 figures are reproduced" in said
     assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
-    assert {one.name for one in read(file).consumers} == {"till-1", "till-2"}
+    assert {one.name for one in read(file).producers} == {*(f"checkout-{n}" for n in (1, 2, 3, 4)), "till-1", "till-2"}
     assert "<table>" in page.read_text(encoding="utf-8")
 
 
