@@ -24,7 +24,7 @@ from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.told import BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
-from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, Records
+from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, WHICH, Records
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -139,6 +139,7 @@ class CoordinatorPurgatory:
             "purgatories": self.record,
             "queued": self.queued,
             "wheels": wheels,
+            "expired": np.empty(len(operations), WHICH),
             "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
         }
         world = world_of(tables, now_ms=self.now_ms, operations=len(operations), purgatories=1, due=NONE, checking=NONE)

@@ -126,21 +126,13 @@ def first_read(w: World, o: int) -> int:
 
 
 @inlined
-def answer(w: World, o: int) -> None:
-    """Whatever ended a fetch, even its deadline: read the log again, and answer what there is."""
-    operation = operation_at(w, o)
-    left, at_least_one = operation.most, operation.hard == 0
-    operation.answered = 0
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        part.error, part.bytes = error_of(key, part), 0
-        if _has_data(key, part, operation.mode):
-            batch = logs.batch_of(w, key, part.offset)
-            part.bytes = _readable(w, key, part, operation.mode, batch)
-            if part.error == _ONLINE:
-                carried = _carried(w, key, part, operation, batch, left, at_least_one)
-                at_least_one = at_least_one and carried == 0
-                left = max(0, left - carried)
-                operation.answered += carried
-        part.told = key.told - part.told if operation.watched and operation.total > 1 else 0
+def answer(w: World, key: Any, part: Any, operation: Any, left: int, at_least_one: bool) -> int:
+    """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it."""
+    part.error, part.bytes = error_of(key, part), 0
+    if not _has_data(key, part, operation.mode):
+        return 0
+    batch = logs.batch_of(w, key, part.offset)
+    part.bytes = _readable(w, key, part, operation.mode, batch)
+    if part.error != _ONLINE:
+        return 0
+    return _carried(w, key, part, operation, batch, left, at_least_one)

@@ -10,10 +10,11 @@ from enum import IntEnum
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
 from purgatory_udf.loop.compiled import entry, inlined, number, rule
+from purgatory_udf.loop.entering import tells
 from purgatory_udf.loop.tables import World, access
 from purgatory_udf.loop.texts import WORD, Words, same, spread, text_of
 from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
-from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, NONE, Records, record, world
+from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, Records, record, world
 
 
 class Of(IntEnum):
@@ -31,7 +32,7 @@ class Of(IntEnum):
 
 ROW, SLOT = record("row"), record("", "key")
 # A key's topic is the text of one of the rows that name it.
-NAME = record("topic", "length broker partition")
+NAME = record("topic", "length broker partition batches rolls")
 
 # What words stand for; what comes out; keys' names, and where to find these by hash.
 TABLES = {
@@ -44,16 +45,21 @@ TABLES = {
     "named": ROW,
     "names": NAME,
     "slots": SLOT,
+    "homes": HOME,
 }
-# How many there are of each; `most`: the most bytes that a fetch is given; `mixed`: whether any event comes before one
-# that is earlier.
-WORLD = world(TABLES, "event_count", "asked_count", "members", "request_count", "named_count", "keys", "most", "mixed")
+# How many there are of each, and how many parts and nodes they will be; `most`: the most bytes that a fetch is given;
+# `mixed`: whether any event comes before one that is earlier.
+WORLD = world(
+    TABLES,
+    *("event_count", "asked_count", "members", "request_count", "named_count", "keys", "home_count"),
+    *("parts", "nodes", "most", "mixed"),
+)
 
 _column_at, _word_at, _event_at, _asked_at, _member_at = (
     access(name, TABLES, WORLD) for name in ("columns", "words", "events", "asked", "in_sync")
 )
-_request_at, _named_at, _name_at, _slot_at = (
-    access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots")
+_request_at, _named_at, _name_at, _slot_at, _home_at = (
+    access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots", "homes")
 )
 
 (
@@ -63,6 +69,7 @@ _request_at, _named_at, _name_at, _slot_at = (
     _BYTES, _EPOCH, _ISR, _IN_SYNC, _MIN_ISR, _HARD, _BATCHES, _ITEM_PREFERRED,
 ) = (number(column) for column in Of)  # fmt: skip
 _PRODUCE, _FETCH, _DELETE, _CREATE = map(number, (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS))
+_LOG_END, _ROLL = number(Code.LOG_END), number(Code.SEGMENT_ROLL)
 _LEADER, _ISR_CHANGE, _DELETED, _LED, _UNLED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.LED, Code.UNLED))
 _DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT_ONCE, Acks.INVALID, Acks.ALL_IN_ERROR))
 _FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
@@ -148,6 +155,7 @@ def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
     _slot_at(w, slot).key = key
     name = _name_at(w, key)
     name.broker, name.topic, name.length, name.partition = broker, topic, length, partition
+    name.batches, name.rolls = 0, 0
     return key
 
 
@@ -189,6 +197,12 @@ def _request(w: World, row: int, code: int, delay: int) -> int:
     event.text = w.request_count
     _request_at(w, w.request_count).row = row
     w.request_count += 1
+    home = 0
+    while home < w.home_count and (_home_at(w, home).code != code or _home_at(w, home).broker != event.broker):
+        home += 1
+    if home == w.home_count:
+        _home_at(w, home).code, _home_at(w, home).broker = code, event.broker
+        w.home_count += 1
     return e
 
 
@@ -219,12 +233,14 @@ def _produce(w: World, row: int) -> None:
             asked.error = _meant(w, _ITEM_ERROR, item, _ERRORS, _END, _RECORDED)
         if asked.error == _SOUND:
             sound += 1
+            _name_at(w, asked.key).batches += 1
         else:
             asked.text = w.named_count
             _named_at(w, w.named_count).row = item
             w.named_count += 1
     event = _event_at(w, e)
     event.total = event.count
+    w.parts += event.count
     acks = _int(w, _ACKS, row, _UNKNOWN)
     if acks == -1:
         event.mode = _DELAYED if sound > 0 else _ALL_IN_ERROR
@@ -262,6 +278,9 @@ def _fetch(w: World, row: int) -> None:
             # Nothing of it is read, as if it were throttled.
             asked.throttled, event.sent = 1, 1
     event.total = event.count
+    w.parts += event.count
+    if follows:
+        w.nodes += event.count
 
 
 @rule
@@ -271,6 +290,7 @@ def _delete(w: World, row: int) -> None:
     for item in range(begin, end):
         _asks_item(w, e, item, _long(w, _ITEM_OFFSET, item, _UNKNOWN), _ZERO)
     _event_at(w, e).total = _event_at(w, e).count
+    w.parts += _event_at(w, e).count
 
 
 @rule
@@ -281,6 +301,8 @@ def _create(w: World, row: int) -> None:
         key = _key(w, _ANYBODY, _NEW_TOPIC, item, _NO_PARTITION)
         _asks(w, e, key, _int(w, _NEW_PARTITIONS, item, _UNKNOWN), _ZERO)
     _event_at(w, e).total = _event_at(w, e).count
+    w.parts += _event_at(w, e).count
+    w.nodes += _event_at(w, e).count
 
 
 @rule
@@ -296,6 +318,12 @@ def _change(w: World, row: int) -> None:
     key = _key(w, event.broker, _TOPIC, row, partition)
     asked = _asked_at(w, _asks(w, e, key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)))
     asked.epoch = _int(w, _EPOCH, row, _UNKNOWN)
+    if code == _LOG_END:
+        _name_at(w, key).batches += 1
+    elif code == _ROLL:
+        _name_at(w, key).rolls += 1
+    elif tells(code, event.mode):
+        w.nodes += 1
     if (leads or code == _ISR_CHANGE) and known(_column_at(w, _ISR), row):
         begin, end = _items(w, _ISR, row)
         asked.who, asked.more = w.members, end - begin
@@ -304,4 +332,5 @@ def _change(w: World, row: int) -> None:
             w.members += 1
     if leads or code == _DELETED:
         told = _event(w, row, _LED if leads else _UNLED)
+        w.nodes += 1
         _asks(w, told, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
 
 
@@ -29,6 +30,7 @@ class Call:
     request_ids: pa.Array = field(default_factory=no_texts)
     client_ids: pa.Array = field(default_factory=no_texts)
     errors: pa.Array = field(default_factory=no_texts)
+    room: Room | None = None  # that the events need, where that is known
 
     def __len__(self) -> int:
         return len(self.events)

@@ -1,82 +1,80 @@
-"""Before a call: what room its events need, and whether in purgatories that there are none of yet."""
+"""What room a call's events need: how much of everything they bring at most, and in which purgatories."""
 
 from __future__ import annotations
 
-from purgatory_udf.loop.compiled import entry, inlined, number, rule
-from purgatory_udf.loop.words import Acks, Code, Error, Reader
-from purgatory_udf.loop.world import Records, record
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL, _REPLICA_END, _LED, _THROTTLED, _UNTHROTTLED = map(
-    number,
-    (
-        Code.PRODUCE,
-        Code.FETCH,
-        Code.CREATE_TOPICS,
-        Code.LOG_END,
-        Code.SEGMENT_ROLL,
-        Code.REPLICA_END,
-        Code.LED,
-        Code.THROTTLED,
-        Code.UNTHROTTLED,
-    ),
+import numpy as np
+
+from purgatory_udf.loop.compiled import entry, inlined, number
+from purgatory_udf.loop.tables import named
+from purgatory_udf.loop.words import Acks, Code, Error, Reader
+from purgatory_udf.loop.world import HOME, MORE, Records, record
+
+if TYPE_CHECKING:
+    from purgatory_udf.loop.call import Call
+
+_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL = map(
+    number, (Code.PRODUCE, Code.FETCH, Code.CREATE_TOPICS, Code.LOG_END, Code.SEGMENT_ROLL)
+)
+_REPLICA_END, _LED, _THROTTLED, _UNTHROTTLED = map(
+    number, (Code.REPLICA_END, Code.LED, Code.THROTTLED, Code.UNTHROTTLED)
 )
 _INVALID, _FOLLOWER, _SOUND = number(Acks.INVALID), number(Reader.FOLLOWER), number(Error.NONE)
 
-# How many of each the call brings at most; `purgatories` that the state does not have yet.
-TOTALS = record("operations parts nodes purgatories")
-# By key: batches that will be appended, segments rolled.
-MORE = record("batches rolls")
+_TOTALS = record("operations parts nodes homes")
+
+
+@dataclass(frozen=True)
+class Room:
+    more: Records  # by name of the call
+    homes: Records  # of the call's operations
+    operations: int
+    parts: int
+    nodes: int
+
+
+def room_of(call: Call) -> Room:
+    """Known already where the call was just made of its events."""
+    if call.room is not None:
+        return call.room
+    more, homes = np.zeros(len(call.names), MORE), np.empty(len(call.events), HOME)
+    totals = np.zeros(1, _TOTALS)
+    _count(named(call.events), named(call.asked), named(more), named(homes), named(totals))
+    operations, parts, nodes, count = totals[0].tolist()
+    return Room(more, homes[:count], operations, parts, nodes)
 
 
 @entry
-def enter(
-    events: Records,
-    asked: Records,
-    places: Records,
-    known: Records,
-    more: Records,
-    missing: Records,
-    totals: Records,
-) -> None:
-    """`places`: the state's number of each key of the call. `known`: the state's purgatories; `missing` (out): places
-    of events whose purgatories are not among these."""
-    total, last = totals[0], -1
+def _count(events: Records, asked: Records, more: Records, homes: Records, totals: Records) -> None:
+    """All but the first two are filled."""
+    total = totals[0]
     for e in range(len(events)):
         event = events[e]
         code, mode = event.code, event.mode
         if code <= _CREATE:
             total.operations += 1
             total.parts += event.count
-            if last < 0 or events[last].code != code or events[last].broker != event.broker:
-                last = e
-                if not _known(known, events, missing, total.purgatories, code, event.broker):
-                    missing[total.purgatories] = e
-                    total.purgatories += 1
+            at = 0
+            while at < total.homes and (homes[at].code != code or homes[at].broker != event.broker):
+                at += 1
+            if at == total.homes:
+                homes[at].code, homes[at].broker = code, event.broker
+                total.homes += 1
         for a in range(event.first, event.first + event.count):
             one = asked[a]
             if code == _LOG_END or (code == _PRODUCE and one.error == _SOUND and mode < _INVALID):
-                more[places[one.key].key].batches += 1
+                more[one.key].batches += 1
             elif code == _ROLL:
-                more[places[one.key].key].rolls += 1
-            elif _tells(code, mode):
+                more[one.key].rolls += 1
+            elif tells(code, mode):
                 total.nodes += 1
 
 
 @inlined
-def _tells(code: int, mode: int) -> bool:
+def tells(code: int, mode: int) -> bool:
     """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
     if code == _FETCH:
         return mode == _FOLLOWER
     return code in (_REPLICA_END, _LED, _CREATE, _THROTTLED, _UNTHROTTLED)
-
-
-@rule
-def _known(known: Records, events: Records, missing: Records, count: int, code: int, broker: int) -> bool:
-    for purgatory in known:
-        if purgatory.code == code and purgatory.broker == broker:
-            return True
-    for place in range(count):
-        event = events[missing[place]]
-        if event.code == code and event.broker == broker:
-            return True
-    return False

@@ -15,10 +15,11 @@ from purgatory_udf.config import Config, fetch_keys
 from purgatory_udf.loop.arrivals import NAME, ROW, SLOT, TABLES, WORDS, WORLD, Of, arrive
 from purgatory_udf.loop.arrow import COLUMN, items_of, placed
 from purgatory_udf.loop.call import Call, in_order
+from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.texts import read
 from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN
-from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
+from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, MORE, Records
 from purgatory_udf.scope.columns import Subjects
 
 _NO_WORDS = pa.array([], pa.string())
@@ -70,21 +71,24 @@ def explode(table: pa.Table, config: Config) -> Call:
         "named": np.empty(len(items) - items.field("error").null_count, ROW),
         "names": np.empty(asked, NAME),
         "slots": np.empty(1 << (2 * asked).bit_length(), SLOT),
+        "homes": np.empty(rows, HOME),
     }
     world = world_of(tables, TABLES, WORLD, most=config.fetch.max_bytes)
     arrive(world, rows)
     found = world[0]
-    requests = pa.array(tables["requests"]["row"][: found.request_count])
-    named = pa.array(tables["named"]["row"][: found.named_count])
-    events = tables["events"][: found.event_count]
+    requests = pa.array(tables["requests"]["row"][: found["request_count"]])
+    named = pa.array(tables["named"]["row"][: found["named_count"]])
+    events, names = tables["events"][: found["event_count"]], tables["names"][: found["keys"]]
+    homes = tables["homes"][: found["home_count"]]
     return Call(
-        _key_names(tables["names"][: found.keys]),
-        in_order(events) if found.mixed else events,
-        tables["asked"][: found.asked_count],
-        tables["in_sync"][: found.members],
+        _key_names(names),
+        in_order(events) if found["mixed"] else events,
+        tables["asked"][: found["asked_count"]],
+        tables["in_sync"][: found["members"]],
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
         items.field("error").take(named) if len(named) else _NO_WORDS,
+        Room(_more(names), homes, int(found["request_count"]), int(found["parts"]), int(found["nodes"])),
     )
 
 
@@ -112,6 +116,12 @@ class _Columns:
 def _field(items: pa.Array, name: str) -> pa.Array | None:
     """A field that tables of earlier versions do not have."""
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
+
+
+def _more(names: Records) -> Records:
+    more = np.empty(len(names), MORE)
+    more["batches"], more["rolls"] = names["batches"], names["rolls"]
+    return more
 
 
 def _key_names(keys: Records) -> list[str]:

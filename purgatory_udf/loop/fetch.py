@@ -33,10 +33,9 @@ from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD
 
-_ONLINE, _FENCED, _UNKNOWN_EPOCH = (
-    number(Error.NONE),
-    number(Error.FENCED_LEADER_EPOCH),
-    number(Error.UNKNOWN_LEADER_EPOCH),
+_ONLINE, _FENCED, _UNKNOWN_EPOCH, _OUT_OF_RANGE = map(
+    number,
+    (Error.NONE, Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.OFFSET_OUT_OF_RANGE),
 )
 _BY_FENCED, _BY_UNKNOWN_EPOCH = number(Rule.FENCED_EPOCH), number(Rule.UNKNOWN_EPOCH)
 _BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.TRUNCATED)
@@ -50,26 +49,66 @@ _WORTH_SHARING = 16
 
 
 @inlined
-def begin(w: World, o: int) -> None:
-    """Where the fetch begins. A part that starts exactly at its end takes over that end's metadata, be they old."""
+def arrive(w: World, o: int, sent: int) -> None:
+    """The first read, which answers at once or begins the wait. It also meets the errors of offset and epoch, which a
+    waiting fetch does not look for. `sent`: a consumer is told at once to read elsewhere."""
     operation = operation_at(w, o)
+    accumulated = sharing = size = batches = entries = 0
+    odd = data = False
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        told = node_of(w, key.throttles, operation.who) if key.throttles != NONE else NONE
-        if told != NONE:
-            part.throttled = node_at(w, told).value
+        error = answers.error_of(key, part)
+        if error != _ONLINE:
+            _complete(w, o, _rule_of(error), operation.t, NONE, at)
+            return
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if end != UNKNOWN and part.offset == end:
+        if end != UNKNOWN and part.offset > end:  # Case C
+            _complete(w, o, _BY_TRUNCATED, operation.t, NONE, at)
+            return
+        if part.offset == end:
+            # It takes over that end's metadata, be they old.
             part.start_seg, part.start_pos = end_seg, end_pos
         else:
             part.start_seg = logs.segment(w, key, part.offset)
             part.start_pos = logs.position(w, key, part.offset)
+            if end != UNKNOWN and part.throttled == 0:
+                data = True
+                if part.start_seg < end_seg:  # Case C
+                    _complete(w, o, _BY_OLDER_SEGMENT, operation.t, NONE, at)
+                    return
+                if part.start_seg == end_seg:
+                    accumulated += max(0, min(end_pos - part.start_pos, part.size))
+        if end == UNKNOWN or part.again or part.start_seg != end_seg or part.start_pos > end_pos:
+            odd = True
+        # What happened to the key before is none of its business.
+        part.told = key.told
+        entries += 1 - part.again
+        sharing += 1 - part.throttled
+        size += key.end_pos
+        batches += key.batch_count
+    # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
+    if accumulated >= operation.least or (data and not sent and answers.first_read(w, o) >= operation.least):  # Case D
+        _complete(w, o, _BY_MIN_BYTES, operation.t, NONE, NONE)
+    elif sent:
+        _complete(w, o, _BY_PREFERRED, operation.t, NONE, NONE)
+    else:
+        lists.watch(w, o, entries)
+        _hang(w, o, operation.least - accumulated, odd, sharing, size, batches)
 
 
 @inlined
-def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
-    """The rule that completes the fetch now, or `TIMEOUT`; how many bytes it lacks; the part that forces it."""
+def _rule_of(error: int) -> int:
+    if error == _FENCED:
+        return _BY_FENCED
+    if error == _UNKNOWN_EPOCH:
+        return _BY_UNKNOWN_EPOCH
+    return _BY_OUT_OF_RANGE if error == _OUT_OF_RANGE else rule_of_standing(error)
+
+
+@inlined
+def _tried(w: World, o: int) -> tuple[int, int, int]:
+    """The rule that completes the waiting fetch now, or `TIMEOUT`; how many bytes it lacks; the part that forces it."""
     operation = operation_at(w, o)
     accumulated = 0
     for at in range(operation.first, operation.first + operation.count):
@@ -79,10 +118,6 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
             return rule_of_standing(key.standing), 0, at
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return _BY_FENCED, 0, at
-        if arriving:
-            error = answers.error_of(key, part)
-            if error != _ONLINE:
-                return (_BY_UNKNOWN_EPOCH if error == _UNKNOWN_EPOCH else _BY_OUT_OF_RANGE), 0, at
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         if end == UNKNOWN or part.offset == end:
             continue
@@ -93,29 +128,10 @@ def _tried(w: World, o: int, arriving: bool) -> tuple[int, int, int]:
         if part.start_seg < end_seg:  # Case C
             return _BY_OLDER_SEGMENT, 0, at
         if part.start_seg == end_seg:
-            gained = min(end_pos - part.start_pos, part.size)
-            accumulated += max(0, gained) if arriving else gained
+            accumulated += min(end_pos - part.start_pos, part.size)
     if accumulated >= operation.least:  # Case D
         return _BY_MIN_BYTES, 0, NONE
     return _NOTHING, operation.least - accumulated, NONE
-
-
-@inlined
-def first_try(w: World, o: int, sent: int) -> int:
-    """How many bytes it lacks; 0 if it is complete. The first read also meets the errors of offset and epoch, which a
-    waiting fetch does not look for. `sent`: a consumer is told at once to read elsewhere."""
-    operation = operation_at(w, o)
-    rule_, lacking, forced_by = _tried(w, o, True)
-    if rule_ == _NOTHING:
-        # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
-        if sent:
-            rule_ = _BY_PREFERRED
-        elif answers.first_read(w, o) < operation.least:
-            return lacking
-        else:
-            rule_ = _BY_MIN_BYTES
-    _complete(w, o, rule_, operation.t, NONE, forced_by)
-    return 0
 
 
 @inlined
@@ -125,42 +141,45 @@ def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int
     lists.end(w, o, rule_, t, trigger)
 
 
-@inlined
-def _is_odd(w: World, o: int) -> bool:
-    """Whether an end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
-    operation = operation_at(w, o)
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        end, end_seg, end_pos = answers.reader_end(key_at(w, part.key), operation.mode)
-        if end == UNKNOWN or part.offset > end or part.again:
-            return True
-        if part.start_seg != end_seg or part.start_pos > end_pos:
-            return True
-        if part.offset == end and part.start_pos != end_pos:
-            return True
-    return False
-
-
 @rule
-def _hang(w: World, o: int, lacking: int) -> None:
-    """Where events find the fetch: among the odd ones, by its slack, or to be counted."""
-    if _is_odd(w, o):
+def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int, size: int, batches: int) -> None:
+    """Where events find the fetch: among the odd ones, by its slack, or to be counted. Of its keys: how many of them
+    share what it lacks, how large they are, and in how many batches."""
+    if odd:
         lists.make_odd(w, o)
         return
-    operation = operation_at(w, o)
-    sharing = size = batches = 0
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        sharing += 1 - part.throttled
-        size += key.end_pos
-        batches += key.batch_count
     share = -(-lacking // max(1, sharing))
     # What can never be had here (see `shares`) is not counted.
-    if operation.count > 1 and lacking < FOREVER // 2 and share * batches < _WORTH_SHARING * size:
+    if operation_at(w, o).count > 1 and lacking < FOREVER // 2 and share * batches < _WORTH_SHARING * size:
         _count(w, o, lacking)
     else:
         _share_out(w, o, lacking, share)
+
+
+@inlined
+def _hang_anew(w: World, o: int, lacking: int) -> None:
+    """An end may not be where growth alone would lead on from: unknown, of another segment, or taken anew."""
+    operation = operation_at(w, o)
+    sharing = size = batches = 0
+    odd = False
+    for at in range(operation.first, operation.first + operation.count):
+        heap.remove(w, at)
+        part = part_at(w, at)
+        key = key_at(w, part.key)
+        end, end_seg, end_pos = answers.reader_end(key, operation.mode)
+        if (
+            end == UNKNOWN
+            or part.offset > end
+            or part.again
+            or part.start_seg != end_seg
+            or part.start_pos > end_pos
+            or (part.offset == end and part.start_pos != end_pos)
+        ):
+            odd = True
+        sharing += 1 - part.throttled
+        size += key.end_pos
+        batches += key.batch_count
+    _hang(w, o, lacking, odd, sharing, size, batches)
 
 
 @inlined
@@ -218,25 +237,16 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
         at = following
 
 
-@inlined
-def wait(w: World, o: int, lacking: int) -> None:
-    lists.watch(w, o)
-    _hang(w, o, lacking)
-
-
 @rule
 def _try(w: World, at: int, t: int) -> bool:
     """A check tries the part's fetch. One that is not complete hangs on: further up, or among the odd ones."""
     o = part_at(w, at).operation
-    rule_, lacking, forced_by = _tried(w, o, False)
+    rule_, lacking, forced_by = _tried(w, o)
     if rule_ != _NOTHING:
         _complete(w, o, rule_, t, lists.trigger_of(w, o, at), forced_by)
         return True
-    operation = operation_at(w, o)
-    if not operation.odd:
-        for other in range(operation.first, operation.first + operation.count):
-            heap.remove(w, other)
-        _hang(w, o, lacking)
+    if not operation_at(w, o).odd:
+        _hang_anew(w, o, lacking)
     return False
 
 

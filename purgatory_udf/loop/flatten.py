@@ -1,4 +1,4 @@
-"""Ended operations and their parts as plain columns, in one pass over each; `outcomes` makes tables of them."""
+"""Ended operations, their parts, and their watches as plain columns; `outcomes` makes tables of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from purgatory_udf.loop.world import Records
 # Columns of an operation, of 64 bits and of 32. Places in lists of words, which end with one that is null.
 SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT, LONGS = map(number, range(9))
 CODE, BROKER, KEY, RULE, TRIGGER, FETCHER, INTS = map(number, range(7))
-# Columns of a part; it is watched from when its operation came.
-PART_SEQ, PART_STARTED, PART_DEADLINE, PART_ENDED, INCREMENTS, PART_BYTES, PART_LONGS = map(number, range(7))
-PART_CODE, PART_BROKER, PART_KEY, KEYS, STATUS, ERROR, ERROR_TEXT, PART_INTS = map(number, range(8))
+# Columns of a part.
+PART_KEY, ERROR, ERROR_TEXT, PART_INTS = map(number, range(4))
+# Columns of a watch, which begins when its operation comes.
+WATCH_SEQ, WATCH_STARTED, WATCH_DEADLINE, WATCH_ENDED, INCREMENTS, WATCH_LONGS = map(number, range(6))
+WATCH_CODE, WATCH_BROKER, KEYS, STATUS, WATCH_INTS = map(number, range(5))
 
 SATISFIED, IN_ERROR, FORCED, EXPIRED, CANCELLED = map(number, range(5))
 CONSUMER, FOLLOWER, NOBODY = map(number, range(3))
 
-_FETCH, _FOLLOWS, _BY_BYTES = number(Code.FETCH), number(Reader.FOLLOWER), number(Rule.MIN_BYTES)
+_FETCH, _FOLLOWS = number(Code.FETCH), number(Reader.FOLLOWER)
+_BY_BYTES, _BY_TIMEOUT = number(Rule.MIN_BYTES), number(Rule.TIMEOUT)
 _UNANSWERED = number(Error.UNANSWERED)
 _UNKNOWN = number(UNKNOWN)
 
@@ -33,7 +36,7 @@ def flatten(
     ints: Records,
     watched: Records,
     offsets: Records,
-    part_longs: Records,
+    part_bytes: Records,
     part_ints: Records,
 ) -> None:
     """Those that ended, by their places, each with its parts; `no_key` is the place of the name that is null."""
@@ -42,27 +45,12 @@ def flatten(
     for o in range(len(ended)):
         operation = operations[ended[o]]
         first, fetch = operation.first, operation.code == _FETCH
-        status = _status(operation, fetch)
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
             total += part.bytes
-            part_longs[PART_SEQ, at], part_longs[PART_STARTED, at] = operation.seq, operation.t
-            part_longs[PART_DEADLINE, at], part_longs[PART_ENDED, at] = operation.deadline * 1000, part.end_t
-            part_longs[INCREMENTS, at], part_longs[PART_BYTES, at] = part.told if fetch else 0, part.bytes
-            part_ints[PART_CODE, at], part_ints[PART_BROKER, at] = operation.code, operation.broker
-            part_ints[PART_KEY, at], part_ints[KEYS, at] = part.key, operation.total
+            part_bytes[at], part_ints[PART_KEY, at] = part.bytes, part.key
             part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
-            if operation.expired and (fetch or part.settled == 0):
-                part_ints[STATUS, at] = EXPIRED
-            elif part.error == _UNANSWERED:
-                part_ints[STATUS, at] = CANCELLED
-            elif part.settled == 2:
-                part_ints[STATUS, at] = FORCED
-            elif status == SATISFIED and part.error != 0:
-                part_ints[STATUS, at] = IN_ERROR
-            else:
-                part_ints[STATUS, at] = status
             at += 1
         longs[SEQ, o], longs[STARTED, o], longs[ENDED, o] = operation.seq, operation.t, operation.end_t
         longs[DEADLINE, o] = operation.deadline * 1000
@@ -77,6 +65,33 @@ def flatten(
             ints[FETCHER, o] = NOBODY
         watched[o] = operation.watched > 0
         offsets[o + 1] = at
+
+
+@entry
+def flatten_watches(operations: Records, parts: Records, ended: Records, longs: Records, ints: Records) -> None:
+    at = 0
+    for o in range(len(ended)):
+        operation = operations[ended[o]]
+        fetch = operation.code == _FETCH
+        status = _status(operation, fetch)
+        for nth in range(operation.count):
+            part = parts[operation.first + nth]
+            longs[WATCH_SEQ, at], longs[WATCH_STARTED, at] = operation.seq, operation.t
+            longs[WATCH_DEADLINE, at], longs[WATCH_ENDED, at] = operation.deadline * 1000, part.end_t
+            longs[INCREMENTS, at] = part.told if fetch else 0
+            ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
+            ints[KEYS, at] = operation.total
+            if operation.rule == _BY_TIMEOUT and (fetch or part.settled == 0):
+                ints[STATUS, at] = EXPIRED
+            elif part.error == _UNANSWERED:
+                ints[STATUS, at] = CANCELLED
+            elif part.settled == 2:
+                ints[STATUS, at] = FORCED
+            elif status == SATISFIED and part.error != 0:
+                ints[STATUS, at] = IN_ERROR
+            else:
+                ints[STATUS, at] = status
+            at += 1
 
 
 @inlined

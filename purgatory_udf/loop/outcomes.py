@@ -26,16 +26,8 @@ from purgatory_udf.loop.flatten import (
     KEYS,
     LONGS,
     NOBODY,
-    PART_BROKER,
-    PART_BYTES,
-    PART_CODE,
-    PART_DEADLINE,
-    PART_ENDED,
     PART_INTS,
     PART_KEY,
-    PART_LONGS,
-    PART_SEQ,
-    PART_STARTED,
     RULE,
     SEQ,
     STARTED,
@@ -43,7 +35,16 @@ from purgatory_udf.loop.flatten import (
     TEXT,
     TRIGGER,
     WAIT,
+    WATCH_BROKER,
+    WATCH_CODE,
+    WATCH_DEADLINE,
+    WATCH_ENDED,
+    WATCH_INTS,
+    WATCH_LONGS,
+    WATCH_SEQ,
+    WATCH_STARTED,
     flatten,
+    flatten_watches,
 )
 from purgatory_udf.loop.state import Found
 from purgatory_udf.loop.tables import named
@@ -114,17 +115,16 @@ class Ended:
     def __init__(self, found: Found, run_id: str, trace_end_us: int | None = None) -> None:
         self._found, self._run_id = found, run_id
         self._names = _Names(found.names)
-        operations, parts = len(found.ended), int(found.all_operations["count"][found.ended].sum())
-        rules = found.all_operations["rule"][found.ended]
-        self._cancelled = operations - int(np.count_nonzero(rules == Rule.BROKER_STOPPED))
-        self._completed = self._cancelled - int(np.count_nonzero(found.all_operations["expired"][found.ended]))
+        self._ended = found.ended
+        operations, parts = len(self._ended), int(found.all_operations["count"][self._ended].sum())
+        self._completed = len(found.completed)
+        self._cancelled = self._completed + len(found.expired)
         self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
-        self._part_longs = np.empty((PART_LONGS, parts), np.int64)
-        self._part_ints = np.empty((PART_INTS, parts), np.int32)
+        self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((PART_INTS, parts), np.int32)
         flatten(
-            named(found.all_operations), named(found.all_parts), found.ended, len(found.names), self._longs, self._ints,
-            self._watched, self._offsets, self._part_longs, self._part_ints,
+            named(found.all_operations), named(found.all_parts), self._ended, len(found.names), self._longs,
+            self._ints, self._watched, self._offsets, self._part_bytes, self._part_ints,
         )  # fmt: skip
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
 
@@ -173,30 +173,33 @@ class Ended:
 
     @cached_property
     def _partitions(self) -> pa.Array:
-        longs, ints, names = self._part_longs, self._part_ints, self._names
-        error = _taken(_ERRORS, ints[ERROR])
+        ints, names = self._part_ints, self._names
+        # Most often nothing went wrong.
+        error = _taken(_ERRORS, ints[ERROR]) if ints[ERROR].any() else pa.repeat(_ERRORS[0], ints.shape[1])
         recorded = ints[ERROR] == Error.RECORDED
         if recorded.any():
             told = self._found.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
             error = pc.replace_with_mask(error, pa.array(recorded), told)
         values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
-        fields = pa.StructArray.from_arrays([*values, pa.array(longs[PART_BYTES])], fields=list(OUTCOME_PARTITION))
+        fields = pa.StructArray.from_arrays([*values, pa.array(self._part_bytes)], fields=list(OUTCOME_PARTITION))
         return pa.ListArray.from_arrays(pa.array(self._offsets), fields)
 
     def watches(self) -> pa.Table:
         """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
-        longs, ints, names = self._part_longs, self._part_ints, self._names
+        found, names, key = self._found, self._names, self._part_ints[PART_KEY]
+        longs, ints = np.empty((WATCH_LONGS, len(key)), np.int64), np.empty((WATCH_INTS, len(key)), np.int32)
+        flatten_watches(named(found.all_operations), named(found.all_parts), self._ended, longs, ints)
         columns = {
-            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), self._part_ints.shape[1]),
-            "operation_id": pa.array(longs[PART_SEQ]),
-            "kind": _taken(_KINDS, ints[PART_CODE]),
-            "broker": pa.array(ints[PART_BROKER]),
-            "topic": _taken(names.topic, ints[PART_KEY]),
-            "partition": _taken(names.partition, ints[PART_KEY]),
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(key)),
+            "operation_id": pa.array(longs[WATCH_SEQ]),
+            "kind": _taken(_KINDS, ints[WATCH_CODE]),
+            "broker": pa.array(ints[WATCH_BROKER]),
+            "topic": _taken(names.topic, key),
+            "partition": _taken(names.partition, key),
             "keys": pa.array(ints[KEYS]),
-            "started_at": _time(longs[PART_STARTED]),
-            "deadline": _time(longs[PART_DEADLINE]),
-            "ended_at": _time(longs[PART_ENDED]),
+            "started_at": _time(longs[WATCH_STARTED]),
+            "deadline": _time(longs[WATCH_DEADLINE]),
+            "ended_at": _time(longs[WATCH_ENDED]),
             "status": _taken(_STATUS, ints[STATUS]),
             "increments": pa.array(longs[INCREMENTS]),
         }

@@ -12,7 +12,16 @@ from typing import Any
 from purgatory_udf.loop import answers, heap, timer
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
-from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.tables import (
+    World,
+    completed_at,
+    expired_at,
+    key_at,
+    node_at,
+    operation_at,
+    part_at,
+    purgatory_at,
+)
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import ENDED, NONE, ODD
 
@@ -133,19 +142,12 @@ def purge(w: World, p: int) -> None:
 
 
 @inlined
-def watch(w: World, o: int) -> None:
-    """Put the operation on the lists of all its keys, and start its timer."""
+def watch(w: World, o: int, entries: int) -> None:
+    """The operation is on the lists of its keys, `entries` of them: start its timer."""
     operation = operation_at(w, o)
     p = operation.purgatory
     purgatory = purgatory_at(w, p)
     operation.watched = 1
-    entries = 0
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        entries += 1 - part.again
-        if operation.code == _FETCH:
-            # What happened to the key before is none of its business.
-            part.told = key_at(w, part.key).told
     purgatory.watched += entries
     purgatory.estimated += 1
     if not timer.add(w, p, o):
@@ -184,19 +186,32 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation = operation_at(w, o)
     operation.state, operation.rule, operation.end_t = ENDED, rule_, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
-    operation.expired = rule_ == _TIMEOUT
+    if rule_ == _TIMEOUT:
+        expired_at(w, w.expired).operation = o
+        w.expired += 1
+    else:
+        completed_at(w, w.completed).operation = o
+        w.completed += 1
+    w.ended_parts += operation.count
     timer.cancel(w, operation)
-    if operation.code == _FETCH:
-        answers.answer(w, o)
+    fetch, left, at_least_one = operation.code == _FETCH, operation.most, operation.hard == 0
+    counts = operation.watched and operation.total > 1
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        heap.remove(w, at)
+        key = key_at(w, part.key)
+        if part.heap != NONE:
+            heap.remove(w, at)
         if part.settled == 0:
             part.end_t = t
-            if operation.code != _FETCH:
-                part.error = _TIMED_OUT
+        if fetch:
+            carried = answers.answer(w, key, part, operation, left, at_least_one)
+            at_least_one = at_least_one and carried == 0
+            left = max(0, left - carried)
+            operation.answered += carried
+            part.told = key.told - part.told if counts else 0
+        elif part.settled == 0:
+            part.error = _TIMED_OUT
         if operation.watched and part.again == 0:
-            key = key_at(w, part.key)
             # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
             if at == trigger or (trigger != NONE and walked_before(w, key, operation.code)):
                 purgatory_at(w, operation.purgatory).watched -= 1

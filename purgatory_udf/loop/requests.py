@@ -6,11 +6,11 @@ from purgatory_udf.loop import fetch, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
+from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE, OPEN
 
-_CREATE = number(Code.CREATE_TOPICS)
+_FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
 _SOUND, _TIMED_OUT = number(Error.NONE), number(Error.REQUEST_TIMED_OUT)
 _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
@@ -40,7 +40,7 @@ def _arrived(w: World, e: int) -> int:
     operation.first, operation.count, operation.text = w.parts, event.count, w.texts + event.text
     operation.apart, operation.state, operation.pending, operation.rule = event.apart, OPEN, 0, 0
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
-    operation.expired, operation.end_t, operation.settled_by, operation.last_place = 0, 0, NONE, NONE
+    operation.end_t, operation.settled_by, operation.last_place = 0, NONE, NONE
     operation.purgatory = lists.purgatory_of(w, event.broker, event.code)
     for nth in range(event.count):
         asked = asked_at(w, event.first + nth)
@@ -51,8 +51,12 @@ def _arrived(w: World, e: int) -> int:
         if asked.text >= 0:
             part.text += w.errors
         part.heap, part.told = NONE, 0
-        # A key that a request names twice has it on its list once.
         key = key_at(w, part.key)
+        if key.throttles != NONE and event.code == _FETCH:
+            told = replica.node_of(w, key.throttles, event.who)
+            if told != NONE:
+                part.throttled = node_at(w, told).value
+        # A key that a request names twice has it on its list once.
         part.again = key.asked == w.event
         key.asked = w.event
     w.parts += event.count
@@ -79,20 +83,17 @@ def produce(w: World, e: int) -> None:
     o = _arrived(w, e)
     event, operation = event_at(w, e), operation_at(w, o)
     changed = 0
-    if event.mode != _INVALID:
-        for at in range(operation.first, operation.first + operation.count):
-            part = part_at(w, at)
-            if part.error == _SOUND:
-                key = key_at(w, part.key)
-                if logs.append(w, key, part.offset, part.size, 1):
-                    part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
-                    key.told += 1
-                    key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.told == _INCREASED
-                    changed += 1
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         part.bytes = part.size
         part.settled = part.error != _SOUND
+        if part.error == _SOUND and event.mode != _INVALID:
+            key = key_at(w, part.key)
+            if logs.append(w, key, part.offset, part.size, 1):
+                part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
+                key.told += 1
+                key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.told == _INCREASED
+                changed += 1
     if event.mode == _INVALID:
         _settled(w, o)
         _answer_at_once(w, o, _BY_INVALID_ACKS)
@@ -136,10 +137,7 @@ def fetch_messages(w: World, e: int) -> None:
     if event.total == 0:
         _answer_at_once(w, o, _BY_NO_PARTITIONS)
         return
-    fetch.begin(w, o)
-    lacking = fetch.first_try(w, o, event.sent)
-    if lacking > 0:
-        fetch.wait(w, o, lacking)
+    fetch.arrive(w, o, event.sent)
 
 
 @rule

@@ -87,11 +87,13 @@ def first_try(w: World, o: int) -> bool:
 def wait(w: World, o: int) -> None:
     operation = operation_at(w, o)
     kind = SETTLING_PRODUCES if operation.code == _PRODUCE else SETTLING_OTHERS
-    lists.watch(w, o)
+    entries = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
+        entries += 1 - part.again
         if part.settled == 0:
             heap.push(w, at, kind, part.offset)
+    lists.watch(w, o, entries)
 
 
 @rule

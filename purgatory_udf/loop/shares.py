@@ -6,6 +6,8 @@ keys are all its own; its events go on to the broker's group, which decides the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from purgatory_udf.loop.call import Call
@@ -34,14 +36,10 @@ def decided_apart(found: Found) -> Found:
 
 
 def _some(found: Found, which: np.ndarray, readings: bool) -> Found:
-    return Found(
-        found.all_operations,
-        found.all_parts,
-        found.ended[which[found.ended]],
-        found.request_ids,
-        found.client_ids,
-        found.errors,
-        found.names,
-        found.readings if readings else found.readings[:0],
-        found.purgatories,
+    return replace(
+        found,
+        completed=found.completed[which[found.completed]],
+        expired=found.expired[which[found.expired]],
+        cancelled=found.cancelled[which[found.cancelled]],
+        readings=found.readings if readings else found.readings[:0],
     )

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
-from purgatory_udf.loop.entering import MORE, TOTALS, enter
-from purgatory_udf.loop.leaving import CANCELLED, EXPIRED, OPEN, SHARE, count, leave
+from purgatory_udf.loop.entering import Room, room_of
+from purgatory_udf.loop.laying import lay_out, trim
+from purgatory_udf.loop.leaving import keep
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
@@ -22,6 +23,7 @@ from purgatory_udf.loop.world import (
     HEAPS,
     KEY,
     MEMBER,
+    MORE,
     NODE,
     NONE,
     OPERATION,
@@ -35,6 +37,7 @@ from purgatory_udf.loop.world import (
     TIMER,
     WHEEL,
     WHEELS,
+    WHICH,
     Records,
 )
 
@@ -46,13 +49,20 @@ class Found:
 
     all_operations: Records
     all_parts: Records
-    ended: Records  # places of operations: those that completed, those that expired, those whose broker stopped
+    completed: Records  # places of operations
+    expired: Records
+    cancelled: Records
     request_ids: pa.Array  # by `text` of the operations
     client_ids: pa.Array
     errors: pa.Array  # by `text` of the parts
     names: list[str]
     readings: Records
     purgatories: Records
+
+    @property
+    def ended(self) -> Records:
+        """Places of operations: those that completed, those that expired, those whose broker stopped."""
+        return np.concatenate([self.completed, self.expired, self.cancelled])
 
     @property
     def operations(self) -> Records:
@@ -108,8 +118,8 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
     The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
     millisecond may follow): what is due by then expires.
     """
-    entered = _entered(state, call, limits)
-    tables, world = _world(state, call, entered, limits.retain_bytes)
+    room = room_of(call)
+    tables, world = _world(state, call, room, limits)
     link(world)
     run(world, len(call), horizon_ms)
     return _close(state, call, tables, world[0], limits)
@@ -120,7 +130,7 @@ def _number(state: State, names: list[str]) -> Records:
     known = {name: place for place, name in enumerate(state.names)}
     new = [name for name in names if name not in known]
     if new:
-        state.keys = np.concatenate([state.keys, _unknown(new)])
+        state.keys = _joined(state.keys, _unknown(new))
         known |= {name: place for place, name in enumerate(new, len(state.names))}
         state.names = [*state.names, *new]
     return np.array([known[name] for name in names], dtype=np.int32).view(PLACE)
@@ -140,94 +150,79 @@ def _unknown(names: list[str]) -> Records:
     return keys
 
 
-@dataclass
-class _Entered:
-    """Which of the state's keys each of a call's is, and what its events need room for."""
-
-    places: Records
-    more: Records
-    totals: Any
-
-
-def _entered(state: State, call: Call, limits: Limits) -> _Entered:
-    places = _number(state, call.names)
-    entered = _Entered(places, named(np.zeros(len(state.keys), MORE)), named(np.zeros(1, TOTALS)))
-    missing = np.empty(len(call.events), np.int64)
-    enter(
-        named(call.events), named(call.asked), named(places), named(state.purgatories), entered.more, missing,
-        entered.totals,
-    )  # fmt: skip
-    _meet(state, call.events[missing[: entered.totals[0].purgatories]], limits)
-    return entered
-
-
-def _meet(state: State, requests: Records, limits: Limits) -> None:
+def _meet(state: State, homes: Records, limits: Limits) -> None:
     """Purgatories that are needed for the first time. Their reapers have been waking since the trace began."""
-    if not len(requests):
+    known = state.purgatories[["broker", "code"]].tolist()
+    new = [home for home in homes.tolist() if home not in known]
+    if not new:
         return
     began_ms = limits.began_ms // STEP_MS * STEP_MS
-    added = np.zeros(len(requests), PURGATORY)
-    for place, request in enumerate(requests):
-        added[place]["broker"], added[place]["code"] = request["broker"], request["code"]
-        added[place]["interval"] = limits.intervals[Code(int(request["code"]))]
+    added = np.zeros(len(new), PURGATORY)
+    added["broker"], added["code"] = zip(*new, strict=True)
+    added["interval"] = [limits.intervals[Code(code)] for _, code in new]
     added["wheel_ms"] = added["last_wake_ms"] = began_ms
     added["next_step_ms"] = began_ms + STEP_MS
     added["next_bucket_ms"] = FOREVER
-    state.purgatories = np.concatenate([state.purgatories, added])
-    state.queued = np.concatenate([state.queued, np.zeros(len(added) * WHEELS, QUEUED)])
+    state.purgatories = _joined(state.purgatories, added)
+    state.queued = _joined(state.queued, np.zeros(len(added) * WHEELS, QUEUED))
     state.now_ms = max(state.now_ms, began_ms)
 
 
-def _roomy(counts: Records, more: Records, held: Records, begins: Records) -> tuple[Records, Records]:
-    """Rows by key laid out anew, each key's with room for more: the rows, and where each key's begin."""
-    room = counts + more
-    begin = np.cumsum(room) - room
-    rows = np.empty(int(room.sum()), held.dtype)
-    if counts.sum():
-        inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        rows[np.repeat(begin, counts) + inside] = held[np.repeat(begins, counts) + inside]
-    return rows, begin
+def _with_room(held: Records, more: int) -> Records:
+    rows = np.empty(len(held) + more, held.dtype)
+    rows[: len(held)] = held
+    return rows
 
 
-def _world(state: State, call: Call, entered: _Entered, retain_bytes: int) -> tuple[dict[str, Records], Records]:
-    keys, totals = state.keys, entered.totals[0]
-    more = entered.more
-    batches, keys["batch_begin"] = _roomy(keys["batch_count"], more["batches"], state.batches, keys["batch_begin"])
-    rolls, keys["roll_begin"] = _roomy(keys["roll_count"], more["rolls"], state.rolls, keys["roll_begin"])
-    operations = np.empty(len(state.operations) + totals.operations, OPERATION)
-    parts = np.empty(len(state.parts) + totals.parts, PART)
-    operations[: len(state.operations)], parts[: len(state.parts)] = state.operations, state.parts
-    nodes = np.empty(len(state.nodes) + len(state.parts) + totals.nodes, NODE)
-    nodes[: len(state.nodes)] = state.nodes
+def _joined(held: Records, more: Records) -> Records:
+    """numpy's own `concatenate` asks of every field what it might become."""
+    rows = _with_room(held, len(more))
+    rows[len(held) :] = more
+    return rows
+
+
+def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[str, Records], Records]:
+    places = _number(state, call.names)
+    _meet(state, room.homes, limits)
+    keys = state.keys
+    more = np.zeros(len(keys), MORE)
+    more[places["key"]] = room.more
+    batches = np.empty(len(state.batches) + int(room.more["batches"].sum()), BATCH)
+    rolls = np.empty(len(state.rolls) + int(room.more["rolls"].sum()), ROLL)
+    lay_out(named(keys), named(more), state.batches, state.rolls, batches, rolls)
+    operations, parts = _with_room(state.operations, room.operations), _with_room(state.parts, room.parts)
     roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
     roots["part"], wheels["first"] = NONE, NONE
     tables = {
         "events": call.events,
         "asked": call.asked,
-        "places": entered.places,
+        "places": places,
         "keys": keys,
         "batches": batches,
         "rolls": rolls,
-        "nodes": nodes,
-        "in_sync": np.concatenate([state.in_sync, call.in_sync]),
+        "nodes": _with_room(state.nodes, len(state.parts) + room.nodes),
+        "in_sync": _joined(state.in_sync, call.in_sync),
         "operations": operations,
         "parts": parts,
         "roots": roots,
         "purgatories": state.purgatories,
         "queued": state.queued,
         "wheels": wheels,
+        "completed": np.empty(len(operations), WHICH),
+        "expired": np.empty(len(operations), WHICH),
+        "cancelled": np.empty(len(operations), WHICH),
         "readings": np.empty(2 * len(operations) + 2 * len(parts) + 16, READING),
     }
     return tables, world_of(
         tables,
         now_ms=state.now_ms,
-        retain_bytes=retain_bytes,
+        retain_bytes=limits.retain_bytes,
         operations=len(state.operations),
         parts=len(state.parts),
         nodes=len(state.nodes),
         purgatories=len(state.purgatories),
-        due=NONE,
-        checking=NONE,
+        due=int(NONE),
+        checking=int(NONE),
         texts=len(state.request_ids),
         errors=len(state.errors),
         members=len(state.in_sync),
@@ -236,90 +231,40 @@ def _world(state: State, call: Call, entered: _Entered, retain_bytes: int) -> tu
 
 def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Found:
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
+    ends = ("completed", "expired", "cancelled")
+    # By arrival, for that is how they lie.
+    completed, expired, cancelled = (np.sort(tables[end]["operation"][: world[end]]) for end in ends)
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
-    ended, kept, of_kept = _apart(operations, parts)
     found = Found(
-        operations, parts, ended, request_ids, client_ids, errors, state.names,
+        operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip
-
-    state.request_ids, state.client_ids = (
-        request_ids.take(pa.array(kept["text"])),
-        client_ids.take(pa.array(kept["text"])),
-    )
+    ended = len(completed) + len(expired) + len(cancelled)
+    kept = np.empty(len(operations) - ended, OPERATION)
+    of_kept = np.empty(len(parts) - int(world["ended_parts"]), PART)
+    if len(kept):
+        keep(named(operations), named(parts), named(kept), named(of_kept))
+    texts = pa.array(kept["text"])
+    state.request_ids, state.client_ids = request_ids.take(texts), client_ids.take(texts)
     kept["text"] = np.arange(len(kept))
-    named = np.flatnonzero(of_kept["text"] >= 0)
-    state.errors = errors.take(pa.array(of_kept["text"][named]))
-    of_kept["text"][named] = np.arange(len(named))
+    told = np.flatnonzero(of_kept["text"] >= 0)
+    state.errors = errors.take(pa.array(of_kept["text"][told]))
+    of_kept["text"][told] = np.arange(len(told))
     state.operations, state.parts = kept, of_kept
     state.now_ms = int(world["now_ms"])
     state.nodes = tables["nodes"][: world["nodes"]].copy()
-    keys = state.keys
-    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
-    keys["hung"] = 0
-    _trim(state, tables, limits.retain_bytes)
+    _let_go(state, tables, limits.retain_bytes)
     return found
 
 
-def _apart(operations: Records, parts: Records) -> tuple[Records, Records, Records]:
-    """Where operations lie that have ended; and those that are open, with their parts."""
-    shares, begins = (named(np.zeros(int(OPEN) + 1, SHARE)) for _ in range(2))
-    count(named(operations), shares)
-    many, of_many = shares["operations"].tolist(), shares["parts"].tolist()
-    for kind in (EXPIRED, CANCELLED):
-        begins["operations"][kind] = sum(many[:kind])
-    ended = np.empty(sum(many[:OPEN]), np.int64)
-    kept, of_kept = named(np.empty(many[OPEN], OPERATION)), named(np.empty(of_many[OPEN], PART))
-    leave(named(operations), named(parts), begins, ended, kept, of_kept)
-    return ended, kept, of_kept
-
-
-def _rows_by_key(keys: Records, what: str) -> tuple[Records, Records]:
-    """Places of what all keys have, key after key; and whose each is."""
-    counts = keys[f"{what}_count"].astype(np.int64)
-    inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(keys[f"{what}_begin"].astype(np.int64), counts) + inside, np.repeat(np.arange(len(keys)), counts)
-
-
-def _trim(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
-    """Let go of batches that no answer can depend on any more, and of everything else that is not in use.
-
-    A fetch never counts more than its partition maximum, and never more than `fetch.max_bytes`. A batch that lies
-    further than that behind both the high watermark and the last stable offset is merged with its neighbour: a fetch
-    starting there still finds at least its maximum ahead of it. One that is larger than that stays, and so does the one
-    before it: it is given whole to whoever begins there (see `answers`). Batches without bytes are merged at once.
-    """
-    keys = state.keys
-    rows, owner = _rows_by_key(keys, "batch")
-    batches = tables["batches"][rows]
-    held = np.ones(len(batches), dtype=bool)
-    held[:-1] = (owner[1:] != owner[:-1]) | (batches["pos"][1:] != batches["pos"][:-1])
-    batches, owner = batches[held], owner[held]
-    stable_pos = np.where(keys["lso_own"] == 1, keys["lso_pos"], keys["hw_pos"])
-    bound = np.where(keys["hw"] == UNKNOWN, UNKNOWN, np.minimum(keys["hw_pos"], stable_pos) - retain_bytes)
-    gone = np.zeros(len(batches), dtype=bool)
-    same, following = owner[1:] == owner[:-1], batches["pos"][1:]
-    large = batches["size"] > retain_bytes
-    far = same & (following <= bound[owner[1:]]) & ~(large[:-1] | large[1:])
-    gone[:-1] = far
-    reach = np.full(len(keys), UNKNOWN, dtype=np.int64)
-    np.maximum.at(reach, owner[:-1][far], batches["end"][:-1][far])
-    state.batches = batches[~gone]
-    keys["batch_count"] = np.bincount(owner[~gone], minlength=len(keys))
-    keys["batch_begin"] = np.cumsum(keys["batch_count"]) - keys["batch_count"]
-
-    rows, owner = _rows_by_key(keys, "roll")
-    rolls = tables["rolls"][rows]
-    stale = np.zeros(len(rolls), dtype=bool)
-    stale[:-1] = (owner[1:] == owner[:-1]) & (rolls["base"][1:] <= reach[owner[1:]])
-    state.rolls = rolls[~stale]
-    keys["roll_count"] = np.bincount(owner[~stale], minlength=len(keys))
-    keys["roll_begin"] = np.cumsum(keys["roll_count"]) - keys["roll_count"]
-
-    told = keys["isr_count"] >= 0
-    counts = np.where(told, keys["isr_count"], 0)
-    inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    state.in_sync = tables["in_sync"][np.repeat(keys["isr_begin"].astype(np.int64), counts) + inside]
-    keys["isr_begin"] = np.cumsum(counts) - counts
+def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
+    """Of batches that no answer can depend on any more, and of everything else that is not in use."""
+    keys, members = state.keys, tables["in_sync"]
+    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
+    keys["hung"] = 0
+    of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
+    batches, rolls = tables["batches"], tables["rolls"]
+    in_use, in_use_rolls = trim(named(keys), named(batches), named(rolls), named(members), named(of_keys), retain_bytes)
+    state.batches, state.rolls, state.in_sync = batches[:in_use].copy(), rolls[:in_use_rolls].copy(), of_keys

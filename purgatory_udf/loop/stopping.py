@@ -9,7 +9,7 @@ from __future__ import annotations
 from purgatory_udf.loop import heap, timer
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, key_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.tables import World, cancelled_at, key_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import ENDED, HEAPS, NONE
 
@@ -38,8 +38,12 @@ def stop(w: World, k: int, t: int) -> None:
 @rule
 def _abandon(w: World, by: int, t: int) -> None:
     """The part's operation ends, and is on no list any more."""
-    operation = operation_at(w, part_at(w, by).operation)
+    o = part_at(w, by).operation
+    operation = operation_at(w, o)
     operation.state, operation.rule, operation.end_t = ENDED, _BY_STOP, t
+    cancelled_at(w, w.cancelled).operation = o
+    w.cancelled += 1
+    w.ended_parts += operation.count
     operation.trigger = by - operation.first
     timer.cancel(w, operation)
     entries = 0

@@ -28,20 +28,19 @@ COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 def named(rows: Records) -> Records:
     """Records whose fields can be had by name uncompiled, too."""
-    return rows.view(np.recarray)
+    return rows if COMPILED else rows.view(np.recarray)
 
 
 def world_of(
     tables: Mapping[str, Records], kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD, **scalars: int
 ) -> Records:
     """A world over these tables, which must outlive it: an array of one record."""
-    made = named(np.zeros(1, world))
+    fields = dict.fromkeys(cast("tuple[str, ...]", world.names), 0) | scalars
     for name, rows in tables.items():
         assert rows.dtype == kinds[name] and rows.flags.c_contiguous, name
-        made[f"{name}_address"], made[f"{name}_room"] = rows.ctypes.data, rows.size
-    for name, value in scalars.items():
-        made[name] = value
-    return made
+        fields[f"{name}_address"], fields[f"{name}_room"] = rows.ctypes.data, rows.size
+    assert len(fields) == len(cast("tuple[str, ...]", world.names)), "a table or number that this world does not have"
+    return named(np.array([tuple(fields.values())], world))
 
 
 def access(name: str, kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD) -> Access:
@@ -112,4 +111,7 @@ root_at = access("roots")
 purgatory_at = access("purgatories")
 queued_at = access("queued")
 wheel_at = access("wheels")
+completed_at = access("completed")
+expired_at = access("expired")
+cancelled_at = access("cancelled")
 reading_at = access("readings")

@@ -9,7 +9,8 @@
     operations, parts    requests, and what each asks of each of its keys; an operation's parts lie side by side
     roots                by key: the waiting parts by what they wait for (see `heap`)
     purgatories, wheels  one per broker and kind: gauges, reaper, and the heads of its timer's buckets
-    readings             what comes out beside ended operations: gauges where they changed
+    completed, expired, cancelled, readings
+                         what comes out: operations that ended, in that order, and gauges where they changed
 
 A world is made for one call with room for all that the call can bring about, so nothing in the loop ever grows.
 Between calls a state keeps of it what is open (`state`).
@@ -59,7 +60,7 @@ NODE = record(i8="value", i4="who next")
 
 OPERATION = record(
     i8="seq t deadline least most end_t answered",
-    i4="code mode broker total count first purgatory pending state rule expired watched trigger text "
+    i4="code mode broker total count first purgatory pending state rule watched trigger text "
     "bucket next prev apart odd settled_by last_place lacking hard who",
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come.
@@ -77,6 +78,9 @@ PURGATORY = record(
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
 QUEUED, WHEEL, PLACE = record("", "bits"), record("", "first"), record("", "key")
+WHICH = record("", "operation")
+# What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
+MORE, HOME = record("", "batches rolls"), record("", "broker code")
 
 TABLES = {
     "events": EVENT,
@@ -93,6 +97,9 @@ TABLES = {
     "purgatories": PURGATORY,
     "queued": QUEUED,
     "wheels": WHEEL,
+    "completed": WHICH,
+    "expired": WHICH,
+    "cancelled": WHICH,
     "readings": READING,
 }
 
@@ -105,11 +112,13 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 
 # The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
 # came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
-# have been checked. `texts`, `errors`, `members` (of in-sync sets): how many the state had before the call's own.
+# have been checked. `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
+# many the state had before the call's own.
 WORLD = world(
     TABLES,
     *("now_ms", "next_due_ms", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
+    *("completed", "expired", "cancelled", "ended_parts"),
     *("due", "event", "checking"),
     *("texts", "errors", "members"),
 )

@@ -183,6 +183,16 @@ def test_of_a_batch_too_far_behind_to_be_known_by_itself_an_answer_carries_as_mu
     assert carried == [50, 100]
 
 
+def test_segments_that_lie_too_far_behind_are_forgotten_but_the_last_of_them() -> None:
+    story = _Story()
+    for base in (8, 16, 24):
+        story.batches(0, range(base - 7, base + 1)).change(0, "segment_roll", base)
+    engine = Engine(Config(), retain_bytes=150)
+    engine.feed(event_table(story.batches(0, range(25, 26)).change(0, "high_watermark", 25).events))
+    (state,) = engine.states.values()
+    assert state.rolls["base"].tolist() == [16, 24]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_trace_ends_as_in_the_reference(seed: int) -> None:
     events = trace_strategies.seeded(seed, trace_strategies.Shape(events=120))
