@@ -28,7 +28,7 @@ REBALANCES_MS = st.sampled_from((20, 20, 21, 40, 42, 10, 10, 400, 5, 3, 0))
 PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
 NEXT, EVERYBODY = "next", "everybody"
 # What becomes of a group itself.
-MOVES = ("unload", "load")
+MOVES = ("unload", "load", "stop")
 ACTIONS = st.sampled_from(
     (
         *(NEXT,) * 10,
@@ -171,11 +171,12 @@ class _Clients:
         self.events.append(event)
 
     def _move(self, step: Step) -> None:
-        """The group goes, or comes with whom it may have known: whoever has an id and does not make a mistake."""
+        """The group goes, or its broker's process ends, or it comes with whom it may have known: whoever has an id and
+        does not make a mistake."""
         broker, group = step.place
         place: Event = {"broker": broker, "group": group}
-        if step.action == "unload":
-            self._happen({"type": "group_unloaded", **place})
+        if step.action != "load":
+            self._happen({"type": {"unload": "group_unloaded", "stop": "group_stopped"}[step.action], **place})
             return
         place |= {"type": "group_loaded", "generation": step.session_ms % 4}
         known = [(slot, one) for (where, slot), one in self._clients.items() if where == step.place and one.member_id]

@@ -67,6 +67,10 @@ class GroupTimeline:
         """Another broker coordinates the group from now on."""
         self._happen(ms, "group_unloaded")
 
+    def stopped(self, ms: float) -> None:
+        """The coordinator's process ends."""
+        self._happen(ms, "group_stopped")
+
     def loaded(self, ms: float, *members: str, generation: int = 1) -> None:
         """The group is read from the log, with these members, the first its leader."""
         for member in members or ("",):
@@ -105,6 +109,8 @@ def entry_ms(entry: Answer | Removal | StateChange) -> int:
 def operation_line(outcome: Outcome) -> str:
     times = f"{outcome.started_us / 1000:g} to {outcome.ended_us / 1000:g} of {outcome.deadline_us // 1000}"
     how = "expired" if outcome.expired else f"completed by {outcome.completed_by}"
+    if outcome.cancelled:
+        how = f"cancelled by {outcome.completed_by}"
     return f"{outcome.kind} {outcome.key}: {times}, {how}{'' if outcome.watched else ' on arrival'}"
 
 

@@ -230,6 +230,9 @@ group_loaded = record(
 
 group_unloaded = record(*_OF_GROUP)
 
+# The coordinator's process ended.
+group_stopped = record(*_OF_GROUP)
+
 clock = record(*COMMON)
 
 TYPES: dict[str, Read] = {
@@ -245,5 +248,6 @@ TYPES: dict[str, Read] = {
     "create_topics": create_topics,
     "group_loaded": group_loaded,
     "group_unloaded": group_unloaded,
+    "group_stopped": group_stopped,
     "clock": clock,
 }

@@ -57,6 +57,7 @@ from purgatory_udf.coordinator.moves import NOT_COORDINATOR, Moves
 from purgatory_udf.coordinator.request import (
     GroupLoaded,
     GroupRequest,
+    GroupStopped,
     GroupUnloaded,
     Heartbeat,
     JoinGroup,
@@ -67,6 +68,8 @@ from purgatory_udf.coordinator.request import (
 from purgatory_udf.coordinator.rounds import Rounds
 from purgatory_udf.coordinator.state import GroupState
 from purgatory_udf.purgatory.clock import Clock
+
+OF_THE_GROUP = (GroupLoaded, GroupUnloaded, GroupStopped)
 
 
 class GroupCoordinator:
@@ -87,15 +90,16 @@ class GroupCoordinator:
             self._answer(request, "INVALID_GROUP_ID")
             return
         group = self.groups.get(request.group)
-        if group is not None and group.state is GroupState.DEAD and not isinstance(request, GroupLoaded):
-            if not isinstance(request, GroupUnloaded):
-                self._answer(request, NOT_COORDINATOR)
+        if group is not None and group.state is GroupState.DEAD and not isinstance(request, OF_THE_GROUP):
+            self._answer(request, NOT_COORDINATOR)
             return
         match request:
             case GroupLoaded():
                 self._moves.load(request)
             case GroupUnloaded():
                 self._moves.unload(request)
+            case GroupStopped():
+                self._moves.stop(request)
             case JoinGroup():
                 self._join(request)
             case SyncGroup():

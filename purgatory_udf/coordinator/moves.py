@@ -7,6 +7,10 @@
 What was parked at the old broker stays there for its time: sessions end at their deadlines, by `unloaded`, and nothing
 follows; a round that was under way ends at its deadline, with nobody. (An id that was given and not used yet is
 forgotten at once, which in Kafka happens at its deadline.)
+
+If the old broker's process ends (`DelayedOperationPurgatory.shutdown` completes nothing), what is parked there is gone
+with it, of a group that it had given away before as well: each operation ends by `broker_stopped`, and nobody is
+answered.
 """
 
 from __future__ import annotations
@@ -15,12 +19,12 @@ from purgatory_udf.config import GroupSettings as GroupConfig
 from purgatory_udf.coordinator.group import Group
 from purgatory_udf.coordinator.journal import GroupJournal
 from purgatory_udf.coordinator.member import Member
-from purgatory_udf.coordinator.request import GroupLoaded, GroupUnloaded
+from purgatory_udf.coordinator.request import GroupLoaded, GroupStopped, GroupUnloaded
 from purgatory_udf.coordinator.rounds import Rounds
 from purgatory_udf.coordinator.state import GroupState
 
 NOT_COORDINATOR = "NOT_COORDINATOR"
-UNLOADED = "unloaded"
+UNLOADED, STOPPED = "unloaded", "stopped"
 
 
 class Moves:
@@ -55,6 +59,16 @@ class Moves:
             self._rounds.sessions.forget(group, pending_id, now_us)
         group.pending_syncs.clear()
         self._rounds.give_up_sync(group, now_us)
+
+    def stop(self, event: GroupStopped) -> None:
+        """Of a group that was Dead already, what it left behind goes."""
+        now_us, group = event.time_us, self._groups.get(event.group)
+        if group is not None and group.state is not GroupState.DEAD:
+            from_state = group.state
+            group.transition_to(GroupState.DEAD)
+            self._journal.changed(group, from_state, STOPPED, now_us)
+        self._rounds.abandon(event.group, now_us)
+        self._new(event.group)
 
     def load(self, event: GroupLoaded) -> None:
         """One member more; the first of them brings the group, or an event of none, which says that it is empty. All

@@ -97,11 +97,20 @@ class GroupUnloaded(GroupRequest):
     api: ClassVar[str] = "group_unloaded"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStopped(GroupRequest):
+    """Nobody's request: the coordinator's process has ended."""
+
+    api: ClassVar[str] = "group_stopped"
+
+
 _WITH_A_GENERATION: dict[str, Callable[..., GroupRequest]] = {
     request.api: request for request in (SyncGroup, Heartbeat, OffsetCommit, LeaveGroup)
 }
 
-GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION, GroupLoaded.api, GroupUnloaded.api})
+_OF_THE_GROUP: dict[str, Callable[..., GroupRequest]] = {event.api: event for event in (GroupUnloaded, GroupStopped)}
+
+GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION, GroupLoaded.api, *_OF_THE_GROUP})
 
 
 def group_request(
@@ -125,9 +134,7 @@ def group_request(
         return _join_group(event, common, config)
     if event["type"] == GroupLoaded.api:
         return _group_loaded(event, common, config)
-    if event["type"] == GroupUnloaded.api:
-        return GroupUnloaded(**common)
-    return _WITH_A_GENERATION[event["type"]](**common)
+    return (_WITH_A_GENERATION | _OF_THE_GROUP)[event["type"]](**common)
 
 
 def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:

@@ -138,6 +138,11 @@ class Rounds:
         """The group is gone: nobody's sync is waited for."""
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
+    def abandon(self, group: str, now_us: int) -> None:
+        """The process is gone, and with it whatever was parked for the group."""
+        self.sessions.abandon(group, now_us)
+        self._purgatory.abandon(lambda key: key.group == group, now_us)
+
     # Members go.
 
     def remove_member(

@@ -61,6 +61,10 @@ class Sessions:
         member.sign_of_life = why
         self._check(group, member.member_id, now_us)
 
+    def abandon(self, group: str, now_us: int) -> None:
+        """Those of the group, members' and others'."""
+        self._purgatory.abandon(lambda key: key.group == group, now_us)
+
     def timer_fired(self, session: DelayedHeartbeat) -> None:
         self._in_turn.fired(session)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from purgatory_udf.coordinator.heartbeat import DelayedHeartbeat
 from purgatory_udf.coordinator.operation import GroupOperation
-from purgatory_udf.frames.frame import Frame, FrameLayout
+from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.chronicle import Chronicle
 from purgatory_udf.groups.clock import Moment
 from purgatory_udf.groups.words import KIND_OF, RULE_OF
+from purgatory_udf.purgatory.request import BROKER_STOPPED
 
 # `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
 # `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).
@@ -19,6 +22,15 @@ ENDED = FrameLayout(
     ),
     texts=("member_id", "request_id", "client_id"),
 )
+
+# How an operation may have ended.
+COMPLETED, EXPIRED, CANCELLED = 0, 1, 2
+_BY_STOP = RULE_OF[BROKER_STOPPED]
+
+
+def ends_of(ended: Frame) -> Array:
+    """Which of the three, row by row."""
+    return np.where(ended.expired > 0, EXPIRED, np.where(ended.rule == _BY_STOP, CANCELLED, COMPLETED))
 
 
 def ended_frame(chronicle: Chronicle) -> Frame:

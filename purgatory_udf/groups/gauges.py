@@ -12,6 +12,7 @@ can show it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,7 @@ from purgatory_udf.groups.waits import ToldWaits
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
-from purgatory_udf.loop.told import BEGIN, END, LIST, MOMENT, WALK, tell
+from purgatory_udf.loop.told import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
 from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, WHICH, Records
 
@@ -104,8 +105,19 @@ class CoordinatorPurgatory:
         ]
         walks = Frame({**_OF_NO_OPERATION.empty(len(told.walked)).columns, **told.walked.columns})
         parts += [self._at(rows, WALK, places) for rows in (walks, ends_of.take(ended.triggered > 0))]
+        parts += [self._at(rows, kind, np.arange(len(numbers))) for rows, kind in self._emptied(told.stopped, places)]
         moments = Frame.concat(parts)
         return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
+
+    def _emptied(self, stopped: Frame, places: Array) -> Iterator[tuple[Frame, int]]:
+        """The process has gone, and with it all lists of these groups, as walks of them; what a new one estimates
+        begins with what it holds."""
+        of_none = {name: np.zeros(len(stopped), np.int64) for name in _OF_NO_OPERATION.names}
+        stopped = stopped.with_columns(list=places[stopped.list], **of_none)
+        yield stopped, ANEW
+        for place, row in enumerate(stopped.list.tolist()):
+            mine = np.array([at for at, name in enumerate(self.names) if name.startswith(self.names[row])])
+            yield stopped.take(np.full(len(mine), place)).with_columns(list=mine), WALK
 
     def _at(self, rows: Frame, kind: int, places: Array, early: bool = False) -> Frame:
         if not len(rows):
@@ -127,7 +139,7 @@ class CoordinatorPurgatory:
         for name in ("t", "seq", "sub", "late", "kind"):
             moments[name] = now.columns[name]
         moments["key"] = now.list
-        owned = now.kind != WALK
+        owned = (now.kind == BEGIN) | (now.kind == END)
         moments["operation"] = NONE
         moments["operation"][owned] = order[np.searchsorted(ids, now.op[owned], sorter=order)]
         lists = np.zeros(len(self.names), LIST).view(np.recarray)

@@ -11,7 +11,7 @@ import numpy as np
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.answers import ANSWERS
-from purgatory_udf.groups.ended import ENDED
+from purgatory_udf.groups.ended import CANCELLED, COMPLETED, ENDED, EXPIRED, ends_of
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.groups.step import Findings
 from purgatory_udf.outcomes import Transition
@@ -19,9 +19,11 @@ from purgatory_udf.outcomes import Transition
 # `members` is a JSON list.
 TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
-_LAYOUTS = {"completions": ENDED, "expirations": ENDED, "group_transitions": TRANSITIONS, "told": ANSWERS}
+# The tables of ends have one layout.
+_ENDS = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
+_LAYOUTS = {**dict.fromkeys(_ENDS, ENDED), "group_transitions": TRANSITIONS, "told": ANSWERS}
 # When a row happened.
-_TIME = {"completions": "end_t", "expirations": "end_t", "group_transitions": "t", "told": "at"}
+_TIME = {**dict.fromkeys(_ENDS, "end_t"), "group_transitions": "t", "told": "at"}
 
 
 class Packet(NamedTuple):
@@ -39,8 +41,7 @@ def packets(found: Mapping[str, Findings]) -> list[Packet]:
     frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
     for place, findings in enumerate(found.values()):
         parts = {
-            "completions": [ended.take(ended.expired == 0) for ended in findings.ended],
-            "expirations": [ended.take(ended.expired > 0) for ended in findings.ended],
+            **{table: [ended.take(ends_of(ended) == end) for ended in findings.ended] for table, end in _ENDS.items()},
             "group_transitions": [TRANSITIONS.of([_row(change) for change in findings.transitions])],
             "told": findings.told,
         }

@@ -38,13 +38,15 @@ Entry = Answer | Removal | StateChange
 @dataclass
 class Findings:
     """What a call found: operations that ended, answers worth keeping, walks that completed nothing, and the journal's
-    entries; of the signs decided on columns the answers are kept as columns too."""
+    entries; of the signs decided on columns the answers are kept as columns too. `stopped`: time and `seq` of events
+    with which everything that was parked for the group has gone."""
 
     ended: list[Frame] = field(default_factory=list)
     told: list[Frame] = field(default_factory=list)
     walked: list[Frame] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     signs: list[Frame] = field(default_factory=list)
+    stopped: list[tuple[int, int]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
@@ -117,6 +119,8 @@ class _Call:
         if self._events is None:
             self._events = Events(self._rows, self._key)
         self._up().apply(self._events[at])
+        if self._rows.api[at] == Api.GROUP_STOPPED:
+            self._found.stopped.append((int(self._rows.t[at]), int(self._rows.seq[at])))
         return 1
 
     def _is_stable(self) -> bool:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from purgatory_udf.frames.frame import Array, Frame
 from purgatory_udf.groups.packet import unpacked
 from purgatory_udf.groups.words import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
-from purgatory_udf.tables import COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
+from purgatory_udf.tables import CANCELLATIONS, COMPLETIONS, EXPIRATIONS, GROUP_TRANSITIONS, TIMESTAMP
 
 # What requests were answered (heartbeats and commits that are well excepted), and what the trace says of the recorded
 # answer. Null is what there is none of, or what is not recorded.
@@ -40,6 +40,7 @@ TOLD = pa.schema(
 SCHEMAS = {
     "completions": COMPLETIONS,
     "expirations": EXPIRATIONS,
+    "cancellations": CANCELLATIONS,
     "group_transitions": GROUP_TRANSITIONS,
     "told": TOLD,
 }
@@ -63,7 +64,7 @@ class GroupTables:
             return self._transitions(rows)
         if table == "told":
             return self._told(rows)
-        return self._outcomes(rows, EXPIRATIONS if table == "expirations" else COMPLETIONS)
+        return self._outcomes(rows, SCHEMAS[table])
 
     @property
     def _end_ms(self) -> int:
@@ -82,12 +83,11 @@ class GroupTables:
             "client_id": _named(ended.client_id),
             "key": keys,
             "started_at": _time(ended.t),
-            "completed_at": _time(ended.end_t),
-            "expired_at": _time(ended.end_t),
+            **dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), _time(ended.end_t)),
             "deadline": _time(ended.deadline * 1000),
             "wait_ms": pa.array(ended.end_t // 1000 - ended.t // 1000),
             "watched": pa.array(ended.watched > 0),
-            "completed_by": _RULES.take(pa.array(ended.rule)),
+            **dict.fromkeys(("completed_by", "reason"), _RULES.take(pa.array(ended.rule))),
             "trigger": pc.if_else(pa.array(ended.triggered > 0), keys, pa.scalar(None, pa.string())),
             **dict.fromkeys(("bytes", "answered_bytes"), pa.nulls(count, pa.int64())),
             "partitions": pa.array([[]] * count, schema.field("partitions").type),

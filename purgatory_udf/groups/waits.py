@@ -27,8 +27,15 @@ _LIST_OF_KIND = np.array([_LIST_OF.get(kind, Watching.JOINS) for kind in KINDS],
 BEGUN = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
 ENDED = FrameLayout((*BEGUN.names, "end_t", "end_seq", "end_sub", "triggered"))
 WALKED = FrameLayout(("list", "t", "seq", "sub"))
-_LAYOUTS = {"begun": BEGUN, "ended": ENDED, "walked": WALKED}
+# Of the group's lists nothing is left: `list` is a name that all of theirs begin with.
+STOPPED = WALKED
+_LAYOUTS = {"begun": BEGUN, "ended": ENDED, "walked": WALKED, "stopped": STOPPED}
 _LISTS = FrameLayout(("broker", "code"), ("name",))
+
+
+def _all_lists_of(group: str) -> str:
+    """What the names of the group's lists begin with, and no other group's: whatever names have in them."""
+    return f"{len(group)}/{group}/"
 
 
 def open_of(kept: KeptGroup) -> Array:
@@ -66,6 +73,9 @@ class Waits:
         for walked in found.walked:
             if len(walked):
                 self._add("walked", walked.with_columns(list=self._lists(broker, group, walked.list, walked.member_id)))
+        for code in (Code.HEARTBEAT, Code.REBALANCE) if found.stopped else ():
+            all_lists = self._number(broker, code, _all_lists_of(group))
+            self._add("stopped", STOPPED.of([(all_lists, t, seq, 0) for t, seq in found.stopped]))
 
     def to_bytes(self) -> bytes | None:
         """Nothing, if there is nothing to tell."""
@@ -79,7 +89,10 @@ class Waits:
 
     def _list(self, broker: int, group: str, of: int, member_id: str) -> int:
         code = Code.HEARTBEAT if of == Watching.SESSIONS else Code.REBALANCE
-        return self.lists.setdefault((broker, int(code), f"{group}/{int(of)}/{member_id}"), len(self.lists))
+        return self._number(broker, code, f"{_all_lists_of(group)}{int(of)}/{member_id}")
+
+    def _number(self, broker: int, code: Code, name: str) -> int:
+        return self.lists.setdefault((broker, int(code), name), len(self.lists))
 
     def _sessions(self, broker: int, group: str, members: Array) -> Array:
         return self._lists(broker, group, np.full(len(members), int(Watching.SESSIONS)), members)
@@ -103,6 +116,7 @@ class ToldWaits:
     begun: Frame
     ended: Frame
     walked: Frame
+    stopped: Frame
 
 
 def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], ToldWaits]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from purgatory_udf.purgatory.request import BROKER_STOPPED
+
 
 class Api(IntEnum):
     """The requests of a group's members, and what becomes of the group itself. Up to `LAST_SIGN` they do no more than
@@ -16,6 +18,7 @@ class Api(IntEnum):
     LEAVE_GROUP = 4
     GROUP_LOADED = 5
     GROUP_UNLOADED = 6
+    GROUP_STOPPED = 7
 
     @property
     def word(self) -> str:
@@ -43,6 +46,7 @@ RULES = (
     "replaced",
     "removed",
     "unloaded",
+    BROKER_STOPPED,
 )
 RULE_OF = {rule: number for number, rule in enumerate(RULES)}
 

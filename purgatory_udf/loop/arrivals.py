@@ -70,7 +70,8 @@ _request_at, _named_at, _name_at, _slot_at, _home_at = (
 ) = (number(column) for column in Of)  # fmt: skip
 _PRODUCE, _FETCH, _DELETE, _CREATE = map(number, (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS))
 _LOG_END, _ROLL = number(Code.LOG_END), number(Code.SEGMENT_ROLL)
-_LEADER, _ISR_CHANGE, _DELETED, _LED, _UNLED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.LED, Code.UNLED))
+_LEADER, _ISR_CHANGE, _DELETED, _STOPPED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.STOPPED))
+_LED, _UNLED, _TOPIC_STOPPED = map(number, (Code.LED, Code.UNLED, Code.TOPIC_STOPPED))
 _DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT_ONCE, Acks.INVALID, Acks.ALL_IN_ERROR))
 _FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
 _SOUND, _INVALID_ACKS = number(Error.NONE), number(Error.INVALID_REQUIRED_ACKS)
@@ -307,7 +308,8 @@ def _create(w: World, row: int) -> None:
 
 @rule
 def _change(w: World, row: int) -> None:
-    """What happened to a replica; and what of it all brokers learn, who know which partitions are led."""
+    """What happened to a replica; and what of it concerns its topic: which partitions are led, and where nobody waits
+    for that any more."""
     code = _meant(w, _CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
     e = _event(w, row, code)
     event = _event_at(w, e)
@@ -330,7 +332,7 @@ def _change(w: World, row: int) -> None:
         for item in range(begin, end):
             _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
             w.members += 1
-    if leads or code == _DELETED:
-        told = _event(w, row, _LED if leads else _UNLED)
+    if leads or code in (_DELETED, _STOPPED):
+        told = _event(w, row, _LED if leads else _UNLED if code == _DELETED else _TOPIC_STOPPED)
         w.nodes += 1
         _asks(w, told, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)

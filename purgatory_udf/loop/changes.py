@@ -32,7 +32,7 @@ _ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
     number(Code.OFFLINE),
     number(Code.DELETED),
 )
-_LED, _UNLED = number(Code.LED), number(Code.UNLED)
+_LED, _UNLED, _TOPIC_STOPPED = number(Code.LED), number(Code.UNLED), number(Code.TOPIC_STOPPED)
 _THROTTLED, _UNTHROTTLED, _STOPPED = number(Code.THROTTLED), number(Code.UNTHROTTLED), number(Code.STOPPED)
 _STANDS_ONLINE, _STANDS_NOT_LEADER = number(Error.NONE), number(Error.NOT_LEADER_OR_FOLLOWER)
 _STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Error.UNKNOWN_TOPIC_OR_PARTITION)
@@ -98,6 +98,8 @@ def _rarer(w: World, e: int) -> None:
         fetch.throttle(w, k, event.who, code == _THROTTLED)
     elif code == _STOPPED:
         stopping.stop(w, k, t)
+    elif code == _TOPIC_STOPPED:
+        stopping.stop_topic(w, k, event.broker, t)
     else:
         if code == _LEADER:
             key.standing = _STANDS_ONLINE

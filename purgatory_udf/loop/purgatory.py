@@ -129,6 +129,20 @@ def walk_topic(w: World, key: Any) -> None:
 
 
 @rule
+def walk_topic_at(w: World, key: Any, broker: int) -> None:
+    """As `walk_topic`, at one broker alone."""
+    node = key.lists
+    while node != NONE:
+        entry = node_at(w, node)
+        purgatory = purgatory_at(w, entry.who)
+        if purgatory.broker == broker:
+            if entry.value // _PURGE == purgatory.stamp:
+                _unwatch(w, entry.who, entry.value % _PURGE)
+            entry.value = entry.value // _PURGE * _PURGE
+        node = entry.next
+
+
+@rule
 def purge(w: World, p: int) -> None:
     """Every dead entry of every list is removed."""
     purgatory = purgatory_at(w, p)

@@ -1,4 +1,5 @@
-"""A broker's process stops: whoever waits there for the partition ends without an answer (see `reference.broker`).
+"""A broker's process stops: whoever waits there for the partition, or its topic, ends without an answer (see
+`reference.broker`).
 
 Connections are gone, and what was parked in memory; the log stays. The new process knows nothing of followers, leads
 nothing until it is told so, and estimates its purgatories by what they hold.
@@ -11,7 +12,7 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, cancelled_at, key_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import ENDED, HEAPS, NONE
+from purgatory_udf.loop.world import ENDED, HEAPS, NONE, SETTLING_OTHERS
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
@@ -28,11 +29,34 @@ def stop(w: World, k: int, t: int) -> None:
     lists.walk_produces(w, key)
     lists.walk_fetches(w, key)
     lists.walk_deletions(w, key)
+    _estimate_anew(w, key.broker, False)
+    key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
+
+
+@rule
+def stop_topic(w: World, k: int, broker: int, t: int) -> None:
+    """The topic's heap has who waits at any broker: others are put back."""
+    kept = NONE
+    while heap.first_of(w, k, SETTLING_OTHERS) != NONE:
+        at = heap.first_of(w, k, SETTLING_OTHERS)
+        if operation_at(w, part_at(w, at).operation).broker == broker:
+            _abandon(w, at, t)
+        else:
+            heap.remove(w, at)
+            part_at(w, at).next, kept = kept, at
+    while kept != NONE:
+        at, kept = kept, part_at(w, kept).next
+        heap.push(w, at, SETTLING_OTHERS, part_at(w, at).wants)
+    lists.walk_topic_at(w, key_at(w, k), broker)
+    _estimate_anew(w, broker, True)
+
+
+@rule
+def _estimate_anew(w: World, broker: int, of_topics: bool) -> None:
     for p in range(w.purgatories):
         purgatory = purgatory_at(w, p)
-        if purgatory.broker == key.broker and purgatory.code != _CREATE:
+        if purgatory.broker == broker and (purgatory.code == _CREATE) == of_topics:
             purgatory.estimated = purgatory.delayed
-    key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
 
 
 @rule

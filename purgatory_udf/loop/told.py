@@ -29,8 +29,8 @@ MOMENT = np.dtype(
 # An operation's list, and how many dead entries a list has, since which purge.
 LIST = np.dtype([("dead", "i8"), ("stamp", "i8")])
 
-# What happens, of one moment in this order.
-BEGIN, END, WALK = map(number, (0, 1, 2))
+# What happens, of one moment in this order. `ANEW`: another process estimates from what it holds when to purge.
+BEGIN, END, WALK, ANEW = map(number, (0, 1, 2, 3))
 
 _BY_CLOCK = number(UNKNOWN)
 _ONLY = number(0)  # the one purgatory of its world
@@ -83,6 +83,9 @@ def _happen(w: World, moment: Any, dead: Records) -> None:
         purgatory.watched += 1
         purgatory.estimated += 1
         timer.add(w, _ONLY, moment.operation)
+        return
+    if moment.kind == ANEW:
+        purgatory.estimated = purgatory.delayed
         return
     mine = dead[moment.key]
     if mine.stamp != purgatory.stamp:

@@ -32,6 +32,7 @@ class Code(IntEnum):
     STOPPED = 25
     LED = 30
     UNLED = 31
+    TOPIC_STOPPED = 32
 
 
 CHANGES = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
 
 from purgatory_udf.purgatory.delayed_operation import DelayedOperation
 from purgatory_udf.purgatory.timer import Timer
@@ -45,9 +45,9 @@ class Watchers(Generic[Operation]):
     def waiting_for(self, key: Hashable) -> list[Operation]:
         return [operation for operation in self._operations if not operation.completed and operation.waits_for(key)]
 
-    def drop(self, operations: Iterable[Operation]) -> None:
-        for operation in operations:
-            self._operations.pop(operation, None)
+    def drop_abandoned(self) -> None:
+        for operation in [operation for operation in self._operations if operation.abandoned]:
+            del self._operations[operation]
 
     def purge_completed(self) -> int:
         finished = [operation for operation in self._operations if operation.completed]
@@ -108,6 +108,10 @@ class DelayedOperationPurgatory(Generic[Operation]):
         """The gauge PurgatorySize."""
         return sum(len(watchers) for watchers in self._watchers_by_key.values())
 
+    def watched_keys(self) -> list[Hashable]:
+        """Those that have a list, in no order that says anything."""
+        return list(self._watchers_by_key)
+
     def num_delayed(self) -> int:
         """The gauge NumDelayedOperations."""
         return self.timer.size()
@@ -117,20 +121,19 @@ class DelayedOperationPurgatory(Generic[Operation]):
         watchers = self._watchers_by_key.pop(key, None)
         return watchers.cancel() if watchers is not None else []
 
-    def abandon(self, key: Hashable, now_us: int) -> list[Operation]:
-        """The process that watched the key is gone. Who waited for it ends without an answer, and is on no list any
-        more; with the key's list go its dead. What a new process estimates begins with what it holds."""
-        watchers = self._watchers_by_key.get(key, Watchers())
-        gone = watchers.waiting_for(key)
-        for operation in gone:
-            operation.abandon(now_us)
-            operation.trigger = str(key)
-        watchers.purge_completed()
-        for other in list(self._watchers_by_key):
-            self._watchers_by_key[other].drop(gone)
-            self._remove_if_empty(other)
+    def abandon(self, is_gone: Callable[[Any], bool], now_us: int) -> None:
+        """The process that watched these keys is gone. Who waited for them ends without an answer, and is on no list
+        any more; with the keys' lists go their dead. What a new process estimates begins with what it holds."""
+        for key in filter(is_gone, list(self._watchers_by_key)):
+            watchers = self._watchers_by_key[key]
+            for operation in watchers.waiting_for(key):
+                operation.abandon(now_us)
+                operation.trigger = str(key)
+            watchers.purge_completed()
+        for key in list(self._watchers_by_key):
+            self._watchers_by_key[key].drop_abandoned()
+            self._remove_if_empty(key)
         self._estimated_total_operations = self.num_delayed()
-        return gone
 
     def purge_completed(self) -> int:
         """Remove every completed entry from every list; how many there were."""

@@ -92,10 +92,11 @@ class Broker:
     # Its process stops.
 
     def stop(self, replica: Partition, now_us: int) -> None:
-        """Nobody is answered: connections are gone, and what was parked in memory (Kafka: `BrokerServer.shutdown`,
-        `DelayedOperationPurgatory.shutdown`)."""
+        """Nobody is answered: connections are gone, and what was parked in memory, for the partition or its topic
+        (Kafka: `BrokerServer.shutdown`, `DelayedOperationPurgatory.shutdown`)."""
         for purgatory in (self.produces, self.fetches, self.deletions):
-            purgatory.abandon(replica.key, now_us)
+            purgatory.abandon(lambda key: key == replica.key, now_us)
+        self.topics.abandon(lambda topic: topic == replica.key.topic, now_us)
         replica.stop()
 
     # Who is woken.

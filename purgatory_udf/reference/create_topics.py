@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from purgatory_udf.purgatory.request import TraceRequest
@@ -22,6 +22,9 @@ class DelayedCreateTopics(SettlingRequest[TopicPart]):
     ) -> None:
         super().__init__(request, delay_ms, parts)
         self._has_leaders = has_leaders
+
+    def waits_for(self, key: Hashable) -> bool:
+        return any(part.pending and part.topic == key for part in self.parts)
 
     def verdict(self, part: TopicPart) -> Verdict | None:
         return Verdict(NONE, "leaders") if self._has_leaders(part.topic, part.partitions) else None

@@ -111,6 +111,9 @@ class Controller:
                 self._resign(state)
             if broker in state.replicas:
                 self._tell(state, broker, "stopped")
+        for topic in self._world.engine.cluster.broker(broker).topics.watched_keys():
+            # Somebody waits there for a topic that is yet to be led, or is elsewhere.
+            self._world.record("partition", broker, topic=topic, partition=0, change="stopped")
 
     def notice_failure(self, broker: int) -> Steps[None]:
         """After a while its partitions get other leaders, and it is taken out of the in-sync sets."""

@@ -58,15 +58,26 @@ class GroupServer:
                 self._coordinators[group] = broker
         return Coordinator(broker)
 
-    def fail(self, broker: int) -> None:
-        """The broker is gone: its groups are no longer there, and nobody who waits is answered."""
-        for group, coordinator in self._coordinators.items():
-            if coordinator == broker and group not in self._lost:
-                known = self._world.engine.coordinator(broker).groups.get(group)
-                empty = known is not None and known.state is GroupState.EMPTY
-                stored = Stored(known.generation) if known is not None and empty else self._stored.get(group, Stored())
-                self._lost[group] = stored
-                self._world.record("group_unloaded", broker, group=group)
+    def resign(self, broker: int) -> None:
+        """The broker gives its groups away; who waits is told so."""
+        for group in self._lose(broker):
+            self._world.record("group_unloaded", broker, group=group)
+
+    def stop(self, broker: int) -> None:
+        """The broker is gone, with whatever was parked there, of groups too that it had given away before."""
+        self._lose(broker)
+        for group in list(self._world.engine.coordinator(broker).groups):
+            self._world.record("group_stopped", broker, group=group)
+
+    def _lose(self, broker: int) -> list[str]:
+        """The groups that were at this broker until now; what was stored of each is kept for the next one."""
+        mine = [group for group, at in self._coordinators.items() if at == broker and group not in self._lost]
+        for group in mine:
+            known = self._world.engine.coordinator(broker).groups.get(group)
+            empty = known is not None and known.state is GroupState.EMPTY
+            stored = Stored(known.generation) if known is not None and empty else self._stored.get(group, Stored())
+            self._lost[group] = stored
+        return mine
 
     def _load(self, group: str, broker: int) -> None:
         stored = self._lost.pop(group, None)

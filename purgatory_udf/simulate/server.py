@@ -79,11 +79,11 @@ class Server:
         for connection in self._connections:
             connection.close()
         self._connections.clear()
-        self._groups.fail(self.broker)
+        self._groups.stop(self.broker)
 
     def resign(self) -> None:
         """Groups go to others; who waits for them is told so."""
-        self._groups.fail(self.broker)
+        self._groups.resign(self.broker)
 
     def start(self) -> None:
         self.up, self.leaving = True, False

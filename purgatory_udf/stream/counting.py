@@ -72,11 +72,10 @@ def group_counts(spark: SparkSession, layout: Layout, groups: Query) -> dict[str
     if not groups.sink.drain:
         assert groups.sink.gauges is not None
         still_open = groups.sink.gauges.left_open()
-    completions, expirations = rows("completions"), rows("expirations")
+    ended = {table: rows(table) for table in ENDS}
     return {
-        "operations": completions + expirations + still_open,
-        "completions": completions,
-        "expirations": expirations,
+        "operations": sum(ended.values()) + still_open,
+        **ended,
         "open": still_open,
         "transitions": rows("group_transitions"),
         "disagreements": counted(spark, layout),

@@ -28,9 +28,10 @@ from purgatory_udf.live.rebalances import Sayings, in_rebalance
 from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.stream.rules import LIVE, WAITS, Parcel, Plan, Rules, Scalars, Share
+from purgatory_udf.tables import ENDS
 
 # As a followed replay counts what its tables are given.
-_COUNTED = {"completions": "completions", "expirations": "expirations", "group_transitions": "transitions"}
+_COUNTED = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
 
 
 @dataclass(frozen=True)

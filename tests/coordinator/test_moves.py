@@ -1,8 +1,10 @@
-"""A group that moves from one coordinator to another: GroupCoordinator.onGroupUnloaded, .onGroupLoaded."""
+"""A group that moves from one coordinator to another: GroupCoordinator.onGroupUnloaded, .onGroupLoaded; and one whose
+coordinator's process ends: GroupCoordinator.shutdown, which shuts its purgatories down, and these complete nothing
+(DelayedOperationPurgatory.shutdown)."""
 
 from __future__ import annotations
 
-from tests.group_timeline import GroupTimeline
+from tests.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
 
 
 def stable() -> GroupTimeline:
@@ -126,3 +128,70 @@ def test_a_group_that_is_here_is_not_loaded_once_more() -> None:
     group.heartbeat(7100, "a")
     group.until(7100)
     assert group.log(since=7000) == ["7100 heartbeat a: NONE"]
+
+
+def test_what_is_parked_at_a_coordinator_whose_process_ends_is_cancelled_and_nobody_is_answered() -> None:
+    group = stable()
+    group.rejoin(7000, "a")
+    group.stopped(8000)
+    group.rejoin(8500, "a")
+    group.until(30_000)
+    assert group.log(since=7000) == [
+        "7000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "8000 PreparingRebalance → Dead 1 [a b]: stopped",
+        "8500 join_group a: NOT_COORDINATOR",
+    ]
+    assert [one for one in group.operations() if "cancelled" in one] == [
+        "heartbeat g-a: 6100 to 8000 of 16100, cancelled by broker_stopped",
+        "heartbeat g-b: 6100 to 8000 of 16100, cancelled by broker_stopped",
+        "join g: 7000 to 8000 of 12000, cancelled by broker_stopped",
+    ]
+
+
+def test_a_sync_that_waits_and_an_id_that_was_given_go_with_the_process() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.join(6200, "late", api_version=ASKS_FOR_AN_ID)
+    group.sync(6500, "b")
+    group.stopped(7000)
+    group.until(30_000)
+    assert group.log(since=6500) == ["7000 CompletingRebalance → Dead 1 [a b]: stopped"]
+    assert [one for one in group.operations() if "cancelled" in one] == [
+        "heartbeat g-a: 6000 to 7000 of 16000, cancelled by broker_stopped",
+        "heartbeat g-b: 6000 to 7000 of 16000, cancelled by broker_stopped",
+        "sync g: 6000 to 7000 of 11000, cancelled by broker_stopped",
+        "heartbeat g-late: 6200 to 7000 of 16200, cancelled by broker_stopped",
+    ]
+
+
+def test_what_a_group_left_behind_where_it_was_unloaded_goes_with_the_process_too() -> None:
+    """A broker that is told to stop gives its groups away first, and their sessions stay parked until it is gone."""
+    group = stable()
+    group.unloaded(7000)
+    group.stopped(9000)
+    group.loaded(12_000, "a", "b", generation=1)
+    group.heartbeat(13_000, "a")
+    group.until(13_000)
+    assert group.log(since=7000) == [
+        "7000 Stable → Dead 1 [a b]: unloaded",
+        "12000 Dead → Stable 1 [a]: loaded",
+        "13000 heartbeat a: NONE",
+    ]
+    assert [one for one in group.operations() if "cancelled" in one] == [
+        "heartbeat g-a: 6100 to 9000 of 16100, cancelled by broker_stopped",
+        "heartbeat g-b: 6100 to 9000 of 16100, cancelled by broker_stopped",
+    ]
+
+
+def test_a_session_that_ends_in_the_millisecond_of_the_stop_has_expired_before_it() -> None:
+    group = stable()
+    group.stopped(16_100)
+    group.until(20_000)
+    assert group.log(since=16_000) == [
+        "16100 a out: session",
+        "16100 Stable → PreparingRebalance 1 [b]: session of a expired",
+        "16100 b out: session",
+        "16100 PreparingRebalance → Empty 2 []: no members left",
+        "16100 Empty → Dead 2 []: stopped",
+    ]

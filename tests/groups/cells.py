@@ -89,6 +89,7 @@ REQUESTS: dict[str, Callable[[GroupTimeline], None]] = {
     "leave, leader": lambda group: group.leave(10_000, "a"),
     "leave, pending id": _leaves_unused,
     "leave, instance": lambda group: group.leave(10_000, "", group_instance_id="i"),
+    "stopped": lambda group: group.stopped(10_000),
     "session expiry": lambda group: group.until(30_000),
 }
 

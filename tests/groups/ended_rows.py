@@ -8,6 +8,7 @@ from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.ended import ENDED
 from purgatory_udf.groups.words import KINDS, RULES
 from purgatory_udf.outcomes import Outcome
+from purgatory_udf.purgatory.request import BROKER_STOPPED
 
 _OUTCOME = tuple(name for name in ENDED.names if name not in ("seq", "sub", "end_seq", "end_sub"))
 
@@ -30,6 +31,7 @@ def outcomes_of(ended: Frame, broker: int, group: str) -> Iterator[Outcome]:
             expired=bool(expired),
             watched=bool(watched),
             completed_by=RULES[rule],
+            cancelled=RULES[rule] == BROKER_STOPPED,
             trigger=key if triggered else None,
             bytes=None,
             partitions=(),

@@ -118,7 +118,7 @@ def expected(events: list[Event], config: Config) -> tuple[list[Outcome], list[T
 
 
 def told(tables: dict[str, pa.Table]) -> tuple[list[Outcome], list[Transition]]:
-    outcomes = outcomes_of(tables["completions"], tables["expirations"])
+    outcomes = outcomes_of(tables["completions"], tables["expirations"], tables["cancellations"])
     return outcomes, transitions_of(tables["group_transitions"])
 
 

@@ -29,7 +29,7 @@ from purgatory_udf.stream.rules import Plan
 from purgatory_udf.stream.sink import Sink
 from purgatory_udf.stream.source import TraceSource
 from purgatory_udf.stream.survey import Survey, survey
-from purgatory_udf.tables import COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
+from purgatory_udf.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
 from tests.groups.cells import Event, every_cell
 from tests.outcome_rows import outcomes_of
 
@@ -59,7 +59,8 @@ def _table(out: Path, name: str) -> pa.Table:
 
 def told(out: Path) -> Told:
     completions = _table(out, "completions").cast(COMPLETIONS)
-    outcomes = outcomes_of(completions, _table(out, "expirations").cast(EXPIRATIONS))
+    expirations, cancellations = _table(out, "expirations"), _table(out, "cancellations")
+    outcomes = outcomes_of(completions, expirations.cast(EXPIRATIONS), cancellations.cast(CANCELLATIONS))
     rows = _table(out, "group_transitions").cast(GROUP_TRANSITIONS)
     changes = [
         Transition(

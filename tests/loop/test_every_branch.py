@@ -68,9 +68,9 @@ class _Story:
         event = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": min_bytes, "max_bytes": 1 << 20}
         return self._add(event | {"isolation": "read_uncommitted", "partitions": parts} | more)
 
-    def create(self, topic: str, timeout_ms: int) -> _Story:
+    def create(self, topic: str, timeout_ms: int, broker: int = 0) -> _Story:
         topics = [{"topic": topic, "partitions": 1}]
-        return self._add({"type": "create_topics", "timeout_ms": timeout_ms, "topics": topics})
+        return self._add({"type": "create_topics", "timeout_ms": timeout_ms, "topics": topics, "broker": broker})
 
     def _add(self, event: Event) -> _Story:
         last_us = self.events[-1]["time_us"] if self.events else 0
@@ -157,6 +157,12 @@ STORIES = {
         .produce({0: 9, 1: 9}).change(0, "high_watermark", 9)
         .change(0, "stopped").change(1, "stopped").change(1, "stopped")
         .at(300).change(0, "leader").fetch([(0, 9)], min_bytes=1).change(0, "stopped")
+    ),
+    "a broker stops where creations wait, and some have ended unnoticed; others wait at other brokers": (
+        _Story()
+        .create("t", 5).create("t", 5, broker=1).at(900)
+        .create("t", 900).create("t", 900, broker=1).create("t", 900, broker=2).create("u", 900).produce({1: 9})
+        .change(0, "stopped").create("t", 300).change(0, "stopped").at(1500).change(0, "leader")
     ),
     "dead watchers of a topic that a purge has taken are not taken again by its leader": (
         _Story()

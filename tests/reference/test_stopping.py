@@ -122,3 +122,42 @@ def test_the_new_process_begins_to_estimate_from_what_it_holds() -> None:
     gauges = changed(timeline.replay(fetch={"purge_interval": 3}).gauges)
     assert [(gauge.at_ms, gauge.watched, gauge.purged) for gauge in gauges] == [(200, 1, 0)]
     assert loop_gauges(timeline.events, config, 500) == gauges
+
+
+def test_whoever_creates_a_topic_is_answered_by_nobody_where_the_broker_stops() -> None:
+    """Said of any partition of the topic: the broker that was asked need not have one."""
+    timeline = Timeline(broker=1).create_topics(10, "here", 1000, a=2, b=1).create_topics(10, "other", 1000, b=1)
+    timeline.broker = 2
+    timeline.create_topics(10, "there", 1000, a=2).change(20, "a-0", "leader")
+    timeline.broker = 1
+    timeline.change(50, "a-0", "stopped")
+    timeline.broker = 2
+    assert ends(timeline.change(60, "a-1", "leader").change(70, "b-0", "leader")) == [
+        "here cancelled 50 broker_stopped a a:-,b:-",
+        "other completed 70 leaders b b:NONE",
+        "there completed 60 leaders a a:NONE",
+    ]
+
+
+def test_a_topic_that_has_its_leaders_is_not_waited_for() -> None:
+    timeline = Timeline().create_topics(10, "c", 1000, a=1, b=1).change(20, "a-0", "leader")
+    assert ends(timeline.change(50, "a-0", "stopped").change(60, "b-0", "leader")) == [
+        "c completed 60 leaders b a:NONE,b:NONE"
+    ]
+
+
+def test_the_gauges_of_topics_fall_where_the_broker_stops() -> None:
+    timeline = Timeline()
+    for broker in (1, 2):
+        timeline.broker = broker
+        timeline.create_topics(10, "dead", 50, a=1, b=1).create_topics(10, "c", 900, a=1)
+    timeline.broker = 1
+    timeline.change(210, "a-0", "stopped").change(210, "b-0", "stopped").add(500, "clock")
+    found = changed(timeline.replay().gauges)
+    assert [(gauge.broker, gauge.at_ms, gauge.watched, gauge.delayed) for gauge in found] == [
+        (1, 200, 3, 1),
+        (2, 200, 3, 1),
+        (1, 400, 0, 0),
+        (2, 1000, 3, 0),
+    ]
+    assert loop_gauges(timeline.events, Config(), 1000) == found

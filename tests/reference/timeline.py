@@ -91,7 +91,7 @@ def line(outcome: Outcome) -> str:
 
 def _detail(outcome: Outcome) -> str:
     if outcome.kind == "create_topics":
-        return ",".join(f"{answer.topic}:{answer.error}" for answer in outcome.partitions)
+        return ",".join(f"{answer.topic}:{answer.error or '-'}" for answer in outcome.partitions)
     return ",".join(
         f"{answer.topic}-{answer.partition}:"
         + (str(answer.bytes) if outcome.kind == "fetch" and answer.error == "NONE" else answer.error or "-")

@@ -86,6 +86,32 @@ def _as_in_tables(one: Outcome) -> Outcome:
     return one if one.expired or one.cancelled else replace(one, fetcher=None)
 
 
+def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(rolled: Simulated) -> None:
+    left = [one for one in rolled.truth.outcomes if one.cancelled and one.kind == "heartbeat"]
+    assert {one.broker for one in left} == {1, 2, 3}
+    stops = {(event["broker"], event["time_us"]) for event in rolled.events if event["type"] == "group_stopped"}
+    assert {(one.broker, one.ended_us) for one in left} <= stops
+
+
+def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_goes_on() -> None:
+    scenario = Scenario.model_validate(
+        {
+            "shows": "Creations at a broker that crashes.",
+            "duration_s": 12,
+            "topic_creations": [{"every_ms": 400, "timeout_ms": 9000, "election": {"median_ms": 1500, "p75_ms": 1600}}],
+            "incidents": [{"what": "crash-broker", "broker": 1, "at_s": 5, "for_s": 2}],
+        }
+    )
+    crashed = ClosedLoop(scenario).run()
+    (cut_off,) = [one for one in crashed.truth.outcomes if one.kind == "create_topics" and one.cancelled]
+    stops = {event["time_us"] for event in crashed.events if event.get("change") == "stopped"}
+    assert (cut_off.broker, cut_off.completed_by, {cut_off.ended_us}) == (1, "broker_stopped", stops)
+    later = [one for one in crashed.truth.outcomes if one.kind == "create_topics" and one.started_us > cut_off.ended_us]
+    # The last one is open when the simulation ends.
+    assert [one.completed_by for one in later[:-1]] == ["leaders"] * 2
+    assert replay(crashed.events, Config()).outcomes == crashed.truth.outcomes
+
+
 def test_it_is_either_a_consumers_restart_or_brokers() -> None:
     with pytest.raises(ValueError, match="expected exactly one of consumer, brokers"):
         Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1}]})

@@ -32,7 +32,7 @@ def crashed() -> Simulated:
 def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_without_a_rebalance(
     crashed: Simulated,
 ) -> None:
-    (gone,) = [event for event in crashed.events if event["type"] == "group_unloaded"]
+    (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
     loaded = [event for event in crashed.events if event["type"] == "group_loaded"]
     assert gone["broker"] == 2
     assert {(event["group"], event["generation"]) for event in loaded} == {(gone["group"], loaded[0]["generation"])}
@@ -52,7 +52,7 @@ def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_withou
 
 
 def test_the_other_groups_do_not_notice(crashed: Simulated) -> None:
-    (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_unloaded"]
+    (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_stopped"]
     crash_us, end_us = crashed.events[0]["time_us"] + 20_000_000, crashed.events[-1]["time_us"]
     assert [one for one in crashed.truth.transitions if one.group != gone and crash_us < one.at_us <= end_us] == []
 
@@ -63,3 +63,11 @@ def test_the_trace_says_what_the_simulated_coordinators_did(crashed: Simulated) 
     assert [one for one in again.outcomes if one.kind == "heartbeat"] == [
         one for one in crashed.truth.outcomes if one.kind == "heartbeat"
     ]
+
+
+def test_what_was_parked_at_the_crashed_coordinator_is_cancelled(crashed: Simulated) -> None:
+    (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
+    cancelled = [one for one in crashed.truth.outcomes if one.cancelled and one.kind == "heartbeat"]
+    assert [(one.broker, one.ended_us, one.completed_by) for one in cancelled] == [
+        (2, gone["time_us"], "broker_stopped")
+    ] * 2
