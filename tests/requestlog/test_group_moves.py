@@ -91,7 +91,7 @@ def replayed(rolling: Translation) -> Replay:
 
 
 def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_members(rolling: Translation) -> None:
-    told = [event for event in rolling.events if event["type"] in ("group_loaded", "group_unloaded")]
+    told = [event for event in rolling.events if event["type"].startswith("group_")]
     ends_us = max(event["time_us"] for event in rolling.events)
     # When the recording ends the cluster is shut down: all groups go.
     moved = [event for event in told if event["time_us"] < ends_us - 10_000_000]
@@ -100,7 +100,20 @@ def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_me
         **{("group_unloaded", group, 1): 1 for group in ("g2", "g6")},
         **{("group_loaded", group, 1): 2 for group in ("g4", "g5")},
         **{("group_unloaded", group, 3): 1 for group in ("g4", "g5")},
+        # The brokers stop when they have given everything away.
+        **{("group_stopped", group, 1): 1 for group in ("g2", "g6")},
+        **{("group_stopped", group, 3): 1 for group in ("g4", "g5")},
     }
+
+
+def test_the_sessions_that_were_left_where_a_group_was_unloaded_go_with_the_broker(
+    rolling: Translation, replayed: Replay
+) -> None:
+    """The recording's sessions are 10 s, a broker that hands over stops within two."""
+    stopped = {(one["broker"], one["time_us"]) for one in rolling.events if one["type"] == "group_stopped"}
+    left = [one for one in replayed.outcomes if one.cancelled and one.kind == "heartbeat"]
+    assert Counter(one.broker for one in left) == {1: 4, 3: 4}
+    assert {(one.broker, one.ended_us) for one in left} <= stopped
 
 
 def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation, replayed: Replay) -> None:

@@ -1,4 +1,6 @@
-"""Groups move with their partition of `__consumer_offsets`: who begins to lead it loads them, who stops unloads."""
+"""Groups move with their partition of `__consumer_offsets`: who begins to lead it loads them, who leads it no more
+unloads them. Where a broker's process ends, what it had parked for them is gone, of those that it gave away before as
+well: a broker that is told to stop hands over first."""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.cluster.coordinators import DEFAULT_PARTITIONS, OFFSETS_TOPIC, partition_for
 from purgatory_udf.requestlog.partitions.returning import LeadershipState
+from purgatory_udf.requestlog.partitions.stopping import STOPPED
 from purgatory_udf.requestlog.partitions.stretch import Stretch
 from purgatory_udf.requestlog.partitions.sweep import STATE, Timed
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
@@ -21,15 +24,21 @@ def moves(
         return
     count = context.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC])
     own = sorted(group for group in context.groups.stored if partition_for(group, count) == facts.partition)
-    leads = False
+    leads = has_led = False
     for state in leadership:
         change = state.fields["change"]
-        begins, ends = change == "leader" and not leads, change in ("not_leader", "deleted", "stopped") and leads
-        leads = (leads or begins) and not ends
-        if not (begins or ends) or not stretch.from_us <= state.at_us < stretch.until_us:
+        begins, ends = change == "leader" and not leads, change in ("not_leader", "deleted") and leads
+        stops = change == STOPPED and has_led
+        leads = (leads or begins) and not (ends or stops)
+        has_led |= leads
+        if not (begins or ends or stops) or not stretch.from_us <= state.at_us < stretch.until_us:
             continue
         for group in own:
-            yield from _move(facts.broker, group, state.at_us, context, loads=begins)
+            if stops:
+                event = {"time_us": state.at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
+                yield Timed(state.at_us, STATE, event)
+            else:
+                yield from _move(facts.broker, group, state.at_us, context, loads=begins)
 
 
 def _move(broker: int, group: str, at_us: int, context: Context, *, loads: bool) -> Iterator[Timed]:
