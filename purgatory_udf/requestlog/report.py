@@ -16,7 +16,7 @@ CAUSES = {
     "controller": "requests of the controller's listener or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",
     "topic_admin": "requests that create, grow or delete topics or elect leaders: a ZooKeeper controller parks some of "
-    "them in its purgatory topic, which its log tells no ends of; a KRaft broker passes them on",
+    "them until its own metadata say so, which no operation here stands for; a KRaft broker passes them on",
     "no_broker": "lines that do not say which broker wrote them: taken from the file's name",
     "unnamed_topic": "topics without a name: their id stands for it",
     "session_unknown": "fetches of a session that began before the log: left out, their partitions are unknown",
