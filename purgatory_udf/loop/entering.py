@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,6 @@ from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.tables import named
 from purgatory_udf.loop.words import Acks, Code, Error, Reader
 from purgatory_udf.loop.world import HOME, MORE, Records, record
-
-if TYPE_CHECKING:
-    from purgatory_udf.loop.call import Call
 
 _PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL = map(
     number, (Code.PRODUCE, Code.FETCH, Code.CREATE_TOPICS, Code.LOG_END, Code.SEGMENT_ROLL)
@@ -35,13 +31,11 @@ class Room:
     nodes: int
 
 
-def room_of(call: Call) -> Room:
-    """Known already where the call was just made of its events."""
-    if call.room is not None:
-        return call.room
-    more, homes = np.zeros(len(call.names), MORE), np.empty(len(call.events), HOME)
+def room_for(events: Records, asked: Records, names: int) -> Room:
+    """Of a call that knows so many names, and does not know its room since it was made of its events."""
+    more, homes = np.zeros(names, MORE), np.empty(len(events), HOME)
     totals = np.zeros(1, _TOTALS)
-    _count(named(call.events), named(call.asked), named(more), named(homes), named(totals))
+    _count(named(events), named(asked), named(more), named(homes), named(totals))
     operations, parts, nodes, count = totals[0].tolist()
     return Room(more, homes[:count], operations, parts, nodes)
 

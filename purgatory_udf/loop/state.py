@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
-from purgatory_udf.loop.entering import Room, room_of
+from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import keep
 from purgatory_udf.loop.links import link
@@ -118,7 +118,7 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
     The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
     millisecond may follow): what is due by then expires.
     """
-    room = room_of(call)
+    room = call.room or room_for(call.events, call.asked, len(call.names))
     tables, world = _world(state, call, room, limits)
     link(world)
     run(world, len(call), horizon_ms)
