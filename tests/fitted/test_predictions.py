@@ -10,7 +10,6 @@ from functools import cache
 
 import pytest
 
-from purgatory_udf.fitted.check import is_near
 from purgatory_udf.fitted.figures import Figures
 from purgatory_udf.fitted.fit import fit
 from purgatory_udf.fitted.prediction import UNCHANGED, Prediction, predict
@@ -19,9 +18,9 @@ from purgatory_udf.fitted.words import variants_of
 from purgatory_udf.simulate.load import read
 from purgatory_udf.simulate.scenario import Scenario
 from tests.fitted.imported import recorded_cluster
+from tests.fitted.truth import missed
 from tests.recorded import file
 
-JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
 WORDS = ("minbytes", "fetch.consumer.min_bytes=20000", "replicabytes", "fetch.follower.min_bytes=4000")
 
 
@@ -38,17 +37,6 @@ def _predicted() -> Prediction:
 def _happened(recording: str) -> Figures:
     found: Figures = json.loads(file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
     return found
-
-
-def _missed(found: Figures, happened: Figures) -> list[str]:
-    """Which figures are further off than two recordings of the same cluster are."""
-    return [
-        f"{who} {name}: {found[who][api][name]}, not {figures[name]}"
-        for who, apis in happened.items()
-        for api, figures in apis.items()
-        for name in JUDGED
-        if not is_near(name, api, found[who][api][name], figures[name])
-    ]
 
 
 def test_the_fit_knows_the_cluster_by_its_log() -> None:
@@ -92,15 +80,15 @@ def test_the_unchanged_scenario_does_what_was_recorded_client_by_client() -> Non
     checked = _predicted().checked
     assert checked.judged == 50
     assert (checked.far, checked.doubts) == ({}, {})
-    assert _missed(_predicted().played[UNCHANGED].median, _happened("W5-base")) == []
+    assert missed(_predicted().played[UNCHANGED].median, _happened("W5-base")) == []
 
 
 @pytest.mark.parametrize(("variant", "at_most"), [("minbytes", 2), ("replicabytes", 4)])
 def test_a_prediction_comes_as_near_to_what_happened_as_one_recording_to_another(variant: str, at_most: int) -> None:
     """Nine figures in ten of 40, where saying that nothing changes misses half of them."""
     happened = _happened(f"W5-{variant}")
-    assert len(_missed(_happened("W5-base"), happened)) >= 20
-    assert len(_missed(_predicted().played[variant].median, happened)) <= at_most
+    assert len(missed(_happened("W5-base"), happened)) >= 20
+    assert len(missed(_predicted().played[variant].median, happened)) <= at_most
 
 
 def test_a_prediction_says_what_others_feel() -> None:

@@ -1,0 +1,19 @@
+"""Which predicted figures come as near to what happened as two recordings of the same cluster come to each other."""
+
+from __future__ import annotations
+
+from purgatory_udf.fitted.check import is_near
+from purgatory_udf.fitted.figures import Figures
+
+JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
+
+
+def missed(found: Figures, happened: Figures) -> list[str]:
+    """Those that do not."""
+    return [
+        f"{who} {name}: {found[who][api][name]}, not {figures[name]}"
+        for who, apis in happened.items()
+        for api, figures in apis.items()
+        for name in JUDGED
+        if not is_near(name, api, found[who][api][name], figures[name])
+    ]
