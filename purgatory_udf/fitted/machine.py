@@ -9,7 +9,8 @@ A piece of work of w ms that begins when `worked` is W is done when `worked` is 
 meanwhile: so one heap, ordered by that, holds all of them.
 
 A long step is long for another reason: it waited for a disk, a timer, a pause. What exceeds `stall_ms` is no work that
-sharing could stretch, but time that passes: `stretch` makes it what it was where it was measured.
+sharing could stretch, but time that passes: `stretch` makes it what it was where it was measured. It counts as busy
+meanwhile, as it did there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Machine:
         self._works: list[tuple[float, int, Do, Any]] = []
         self._worked = 0.0
         self._worked_at = begin_ms
+        self._stalled = 0
         self._made = 0
 
     def at(self, time_ms: float, do: Do, subject: Any) -> None:
@@ -60,7 +62,7 @@ class Machine:
             done = None
             if works:
                 assert cores is not None
-                busy = len(works)
+                busy = len(works) + self._stalled
                 done = self._worked_at + (works[0][0] - self._worked) * (busy / cores if busy > cores else 1.0)
             if done is None or (times and times[0][0] <= done):
                 if times[0][0] > until_ms:
@@ -76,11 +78,20 @@ class Machine:
         self.now = until_ms
 
     def _wait(self, stalled: tuple[float, Do, Any]) -> None:
+        """It is still one of those that are busy, as it was where it was measured."""
         length_ms, do, subject = stalled
-        self.at(self.now + length_ms, do, subject)
+        self._catch_up()
+        self._stalled += 1
+        self.at(self.now + length_ms, self._waited, (do, subject))
+
+    def _waited(self, after: tuple[Do, Any]) -> None:
+        do, subject = after
+        self._catch_up()
+        self._stalled -= 1
+        do(subject)
 
     def _catch_up(self) -> None:
-        busy = len(self._works)
+        busy = len(self._works) + self._stalled
         if busy:
             assert self._cores is not None
             share = self._cores / busy if busy > self._cores else 1.0

@@ -73,3 +73,15 @@ def test_what_exceeds_a_stall_is_time_that_passes_and_does_not_stretch() -> None
         machine.work(amount, log.note, name)
     machine.run(100)
     assert log == [("a", 3), ("b", 3), ("long", 9)]
+
+
+def test_who_stalls_slows_the_others_as_it_did_where_it_was_measured() -> None:
+    """On one core, alone for its 1 ms of work; half of the core is its until its 4 ms have passed."""
+    machine = Machine(0, 1, stall_ms=1)
+    log = _Log(machine)
+    machine.work(5, log.note, "long")
+    machine.at(1, lambda _: machine.work(1, log.note, "a"), None)
+    machine.at(4, lambda _: machine.work(1, log.note, "b"), None)
+    machine.run(100)
+    # b shares with the long one until 5, when half of it is done, and has the core for itself then.
+    assert log == [("a", 3), ("long", 5), ("b", 5.5)]
