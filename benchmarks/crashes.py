@@ -1,9 +1,13 @@
-"""`python -m benchmarks.crashes --kills 60`: the product's own commands, killed at random moments, and run again.
+"""`python -m benchmarks.crashes --kills 60`: the product's own commands, killed at random moments, and given again.
 
-A command is run undisturbed once. Then it is killed, again and again, each time when one more of the files has
-appeared by which tables and checkpoints grow (a moment, chosen at random among all that the undisturbed run had, or
-one of the first), and given once more, until it ends. What it leaves must be what the undisturbed run left, row for
-row, and keep the laws that `audit` checks. The seed is printed: the same one kills at the same moments.
+A command is run undisturbed once, and at every moment at which a table or a checkpoint grows (and at some others) its
+folder is copied while all of its processes stand still: that is what a kill at this moment would have left. The command
+is given again on copies chosen at random. With `--really` processes are killed instead: the whole command, Spark's
+JVM, or a Python worker in mid-batch (with `--cluster` also an executor). What is left in the end must be what the
+undisturbed run left, row for row, and keep the laws that `audit` checks.
+
+With `--keep FOLDER` all runs lie there: what failed can be looked at, and the next call goes on with what this one has
+left (`--minutes` ends it). The seed is printed; among the same copies the same one chooses the same.
 """
 
 from __future__ import annotations
@@ -15,44 +19,160 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.killing import Command, Victim, commands, differences, killed, prepare, run_to_end, start
-
-# A command is let alone after so many kills in a row: each start costs more than what it gets done.
-MOST_IN_A_ROW = 4
+from benchmarks.crash_commands import commands, topic_commands
+from benchmarks.frozen import freeze
+from benchmarks.killing import Command, Victim, differences, killed, moments, run_to_end, start
+from benchmarks.one_session import OneSession
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.crashes", description=(__doc__ or "").split("\n")[0])
     options.add_argument("--kills", type=int, default=60)
+    options.add_argument("--minutes", type=float, default=float("inf"), help="begin no further kill after so many")
     options.add_argument("--seed", type=int, default=int(time.time()))
-    options.add_argument(
-        "--command", action="append", help="only these (repeatable)  [default: all, as they are named]"
-    )
-    options.add_argument("--cluster", action="store_true", help="replay on a cluster of two workers, kill executors")
+    options.add_argument("--command", action="append", help="only these (repeatable)  [default: all, in turn]")
+    options.add_argument("--really", action="store_true", help="kill processes, rather than copy what a kill leaves")
+    options.add_argument("--topic", action="store_true", help="imports that follow a topic of a broker, instead")
+    options.add_argument("--cluster", action="store_true", help="a replay on a cluster of two workers; kill executors")
     options.add_argument("--keep", type=Path, help="folder for the outputs  [default: a temporary one]")
     asked = options.parse_args()
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="crashes-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    known = commands(folder)
-    unknown = set(asked.command or ()) - known.keys()
-    if unknown:
-        options.error(f"--command {unknown.pop()}: there are {', '.join(known)}")
-    chosen = [known[name] for name in asked.command or known]
     try:
-        if asked.cluster:
-            with on_a_cluster(known["replay"], folder) as replay:
-                return crash([replay], asked.kills, asked.seed, folder)
-        if any(command.follows for command in chosen):
-            prepare(folder)
-        return crash(chosen, asked.kills, asked.seed, folder)
+        with ExitStack() as open_for_it:
+            known = _known(asked, folder, open_for_it)
+            unknown = set(asked.command or ()) - known.keys()
+            if unknown:
+                options.error(f"--command {unknown.pop()!r}: there are {', '.join(map(repr, known))}")
+            limits = Limits(asked.kills, time.monotonic() + asked.minutes * 60)
+            print(f"seed {asked.seed}", flush=True)
+            kind = Killed if asked.really or asked.cluster else Frozen
+            trials = kind(folder, OneSession(folder / "session", kafka=asked.topic))
+            return told(trials, [known[name] for name in asked.command or known], limits, random.Random(asked.seed))
     finally:
         if not asked.keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _known(asked: argparse.Namespace, folder: Path, open_for_it: ExitStack) -> dict[str, Command]:
+    """The commands that can be chosen, and what they need beside them."""
+    if asked.topic:
+        return open_for_it.enter_context(topic_commands(folder / "input"))
+    known = commands(folder / "input")
+    if asked.cluster:
+        replay = open_for_it.enter_context(on_a_cluster(known["replay"], folder))
+        return {replay.name: replay}
+    return known
+
+
+@dataclass(frozen=True)
+class Limits:
+    kills: int
+    until: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was done to a command, and what was wrong in the end."""
+
+    how: str
+    wrong: list[str]
+    kills: int = 1
+
+
+class Frozen:
+    """Kills that are copies of a folder."""
+
+    def __init__(self, folder: Path, session: OneSession) -> None:
+        self._folder, self._session = folder, session
+
+    def one(self, command: Command, chance: random.Random) -> Trial | None:
+        """None where no copy is left."""
+        place = self._folder / "frozen" / command.name.replace(" ", "-")
+        whole, copies = place / "whole", place / "copies"
+        if not (place / "complete").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            command.prepare()
+            made = freeze(command, whole, copies, chance)
+            (place / "complete").touch()
+            print(f"{command.name}: {len(made)} moments", flush=True)
+        left = sorted(copies.iterdir())
+        if not left:
+            return None
+        copy = chance.choice(left)
+        said = self._session.end(command, copy)
+        wrong = [said] if said else checked(self._session, command, whole, copy)
+        if not wrong:
+            shutil.rmtree(copy)
+        return Trial(f"killed at moment {copy.name}", wrong)
+
+
+class Killed:
+    """Processes that are killed."""
+
+    # After so many kills in a row a command is let alone: each start costs more than what it gets done.
+    MOST_IN_A_ROW = 2
+
+    def __init__(self, folder: Path, session: OneSession) -> None:
+        self._folder, self._session = folder, session
+
+    def one(self, command: Command, chance: random.Random) -> Trial | None:
+        place = self._folder / "killed" / command.name.replace(" ", "-")
+        whole, out = place / "whole", place / f"out-{chance.randrange(10**9)}"
+        if not (place / "complete").exists():
+            shutil.rmtree(whole, ignore_errors=True)
+            command.prepare()
+            run_to_end(command, whole)
+            (place / "complete").touch()
+        most = len(moments(whole))
+        done: Counter[str] = Counter()
+        for _ in range(chance.randint(1, self.MOST_IN_A_ROW)):
+            # A start goes over what is there already: later kills count from what was there when it began.
+            victim = chance.choice(command.victims)
+            if killed(command, out, chance.randint(1, most), victim):
+                done[str(victim)] += 1
+        said = ""
+        if command.words[0].startswith("-"):
+            run_to_end(command, out)  # It is given words for Spark, which the session has its own of.
+        else:
+            said = self._session.end(command, out)
+        wrong = [said] if said else checked(self._session, command, whole, out)
+        if not wrong:
+            shutil.rmtree(out)
+        how = " and ".join(f"{victim} killed{f' {times} times' * (times > 1)}" for victim, times in done.items())
+        return Trial(how or "not killed in time", wrong, done.total())
+
+
+def checked(session: OneSession, command: Command, whole: Path, out: Path) -> list[str]:
+    """What is otherwise than in the undisturbed run, and which laws are broken."""
+    wrong = differences(replace(command, audited=False), whole, out)
+    broken = session.audit(out) if command.audited else ""
+    return [*wrong, *([f"audit: {broken}"] if broken else [])]
+
+
+def told(trials: Frozen | Killed, commands: Sequence[Command], limits: Limits, chance: random.Random) -> int:
+    """Until so many kills have been survived, turn about; 1 as soon as one has not."""
+    survived: Counter[str] = Counter()
+    left = list(commands)
+    while left and survived.total() < limits.kills and time.monotonic() < limits.until:
+        command = left.pop(0)
+        trial = trials.one(command, chance)
+        if trial is None:
+            continue
+        left.append(command)
+        became = "; ".join(trial.wrong) or "the same"
+        print(f"{survived.total() + trial.kills:4}  {command.name}, {trial.how}: {became}", flush=True)
+        if trial.wrong:
+            return 1
+        survived[command.name] += trial.kills
+    for what, count in sorted(survived.items()):
+        print(f"{count:4}  {what}")
+    print(f"{survived.total()} kills survived: 0 rows lost, 0 doubled, 0 laws broken")
+    return 0
 
 
 @contextmanager
@@ -66,42 +186,11 @@ def on_a_cluster(command: Command, folder: Path) -> Iterator[Command]:
     with standalone(folder) as cluster:
         yield replace(
             command,
+            name=f"{command.name} on a cluster",
             words=("--master", cluster.master, "--archives", str(archive), *FEW_TASKS, *command.words),
             victims=(Victim.EXECUTOR, Victim.EXECUTOR, Victim.DRIVER),
             sessions=tuple(worker.pid for worker in cluster.workers),
         )
-
-
-def crash(commands: list[Command], kills: int, seed: int, folder: Path) -> int:
-    """Until so many kills have been survived; 1 as soon as one has not."""
-    print(f"seed {seed}", flush=True)
-    chance, survived = random.Random(seed), Counter[str]()
-    whole = {command.name: run_to_end(command, folder / f"{command.name}-whole") for command in commands}
-    for command in commands:
-        print(f"{command.name}: {whole[command.name].moments} moments to be killed at", flush=True)
-    while survived.total() < kills:
-        command = commands[chance.randrange(len(commands))]
-        out = folder / f"{command.name}-killed"
-        shutil.rmtree(out, ignore_errors=True)
-        moments: list[tuple[int, Victim]] = [
-            (chance.randint(1, whole[command.name].moments), chance.choice(command.victims))
-            for _ in range(chance.randint(1, min(MOST_IN_A_ROW, kills - survived.total())))
-        ]
-        # A start goes over what is there already: later kills count from what was there when it began.
-        done = [victim for moment, victim in moments if killed(command, out, moment, victim)]
-        run_to_end(command, out)
-        for victim in done:
-            survived[f"{command.name}: {victim}"] += 1
-        wrong = differences(command, whole[command.name].out, out)
-        said = ", ".join(f"{victim} at {moment}" for moment, victim in moments)
-        print(f"{survived.total():4} kills  {command.name}  ({said}): {'; '.join(wrong) or 'the same'}", flush=True)
-        if wrong:
-            print(f"the outputs are in {folder}; --seed {seed} does it again")
-            return 1
-    for what, count in sorted(survived.items()):
-        print(f"{count:4}  {what}")
-    print(f"{survived.total()} kills survived: 0 rows lost, 0 doubled, 0 laws broken")
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """`python -m benchmarks.faults`: a replay on storage that fails, and beside another one, through the public command.
 
 Each fault must end the command in one sentence (no stack trace) that says what to do; when that has been done, the same
-command must go on and leave the tables of an undisturbed run. Full and read-only disks are small `tmpfs` mounts, for
-which the script has to be root, or to be run by `unshare --map-root-user --mount`; a clock that is set back needs
-Debian's `faketime`. What cannot be tried here is said.
+command must go on and leave the tables of an undisturbed run. So must files that are missing or damaged
+(`benchmarks.damage`), unless nothing needs them. Full and read-only disks are small `tmpfs` mounts, for which the
+script has to be root, or to be run by `unshare --map-root-user --mount`; a clock that is set back needs Debian's
+`faketime`. What cannot be tried here is said.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,7 +21,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.killing import STOPPED, Command, Whole, commands, differences, moments, run_to_end, start
+from benchmarks.crash_commands import commands
+from benchmarks.damage import damages
+from benchmarks.killing import STOPPED, Command, Whole, differences, moments, run_to_end, start
 
 # What an undisturbed replay of the sample takes is some megabytes.
 _ROOMY = "256m"
@@ -29,21 +34,35 @@ class NotTriedError(Exception):
 
 
 def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=(__doc__ or "").split("\n")[0])
+    options.add_argument("--only", choices=("storage", "damage"), help="disks, clocks and a second replay, or files")
+    options.add_argument("--most", type=int, default=100, help="damage so many files")
+    options.add_argument("--seed", type=int, default=1)
+    asked = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     broken = 0
     try:
-        replay = commands(folder)["replay"]
-        whole = run_to_end(replay, folder / "whole")
-        for fault in (full_disk, full_disk_early, read_only, second_replay, clock_set_back):
-            try:
-                wrong = fault(replay, whole, folder)
-                broken += bool(wrong)
-                print(f"{fault.__name__.replace('_', ' '):20} {'; '.join(wrong) or 'well'}", flush=True)
-            except NotTriedError as why:
-                print(f"{fault.__name__.replace('_', ' '):20} not tried: {why}", flush=True)
+        for what, wrong in _tried(asked, folder):
+            broken += bool(wrong)
+            print(f"{what:40} {'; '.join(wrong) or 'well'}", flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if broken else 0
+
+
+def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each fault, and what is wrong with what came of it."""
+    if asked.only != "damage":
+        replay = commands(folder / "input")["replay"]
+        whole = run_to_end(replay, folder / "whole")
+        for fault in (full_disk, full_disk_early, read_only, second_replay, clock_set_back):
+            name = fault.__name__.replace("_", " ")
+            try:
+                yield name, fault(replay, whole, folder)
+            except NotTriedError as why:
+                print(f"{name:40} not tried: {why}", flush=True)
+    if asked.only != "storage":
+        yield from damages(folder, random.Random(asked.seed), asked.most)
 
 
 def full_disk(replay: Command, whole: Whole, folder: Path) -> list[str]:

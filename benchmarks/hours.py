@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.killing import at_work, start
+from benchmarks.topic import broker_of, topic
 
 FEED_EVERY_S, NOTE_EVERY_S = 5.0, 30.0
 
@@ -53,12 +55,13 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--what", choices=("replay", "import"), default="replay")
     options.add_argument("--scenario", default="steady")
+    options.add_argument("--grouping", default="broker", help="of the replay: broker, partition or shard")
     options.add_argument("--maintain", type=float, default=10, metavar="MINUTES", help="how often; 0: never")
     asked = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hours-"))
     try:
         trace = simulated(folder, asked.scenario, asked.minutes)
-        follow = followed_replay if asked.what == "replay" else followed_import
+        follow = partial(followed_replay, grouping=asked.grouping) if asked.what == "replay" else followed_import
         with follow(folder, trace) as (feed, running, out):
             notes = watch(trace, feed, running, out, asked.minutes, asked.maintain)
     finally:
@@ -89,45 +92,30 @@ def simulated(folder: Path, scenario: str, minutes: float) -> Trace:
 
 
 @contextmanager
-def followed_replay(folder: Path, trace: Trace) -> Iterator[tuple[Feed, subprocess.Popen[bytes], Path]]:
+def followed_replay(folder: Path, trace: Trace, grouping: str) -> Iterator[tuple[Feed, subprocess.Popen[bytes], Path]]:
     events, out = folder / "events", folder / "out"
     write_deltalake(str(events), trace.table.slice(0, 0))
 
     def feed(first: int, end: int) -> None:
         write_deltalake(str(events), trace.table.slice(first, end - first), mode="append")
 
-    with _running(("replay", "--events", str(events), "--follow", "--out", str(out))) as running:
+    words = ("replay", "--events", str(events), "--follow", "--set", f"grouping={grouping}")
+    with _running((*words, "--out", str(out))) as running:
         yield feed, running, out
 
 
 @contextmanager
 def followed_import(folder: Path, trace: Trace) -> Iterator[tuple[Feed, subprocess.Popen[bytes], Path]]:
-    from purgatory_udf.launch import java
-    from tests.kafka.broker import broker, class_path
-
     out = folder / "out"
-    with broker(folder) as address:
-        tool = [str(java.find()), "-Xmx128m", "-cp", class_path(), "org.apache.kafka.tools.ConsoleProducer"]
-        producer = subprocess.Popen(
-            [*tool, "--bootstrap-server", address, "--topic", "events"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
-        assert producer.stdin is not None
-        sent = producer.stdin
+    with broker_of(folder / "broker") as bootstrap, topic(bootstrap, "events") as events:
 
         def feed(first: int, end: int) -> None:
-            sent.write("".join(f"{line}\n" for line in trace.lines[first:end]).encode())
-            sent.flush()
+            events.send(trace.lines[first:end])
 
         feed(0, 1)
-        words = ("ingest", "--from", "kafka", "--bootstrap", address, "--topic", "events", "--follow")
-        try:
-            with _running((*words, "--out", str(out))) as running:
-                yield feed, running, out
-        finally:
-            producer.kill()
-            producer.wait()
+        words = ("ingest", "--from", "kafka", "--bootstrap", bootstrap, "--topic", "events", "--follow")
+        with _running((*words, "--out", str(out))) as running:
+            yield feed, running, out
 
 
 def watch(
@@ -137,6 +125,7 @@ def watch(
     began, fed, noted, maintained = time.monotonic(), 0, 0.0, 0.0
     notes: list[Note] = []
     since = time.time()
+    print("  ".join(f"{field.name:>12}" for field in fields(Note)), flush=True)
     while (passed := time.monotonic() - began) < minutes * 60:
         if running.poll() is not None:
             raise SystemExit(f"it ended by itself with {running.returncode}")

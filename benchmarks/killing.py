@@ -1,26 +1,24 @@
-"""Commands, whom to kill of them, and when: processes are watched from outside, by the files that they make."""
+"""Commands that are killed: processes are watched from outside, by the files that they make."""
 
 from __future__ import annotations
 
-import lzma
 import os
 import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 
 from deltalake import DeltaTable
 
+from tests import brief
+
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
-RECORDED = ROOT / "tests" / "data" / "traces" / "W1-steady" / "request-1.log.xz"
-LINES = 1_500
 
 # The files by which tables and checkpoints grow: commits of Delta, what a batch is about to do and has done, state.
 _MOMENT = re.compile(
@@ -43,15 +41,17 @@ class Victim(StrEnum):
 
 
 ON_ONE_MACHINE = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.WORKER)
-# With how many seconds without a new file a command that follows has done all there is to do.
-QUIET_S = 20
+# After how many seconds without a new file a command that follows has done all there is to do.
+QUIET_S = 8
 
 
 @dataclass(frozen=True)
 class Command:
     """`words` without --out; `tables` are compared, and `audited` says whether the laws can be asked.
 
-    One that `follows` never ends by itself. `sessions` are those of processes that work for it beside its own.
+    One that `follows` never ends by itself; it is fed one portion more whenever it has done all there was, until
+    `feed` returns False. `prepare` makes what it reads. `sessions` are those of processes that work for it beside its
+    own.
     """
 
     name: str
@@ -59,6 +59,8 @@ class Command:
     tables: tuple[str, ...]
     audited: bool = False
     follows: bool = False
+    feed: Callable[[], bool] = lambda: False
+    prepare: Callable[[], None] = lambda: None
     victims: tuple[Victim, ...] = ON_ONE_MACHINE
     sessions: tuple[int, ...] = ()
 
@@ -69,43 +71,6 @@ class Whole:
 
     out: Path
     moments: int
-
-
-OUTCOMES = (
-    *("completions", "expirations", "cancellations", "watches"),
-    *("purgatory_gauges", "group_transitions", "group_disagreements"),
-)
-
-
-def commands(folder: Path) -> dict[str, Command]:
-    """What is killed, by name; the folder has the input of those that need one made."""
-    log, events = folder / "request-1.log", folder / "given"
-    with lzma.open(RECORDED, "rb") as lines:
-        log.write_bytes(b"".join(islice(lines, LINES)))
-    replay = ("replay", "--trace", str(SAMPLE), "--batch-events", "400")
-    return {
-        command.name: command
-        for command in (
-            Command("replay", replay, ("events", *OUTCOMES), audited=True),
-            Command(
-                "disorder", (*replay, "--max-disorder-ms", "50", "--no-drain"), ("events", *OUTCOMES), audited=True
-            ),
-            Command("follow", ("replay", "--events", f"{events}/events", "--follow"), OUTCOMES, follows=True),
-            Command("ingest", ("ingest", "--from", "jsonl", str(SAMPLE)), ("events", "rejected_events")),
-            Command(
-                "request-log",
-                ("ingest", "--from", "request-log", str(log), "--max-rejected", "100"),
-                ("events", "rejected_events", "recorded"),
-            ),
-        )
-    }
-
-
-def prepare(folder: Path) -> None:
-    """The table that is followed: in files small enough for several batches."""
-    run_to_end(
-        Command("given", ("ingest", "--from", "jsonl", str(SAMPLE), "--events-per-file", "400"), ()), folder / "given"
-    )
 
 
 def start(
@@ -126,11 +91,16 @@ def start(
     )
 
 
+def begun(command: Command, out: Path) -> subprocess.Popen[bytes]:
+    """The command, with the settings of what is soon over."""
+    return start((*brief.WORDS, *command.words, "--out", str(out)))
+
+
 def run_to_end(command: Command, out: Path) -> Whole:
     """The command must succeed."""
-    running = start((*command.words, "--out", str(out)))
+    running = begun(command, out)
     if command.follows:
-        _until(lambda: False, running, out, command)
+        until(lambda: False, running, out, command)
         os.killpg(running.pid, signal.SIGTERM)
     _, said = running.communicate()
     stopped = command.follows and running.returncode in STOPPED
@@ -147,9 +117,9 @@ def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
     A command that lost a worker or an executor goes on as it can.
     """
     before = len(moments(out))
-    running = start((*command.words, "--out", str(out)))
+    running = begun(command, out)
     try:
-        if not _until(lambda: len(moments(out)) >= before + moment, running, out, command):
+        if not until(lambda: len(moments(out)) >= before + moment, running, out, command):
             return False
         if victim is Victim.DRIVER:
             os.killpg(running.pid, signal.SIGKILL)
@@ -159,59 +129,70 @@ def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
             _kill(pid)
         if victim in (Victim.WORKER, Victim.EXECUTOR):
             # Where Spark does the tasks again, the command need not notice.
-            _until(lambda: False, running, out, command)
+            until(lambda: False, running, out, command)
         return bool(found)
     finally:
-        _sweep(running)
+        swept_away(running)
 
 
 def moments(out: Path) -> list[Path]:
     """The files that are there by now; one that vanishes meanwhile was one."""
     found = []
     for folder, _, files in os.walk(out):
-        found += [Path(folder, file) for file in files if _MOMENT.search(f"{folder}/{file}")]
+        found += [Path(folder, file) for file in files if is_moment(f"{folder}/{file}")]
     return found
+
+
+def is_moment(file: str) -> bool:
+    return bool(_MOMENT.search(file))
 
 
 def differences(command: Command, whole: Path, out: Path) -> list[str]:
     """What is otherwise than in the undisturbed run; nothing if all is well."""
-    wrong = []
-    for table in command.tables:
-        if not (whole / table).exists() and not (out / table).exists():
-            continue
-        expected, found = rows(whole / table), rows(out / table)
-        lost, doubled = (
-            len(set(expected) - set(found)),
-            len(found) - len(set(found)) - len(expected) + len(set(expected)),
-        )
-        if expected != found:
-            wrong.append(f"{table}: {lost} rows lost, {doubled} doubled, {len(found)} of {len(expected)}")
+    wrong = [said for table in command.tables if (said := _difference(whole / table, out / table))]
     if command.audited:
-        asked = start(("audit", "--out", str(out)))
-        _, said = asked.communicate()
+        asked = start((*brief.WORDS, "audit", "--out", str(out)))
+        _, answer = asked.communicate()
         if asked.returncode != 0:
-            wrong.append(f"audit: {said.decode(errors='replace').strip()}")
+            wrong.append(f"audit: {answer.decode(errors='replace').strip()}")
     return wrong
+
+
+def _difference(whole: Path, out: Path) -> str:
+    """Of one table; nothing where it is the same, or is in neither."""
+    if not whole.exists() and not out.exists():
+        return ""
+    expected, found = Counter(rows(whole)), Counter(rows(out))
+    lost, more = expected - found, found - expected
+    if not lost and not more:
+        return ""
+    doubled = sum(min(count, expected[row]) for row, count in more.items())
+    example = next(iter(lost or more))
+    return (
+        f"{out.name}: {lost.total()} rows lost, {doubled} doubled, {more.total() - doubled} others; as {example[:300]}"
+    )
 
 
 def rows(table: Path) -> list[str]:
     return sorted(map(str, DeltaTable(str(table)).to_pyarrow_table().to_pylist()))
 
 
-def _until(reached: Callable[[], bool], running: subprocess.Popen[bytes], out: Path, command: Command) -> bool:
+def until(reached: Callable[[], bool], running: subprocess.Popen[bytes], out: Path, command: Command) -> bool:
     """Whether it was reached before the command ended, or had nothing more to do."""
     seen, since = 0, time.monotonic()
     while not reached():
-        if _ended(running):
+        if has_ended(running):
             return False
         if command.follows and seen != (seen := len(moments(out))):
             since = time.monotonic()
         if command.follows and seen and time.monotonic() - since > QUIET_S:
-            return False
+            if not command.feed():
+                return False
+            since = time.monotonic()
     return True
 
 
-def _ended(running: subprocess.Popen[bytes]) -> bool:
+def has_ended(running: subprocess.Popen[bytes]) -> bool:
     """Waits a moment for it."""
     try:
         running.communicate(timeout=_LOOK_EVERY_S)
@@ -220,7 +201,7 @@ def _ended(running: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _sweep(running: subprocess.Popen[bytes]) -> None:
+def swept_away(running: subprocess.Popen[bytes]) -> None:
     """Nothing of it is left."""
     with suppress(ProcessLookupError):
         os.killpg(running.pid, signal.SIGKILL)

@@ -26,6 +26,8 @@ class Shape:
     # Bytes that a fetch waits for: beyond what ever comes, and its watcher list grows until the wait is over.
     min_bytes: int = 1
     seed: int = 1
+    # What share of the operations begins at the first key.
+    hot: float = 0.0
 
 
 def partition_trace(shape: Shape) -> pa.Table:
@@ -36,6 +38,8 @@ def partition_trace(shape: Shape) -> pa.Table:
     arrived = BEGIN_US + np.cumsum(gaps).astype(np.int64)
     produces = chance.random(count) < 0.5
     first = chance.integers(0, shape.keys, count)
+    if shape.hot:
+        first[chance.random(count) < shape.hot] = 0
     key = (first[:, None] + np.arange(wide)) % shape.keys
     # Every produce appends one record to each of its partitions: ends are ranks within the partition.
     appended = np.flatnonzero(np.repeat(produces, wide))

@@ -85,7 +85,7 @@ class _Run:
             raise UserError(f"{out}: no replay is recorded in {self._layout.table('runs')}")
         self._run = run
         self._finished = run.status == runs.FINISHED
-        self._events_path = str(run.trace.get("events") or self._layout.table("events"))
+        self._events_path = runs.events_of(spark, out, run)
 
     def findings(self) -> Iterator[Finding]:
         completions, expirations, cancellations = map(self._ends, ENDS)

@@ -2,10 +2,10 @@
 
 Each step is safe while a replay or an import goes on in the folder: small files are put together in a commit of
 their own, beside which others append; what no version of a table needs any more is deleted only when it is older than
-any reader or writer at work can be; working files are taken away only of a run that is finished.
+any reader or writer at work can be; working files are taken away of a run that is finished, and of one that still goes
+on what its next batches do not need any more.
 
-`events` stays as it is: whoever follows it takes its files in their order, and may be behind. So do the working tables
-of a run that still goes on.
+`events` stays as it is: whoever follows it takes its files in their order, and may be behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from delta.tables import DeltaTable
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.printing import Table
-from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage import delta, relay, runs
 from purgatory_udf.storage.alone import is_held
 from purgatory_udf.storage.layout import Layout
 
@@ -115,6 +115,8 @@ def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:
             if name != _CHECKPOINTS:
                 delta.remove(spark, f"{layout.machinery}/{name}")
                 yield f"{layout.machinery}/{name}"
+    elif batches := relay.clean(spark, layout):
+        yield f"{layout.relay}: what went through, {batches} of its batches"
     if not is_held(layout.out, "ingest") and not is_held(layout.out, "replay"):
         for name in _LEFT:
             path = layout.table(name)

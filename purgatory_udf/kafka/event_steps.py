@@ -3,13 +3,15 @@
     topic ─► judged, line by line ─┬─► later than allowed, or no event ─► rejected_events
                                    └─► in order of time, numbered ──────► events
 
-A step is written once, however often it is repeated after a crash: its rejected lines first, its events last. The order
-within a step is whole; an event that lies further back than `max_disorder_ms` before what an earlier step has written
-is rejected as late. `seq` is given here: the messages' own only orders those of one microsecond.
+A step is written once, however often it is repeated after a crash: its rejected lines first, its events last, then
+how far the table has come, from where the next step goes on (one that is repeated must not find its own events). The
+order within a step is whole; an event that lies further back than `max_disorder_ms` before what an earlier step has
+written is rejected as late. `seq` is given here: the messages' own only orders those of one microsecond.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run
+from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import TABLES
 
@@ -46,21 +49,20 @@ JUDGED = pa.schema(
 
 
 class EventSteps:
-    """Writes one step after the other; remembers how far the table has come."""
+    """Writes one step after the other; remembers, in the folder, how far the table has come."""
 
     def __init__(
-        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: IngestOptions
+        self, spark: SparkSession, layout: Layout, run: Run, topic: KafkaTopic, options: IngestOptions, folder: str
     ) -> None:
         self._layout = layout
         self._run = run
         self._topic = topic
         self._options = options
-        written = spark.read.format("delta").load(layout.table(EVENTS))
-        found = written.agg(sf.max("time_us"), sf.max("seq")).first()
-        assert found is not None
-        self._latest_us, self._last_seq = found[0] or 0, found[1] or 0
+        self._spark, self._ends = spark, Snapshots(spark, folder)
+        self._latest_us, self._last_seq = 0, 0
 
     def write(self, messages: DataFrame, step: int) -> None:
+        self._latest_us, self._last_seq = self._before(step)
         judged = messages.mapInArrow(_judge, from_arrow_schema(JUDGED)).persist()
         try:
             horizon = self._latest_us - self._options.max_disorder_ms * 1000
@@ -79,9 +81,24 @@ class EventSteps:
             self._append(decided.where("reason IS NULL"), step)
         finally:
             judged.unpersist()
+        self._ends.keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
 
     def summary(self) -> list[str]:
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
+
+    def _before(self, step: int) -> tuple[int, int]:
+        """The latest time and the last number that earlier steps have written."""
+        left = self._ends.before(step)
+        if left is not None:
+            latest_us, last_seq = json.loads(left)
+            return latest_us, last_seq
+        if not step:
+            return 0, 0
+        # Followed so far by a version that kept nothing of it beside the table.
+        written = self._spark.read.format("delta").load(self._layout.table(EVENTS))
+        found = written.agg(sf.max("time_us"), sf.max("seq")).first()
+        assert found is not None
+        return found[0] or 0, found[1] or 0
 
     def _reject(self, rows: DataFrame, step: int) -> None:
         if rows.head(1):

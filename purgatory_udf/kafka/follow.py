@@ -17,10 +17,12 @@ from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect, growing
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.checkpoints import swept
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
+from purgatory_udf.stream.terse import tersely
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -64,42 +66,46 @@ def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple
     layout = Layout(options.out)
     machinery = layout.table(KAFKA)
     checkpoint = f"{machinery}/checkpoint"
-    _require_room(spark, layout, checkpoint, options.overwrite)
-    run = _begin(spark, layout, topic, options)
+    run = _begin(spark, layout, topic, options, checkpoint)
     steps: Steps
     if isinstance(options, RequestLogOptions):
         steps = LogSteps(spark, layout, run, topic, options, f"{machinery}/held")
     else:
-        steps = EventSteps(spark, layout, run, topic, options)
-    messages = growing(spark, topic).writeStream.foreachBatch(steps.write)
-    return messages.option("checkpointLocation", checkpoint).start(), steps
+        steps = EventSteps(spark, layout, run, topic, options, f"{machinery}/steps")
+    messages = growing(spark, topic).writeStream.foreachBatch(tersely(steps.write))
+    return messages.option("checkpointLocation", swept(spark, checkpoint)).start(), steps
 
 
-def _require_room(spark: SparkSession, layout: Layout, checkpoint: str, overwrite: bool) -> None:
+def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
+    """The run's record, then the tables, empty at first so that they can be followed from now on; each of them unless
+    it is there, for the command may have been killed between any two."""
     if delta.is_file(spark, layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
-    if overwrite:
-        for name in (KAFKA, EVENTS, *BESIDE[Messages.REQUEST_LOG]):
-            delta.remove(spark, layout.table(name))
-    events = layout.table(EVENTS)
-    if delta.exists(spark, events) and not delta.exists(spark, checkpoint):
-        raise UserError(f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it")
-
-
-def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options) -> Run:
-    """The tables, empty at first so that they can be followed from now on, and the run's record."""
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
     if topic.messages is not Messages.EVENTS:
         trace["messages"] = str(topic.messages)
-    earlier = runs.load(spark, layout.table("runs"), "ingest")
-    if delta.is_table(spark, layout.table(EVENTS)) and earlier is not None:
-        if earlier.trace != trace:
-            raise UserError(f"{layout.table(EVENTS)}: follows {earlier.trace}; choose another --out, or --overwrite")
-        return earlier
+    events, record = layout.table(EVENTS), layout.table("runs")
+    run = runs.load(spark, record, "ingest")
+    if options.overwrite:
+        if run is not None:
+            runs.forget(spark, record, run)
+        for name in (KAFKA, EVENTS, *BESIDE[Messages.REQUEST_LOG]):
+            delta.remove(spark, layout.table(name))
+        run = None
+    if run is not None and run.trace != trace:
+        raise UserError(f"{events}: follows {run.trace}; choose another --out, or --overwrite")
+    if run is None:
+        if delta.exists(spark, events):
+            raise UserError(
+                f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it"
+            )
+        run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
+        runs.save(spark, record, run)
     for name in BESIDE[topic.messages]:
         delta.create(spark, layout.table(name), TABLES[name])
-    empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
-    write_in_time_order(empty, layout.table(EVENTS), 0, options.events_per_file)
-    run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
-    runs.save(spark, layout.table("runs"), run)
+    if not delta.is_table(spark, events):
+        empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
+        write_in_time_order(empty, events, 0, options.events_per_file)
+    elif not delta.exists(spark, checkpoint) and spark.read.format("delta").load(events).head(1):
+        raise UserError(f"{checkpoint}: is gone, and with it how far the topic was read; --overwrite begins anew")
     return run

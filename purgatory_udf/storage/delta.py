@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -58,20 +58,23 @@ def names(spark: SparkSession, path: str) -> list[str]:
     return [str(status.getPath().getName()) for status in files.listStatus(place)] if files.exists(place) else []
 
 
-def create(spark: SparkSession, path: str, schema: pa.Schema) -> None:
+def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
         return
+    if all(name.startswith(".") for name in names(spark, f"{path}/_delta_log")):
+        # What a kill has left of a first commit: Delta makes no table where anything lies.
+        remove(spark, path)
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
         empty = spark.createDataFrame([], from_arrow_schema(schema))
-        empty.write.format("delta").option(*_RETENTION).save(path)
+        empty.write.format("delta").partitionBy(*partitioned_by).option(*_RETENTION).save(path)
         return
     files, place = files_at(spark, path)
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
     location = str(files.makeQualified(place).toString())
     made = DeltaTable.createIfNotExists(spark).location(location).addColumns(from_arrow_schema(schema))
-    made.property(*_RETENTION).execute()
+    made.partitionedBy(*partitioned_by).property(*_RETENTION).execute()
 
 
 def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -42,9 +43,9 @@ class RunTables:
         """Tables that were asked for and are not there (yet)."""
         return tuple(self._missing)
 
-    @property
+    @cached_property
     def events_path(self) -> str:
-        return str(self.run.trace.get("events") or self.layout.table("events"))
+        return runs.events_of(self.spark, self.layout.out, self.run)
 
     def table(self, name: str) -> DataFrame:
         """The table; one that is not there has no rows."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf import __version__
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RUNNING, FINISHED = "running", "finished"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ def load(spark: SparkSession, path: str, job: str) -> Run | None:
     """The latest run of the job recorded under this path."""
     if not is_table(spark, path):
         return None
-    rows = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
+    found = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at")
+    # As moments, pyspark would give them in the machine's own zone, and without its name.
+    whole_us = {name: sf.unix_micros(name) for name in ("started_at", "finished_at")}
+    rows = found.withColumns(whole_us).collect()
     if not rows:
         return None
     row = rows[-1]
@@ -66,10 +71,14 @@ def load(spark: SparkSession, path: str, job: str) -> Run | None:
         json.loads(row.configuration),
         row.status,
         json.loads(row.counts or "{}"),
-        row.started_at.replace(tzinfo=UTC),
-        row.finished_at.replace(tzinfo=UTC) if row.finished_at else None,
+        _moment(row.started_at),
+        _moment(row.finished_at) if row.finished_at is not None else None,
         row.wall_seconds,
     )
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
 
 
 def save(spark: SparkSession, path: str, run: Run) -> None:
@@ -100,3 +109,10 @@ def forget(spark: SparkSession, path: str, run: Run) -> None:
 def _row_of(run: Run) -> str:
     """Whatever the run is called, SQL sees its letters only."""
     return f"run_id = decode(X'{run.run_id.encode().hex()}', 'UTF-8') AND job = '{run.job}'"
+
+
+def events_of(spark: SparkSession, out: str, run: Run) -> str:
+    """The table that the run replayed: where it was, or in the folder itself if that was moved."""
+    named = str(run.trace.get("events") or "")
+    own = f"{out.rstrip('/')}/events"
+    return own if not named or (not is_table(spark, named) and is_table(spark, own)) else named

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
+from purgatory_udf.stream.asked import FORMATS, as_now, other_formats
 from purgatory_udf.stream.options import ReplayOptions, semantic_settings
 from purgatory_udf.stream.partition_rules import WRITTEN
 from purgatory_udf.stream.survey import TraceSurvey, grouping_for
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 # Of these a checkpoint depends: a run can only go on with what it began with.
 _FIXED_BY_CHECKPOINT = ("grouping", "grouping_shards")
 
+# How a run is called that nobody has given a name.
+_MADE = "run-"
 # Kept with a run: whether all of its trace is one batch.
 _AT_ONCE = "at_once"
 
@@ -31,19 +35,20 @@ def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: Tr
         raise UserError(f"{options.out}: is a file; --out names a folder")
     identity = _identity(spark, options)
     asked = _fingerprint([identity, semantic_settings(options.config)])
-    run_id = options.run_id or f"run-{asked[:12]}"
+    run_id = options.run_id or f"{_MADE}{asked[:12]}"
     known = runs.load(spark, layout.table("runs"), "replay")
     if known and not options.overwrite:
-        _same_run(known, run_id, asked, options)
+        _same_run(known, run_id, identity, options)
         return known
     if options.overwrite:
-        for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
-            delta.remove(spark, layout.table(name))
+        # Its record goes first: a run whose tables are being removed must not be taken for a finished one.
         if known:
             runs.forget(spark, layout.table("runs"), known)
+        for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
+            delta.remove(spark, layout.table(name))
     elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
-    settings = {**options.config.model_dump(mode="json"), "asked": asked, "stream": uuid.uuid4().hex}
+    settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(spark, options, trace)
     # A trace of one batch ends within it. That changes what this batch writes, so it is decided here, for good.
     settings[_AT_ONCE] = not options.follow and trace.survey.events <= options.config.batch_events
@@ -77,11 +82,20 @@ def _fingerprint(of: Any) -> str:
     return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
 
 
-def _same_run(known: Run, run_id: str, asked: str, options: ReplayOptions) -> None:
-    if known.run_id != run_id or known.configuration.get("asked") != asked:
+def _same_run(known: Run, run_id: str, identity: Mapping[str, Any], options: ReplayOptions) -> None:
+    same_trace = all(known.trace.get(key) == value for key, value in identity.items())
+    # A name of its own making changes with every setting that there is, and one of these may be newer than the run.
+    named = options.run_id is not None or not known.run_id.startswith(_MADE)
+    same_settings = as_now(known.configuration) == semantic_settings(options.config)
+    if (named and known.run_id != run_id) or not same_trace or not same_settings:
         raise UserError(
             f"{options.out}: holds run {known.run_id} of another trace or with other settings; "
             "choose another --out, or --overwrite to replace it"
+        )
+    if known.status != runs.FINISHED and (other := other_formats(known.configuration)):
+        raise UserError(
+            f"{options.out}: the interrupted run keeps its state in other formats than this version ({other}): finish "
+            "it with the version that began it, or start it anew with --overwrite"
         )
     now = options.config.model_dump()
     for key in _FIXED_BY_CHECKPOINT:

@@ -13,7 +13,7 @@ from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.loop.engine import purge_intervals
 from purgatory_udf.loop.state import Limits
-from purgatory_udf.storage import delta
+from purgatory_udf.storage import relay
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.snapshots import Snapshots
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Of partitions, of the brokers behind them, of consumer groups.
-QUERIES = (PARTITIONS, BROKERS, GROUPS) = ("partitions", "brokers", "groups")
+QUERIES = (PARTITIONS, BROKERS, GROUPS) = ("partitions", relay.BEHIND, "groups")
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Queries:
         if config.grouping == "broker":
             closes = closes and self.plan.at_once
             return [self._query("replay", self._packed(rules), self._sink(PARTITIONS, rules, closes=closes))]
-        delta.create(self.spark, self.layout.relay, PACKED)
+        relay.create(self.spark, self.layout, PACKED)
 
         def relayed() -> DataFrame:
-            return delta_stream(self.spark, self.layout.relay, since=0)
+            return delta_stream(self.spark, self.layout.relay, since=0, shrinks=True)
 
         shares, rest = replace(rules, sees=Sees.SHARE), replace(rules, sees=Sees.REST)
         return [

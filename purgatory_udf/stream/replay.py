@@ -10,7 +10,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.errors import UserError
+from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.groups.tables import TOLD
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
@@ -64,7 +64,14 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if source.at_once:
         # Its one batch has made those that it has rows for.
         create_tables(spark, layout, groups=survey.of_groups > 0)
-    done = run.finished(_end(spark, options, layout, run, survey, partitions, groups))
+    result = _end(spark, options, layout, run, survey, partitions, groups)
+    if options.config.drain and result["open"]:
+        # Whatever it was, this run must not look whole.
+        raise LawBrokenError(
+            f"{options.out}: {result['open']:,} operations of the trace have no end in its tables, as after a file of "
+            "theirs was lost; begin anew with --overwrite"
+        )
+    done = run.finished(result)
     runs.save(spark, layout.table("runs"), done)
     return done
 

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.relay import UNTIL
 from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges
 from purgatory_udf.stream.ending import closing_ms, until
 from purgatory_udf.stream.rules import LIVE, RELAY, WAITS, AnyRules
@@ -23,7 +24,7 @@ from purgatory_udf.tables import ENDS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-GAUGES = "purgatory_gauges"
+GAUGES, TOLD = "purgatory_gauges", "told"
 
 
 @dataclass
@@ -55,7 +56,10 @@ class Sink:
             said = sf.when(sf.col("table").isin(LIVE, WAITS), sf.col("payload"))
             parcels = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
             self._note(number, parcels)
-            frames = {table: self._rows(batch, table) for table in {row.table for row in parcels} - {LIVE, WAITS}}
+            frames = {table: self._rows(batch, table) for table in {row.table for row in parcels} - self._unwritten}
+            if RELAY in frames:
+                until_ms = max(row.time_us for row in parcels if row.table == RELAY) // 1000
+                frames[RELAY] = frames[RELAY].withColumn(UNTIL, sf.lit(until_ms).cast("bigint"))
             readings = self._readings(number, parcels)
             if readings is not None and len(readings):
                 frames[GAUGES] = batch.sparkSession.createDataFrame(readings).coalesce(1)
@@ -88,10 +92,16 @@ class Sink:
         end_ms = self._end_ms(GAUGES)
         return readings if end_ms is None else until(readings, GAUGES, end_ms)
 
+    @property
+    def _unwritten(self) -> set[str]:
+        """What was told is held against what was recorded when a trace has ended, which a followed one never has."""
+        return {LIVE, WAITS, TOLD} if self.rules.plan.follows else {LIVE, WAITS}
+
     def _append(self, rows: DataFrame, table: str, number: int) -> None:
         (
             rows.write.format("delta")
             .mode("append")
+            .partitionBy(*([UNTIL] if table == RELAY else []))
             .option("txnAppId", f"{self.stream_id}/{table}")
             .option("txnVersion", number)
             .save(self.layout.path_of(table))

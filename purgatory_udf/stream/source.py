@@ -13,11 +13,15 @@ if TYPE_CHECKING:
 _ALL_FILES = 2**31 - 1
 
 
-def delta_stream(spark: SparkSession, path: str, files: int | None = None, since: int | None = None) -> DataFrame:
+def delta_stream(
+    spark: SparkSession, path: str, files: int | None = None, since: int | None = None, shrinks: bool = False
+) -> DataFrame:
     """A table as a stream. Given the version that its content began with, its commits come one after the other, each in
     the order of its files; otherwise Delta begins with a snapshot whose files are sorted by when they were finished.
-    A batch takes so many files."""
+    A batch takes so many files. A table that `shrinks` loses what has come before."""
     reader = spark.readStream.format("delta")
+    if shrinks:
+        reader = reader.option("ignoreDeletes", True)
     if since is not None:
         reader = reader.option("startingVersion", since)
     if files is not None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
-from benchmarks.killing import Command, Victim, commands, differences, killed
+from benchmarks.crash_commands import commands
+from benchmarks.killing import Command, Victim, differences, killed
 from jobs.ingest import main
-from tests import brief
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,7 @@ def test_an_import_that_is_killed_between_its_tables_is_made_whole_by_the_same_c
     command, whole, out = commands(tmp_path)["ingest"], tmp_path / "whole", tmp_path / "killed"
     _import_to_the_end(command, whole)
     # The first moment is when all lines are read, the second when the first of the tables is there.
-    assert killed(replace(command, words=(*brief.WORDS, *command.words)), out, 2, Victim.DRIVER)
+    assert killed(command, out, 2, Victim.DRIVER)
     assert DeltaTable.is_deltatable(str(out / "rejected_events"))
     assert not DeltaTable.is_deltatable(str(out / "events"))
     _import_to_the_end(command, out)

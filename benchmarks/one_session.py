@@ -1,0 +1,79 @@
+"""Commands given again in one JVM, where starting one for each would be most of the work."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.killing import Command
+from tests import brief
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STARTS_WITHIN_S = 60
+
+
+class OneSession:
+    def __init__(self, folder: Path, kafka: bool = False) -> None:
+        from purgatory_udf.session import build_session
+
+        # Nothing of a session lies where commands run.
+        scratch = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+        self._spark: SparkSession = build_session("crashes", {"spark.master": "local[2]", **brief.SETTINGS, **scratch})
+        if kafka:
+            from purgatory_udf.kafka.source import add_connector
+
+            add_connector(self._spark)
+
+    def end(self, command: Command, out: Path) -> str:
+        """Give the command again, to its end; what it said if it failed."""
+        words = [*command.words, "--out", str(out)]
+        if command.follows:
+            return self._followed(command, words)
+        status, said = _given(words)
+        # Killed when all was done: an import is not made twice.
+        made = status == 2 and "exists; choose another --out" in said
+        return "" if status == 0 or made else f"it ended with {status}: {said}"
+
+    def audit(self, out: Path) -> str:
+        """What is said of broken laws."""
+        status, said = _given(["audit", "--out", str(out)])
+        return "" if status == 0 else said
+
+    def _followed(self, command: Command, words: list[str]) -> str:
+        """Until all that there is has gone through, and whatever else is fed."""
+        ended: list[tuple[int, str]] = []
+        running = threading.Thread(target=lambda: ended.append(_given(words)))
+        running.start()
+        try:
+            give_up = time.monotonic() + _STARTS_WITHIN_S
+            while not self._spark.streams.active and not ended and time.monotonic() < give_up:
+                time.sleep(0.1)
+            while not ended:
+                # What one query writes another may read.
+                for _ in range(3):
+                    for query in self._spark.streams.active:
+                        query.processAllAvailable()
+                if not command.feed():
+                    break
+        except Exception as error:
+            return f"a query ended: {error}"
+        finally:
+            for query in self._spark.streams.active:
+                query.stop()
+            running.join()
+        return "" if ended[0][0] in (0, 130) else f"it ended with {ended[0][0]}: {ended[0][1]}"
+
+
+def _given(words: list[str]) -> tuple[int, str]:
+    """The job's status, and what it said."""
+    job = importlib.import_module(f"jobs.{words[0].replace('-', '_')}").main
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        return job.status(words[1:]), said.getvalue()

@@ -1,0 +1,33 @@
+"""A query's checkpoint, before Spark sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purgatory_udf.storage import delta
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What a batch is about to do, and that it has been done: one entry a batch.
+_OFFSETS, _COMMITS = "offsets", "commits"
+
+
+def swept(spark: SparkSession, path: str) -> str:
+    """The same path, without the unfinished first entry of a log; raises if an entry is missing that was there.
+
+    An entry is written beside its place and then moved there. A process that is killed between the two leaves a file
+    that is no entry, and Spark refuses to begin where it finds any file. A batch that is done was on record before: if
+    it is not, Spark would take other rows for those of this batch, which the tables then have already.
+    """
+    begun, done = (_entries(spark, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if done and max(done) not in begun:
+        raise FileNotFoundError(f"{path}/{_OFFSETS}/{max(done)} does not exist, and the batch is done")
+    return path
+
+
+def _entries(spark: SparkSession, folder: str) -> set[int]:
+    found = delta.names(spark, folder)
+    if found and all(name.startswith(".") for name in found):
+        delta.remove(spark, folder)
+    return {int(name) for name in found if name.isdigit()}
