@@ -34,10 +34,11 @@ def commands(folder: Path) -> dict[str, Command]:
     folder.mkdir(parents=True, exist_ok=True)
     plain, with_group, log = folder / "plain.jsonl", folder / "with-group.jsonl", folder / "request-1.log"
     sample = SAMPLE.read_text(encoding="utf-8").splitlines()[:EVENTS]
-    plain.write_text("\n".join(sample) + "\n", encoding="utf-8")
-    with_group.write_text("\n".join(_with_a_group(sample)) + "\n", encoding="utf-8")
-    with lzma.open(RECORDED, "rb") as lines:
-        log.write_bytes(b"".join(islice(lines, LINES)))
+    if not log.exists():  # Files that are made anew would be another trace.
+        plain.write_text("\n".join(sample) + "\n", encoding="utf-8")
+        with_group.write_text("\n".join(_with_a_group(sample)) + "\n", encoding="utf-8")
+        with lzma.open(RECORDED, "rb") as lines:
+            log.write_bytes(b"".join(islice(lines, LINES)))
     tables = ("events", *OUTCOMES)
     batches = ("--batch-events", str(BATCH))
     disorder = ("--max-disorder-ms", "50", "--no-drain")
