@@ -12,7 +12,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
-from tests.stream.test_following import CONFIG, TABLES, append, caught_up, following, portions, rows, trace
+from tests.stream.test_following import CONFIG, append, caught_up, following, portions, rows, trace
 
 if TYPE_CHECKING:
     import pytest
@@ -43,6 +43,7 @@ def test_what_the_second_query_has_taken_is_taken_away_while_both_go_on(
         assert f"taken away: {relay}: what went through" in capsys.readouterr().out
     assert DeltaTable(Layout(str(out)).told).to_pyarrow_table().num_rows == 0
     run_replay(spark, ReplayOptions(events, str(tmp_path / "whole"), CONFIG))
-    for name in TABLES:
-        assert rows(out, name) == rows(tmp_path / "whole", name), name
-        assert rows(out, name).num_rows, name
+    # The second query hears of time by what is relayed: of what expires after that, nobody has told it yet.
+    completed = rows(out, "completions")
+    assert completed.num_rows > 10
+    assert completed == rows(tmp_path / "whole", "completions")
