@@ -52,8 +52,8 @@ def _ended(at: float, *markers: tuple[int, dict[str, dict[int, int]]], remote: f
     return written(at, known)
 
 
-def _marker(producer: int, base: int) -> StoredBatch:
-    return StoredBatch(base, base, 78, us(100), True, True, producer)
+def _marker(producer: int, base: int, at: float = 100) -> StoredBatch:
+    return StoredBatch(base, base, 78, us(at), True, True, producer)
 
 
 def _given(batches: dict[tuple[str, int], list[StoredBatch]], **more: Any) -> Given:
@@ -129,6 +129,13 @@ def test_offsets_of_the_newer_group_coordinator_are_written_without_a_purgatory(
     found = translate(requests([_begun("x", 7), _ended(104, (7, {OFFSETS: {0: 0}}))]), given)
     assert len(_ends(found)) == count
     assert [event["offset"] for event in found.events if event.get("change") == "log_end"][-1] == 6
+
+
+def test_a_line_that_was_written_late_is_still_the_markers() -> None:
+    given = _given({("t", 0): [_marker(7, 5, at=20), _marker(7, 9, at=91)]})
+    lines = [_begun("x", 7), _ended(24, (7, {"t": {0: 0}})), _ended(104, (7, {"t": {0: 0}}))]
+    ends = [one["partitions"][0]["base_offset"] for one in _ends(translate(requests(lines), given))]
+    assert ends == [5, 9]
 
 
 def test_without_batches_a_followers_offset_shows_the_marker() -> None:

@@ -104,19 +104,29 @@ def test_a_repeated_base_offset_is_a_retry_that_appends_nothing() -> None:
     assert ends == sorted(set(ends))
 
 
-def test_a_transactions_produce_is_appended_when_its_partition_has_joined_and_tried_when_all_have() -> None:
-    def joined(at: float, code: int) -> str:
-        asked = {"transactionalId": "x", "producerId": 7, "verifyOnly": False}
-        asked["topics"] = [{"name": "t", "partitions": [0]}]
-        results = [{"name": "t", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": code}]}]
-        answer = {"resultsByTransaction": [{"transactionalId": "x", "topicResults": results}]}
-        return written(at, body("ADD_PARTITIONS_TO_TXN", {"transactions": [asked]}, answer, version=5))
+def _joined(at: float, code: int) -> str:
+    asked = {"transactionalId": "x", "producerId": 7, "verifyOnly": False}
+    asked["topics"] = [{"name": "t", "partitions": [0]}]
+    results = [{"name": "t", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": code}]}]
+    answer = {"resultsByTransaction": [{"transactionalId": "x", "topicResults": results}]}
+    return written(at, body("ADD_PARTITIONS_TO_TXN", {"transactions": [asked]}, answer, version=5))
 
-    lines = [*LOG, joined(70, 51), joined(80, 0), produced(99, 13, size=60, transaction="x", local=1, remote=38)]
+
+def test_a_transactions_produce_is_appended_when_its_partition_has_joined_and_tried_when_all_have() -> None:
+    lines = [*LOG, _joined(70, 51), _joined(80, 0), produced(99, 13, size=60, transaction="x", local=1, remote=38)]
     found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
     assert _said(found)[-1] == (80.3, "produce", None, 13, 13)
     (waited,) = [one.remote_ms for seq, one in found.recorded.items() if found.events[seq]["time_us"] == us(80.3)]
     assert waited == pytest.approx(18.7)
+
+
+def test_it_is_appended_later_where_a_follower_that_came_later_still_found_nothing() -> None:
+    """The coordinator's answer waits for a thread of the broker (`KafkaRequestHandler.wrapAsyncCallback`)."""
+    waits = fetched(90, {0: 13}, {0: 60}, session=7, epoch=3, local=1, remote=6, replica=2, client="f")
+    lines = [*LOG, _joined(80, 0), waits, produced(99, 13, size=60, transaction="x", local=1, remote=38)]
+    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    (produce,) = [event for event in found.events if event["type"] == "produce" and event["time_us"] > us(60)]
+    assert us(84) < produce["time_us"] < us(90), "its first try was at 84, and it was answered at 90"
 
 
 def test_a_produce_that_was_refused_waited_in_no_purgatory() -> None:

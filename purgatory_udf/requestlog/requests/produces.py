@@ -37,7 +37,9 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Lo
             append.transaction = produced.transactional_id
             joined = context.transactions.joined(append.transaction, key, request.start_us, request.answered_us)
             if joined is not None:
-                append.at_us = append.check_us = append.until_us = joined + JOINED_TO_APPENDED_US
+                append.at_us = append.check_us = joined + JOINED_TO_APPENDED_US
+                # The coordinator's answer waits for a thread: under load for longer, but no longer than the produce's.
+                append.until_us = max(append.at_us, request.answered_us)
         appends.append((key, append))
     # A transaction's produce is tried first when the last of its partitions has joined and been appended.
     event_us = max([check, *(append.check_us for _, append in appends)])
