@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.reference.topic_partition import TopicPartition
+from purgatory_udf.scope.rule import MARKER_SENDERS
 
 EVENT_COLUMNS = (
     *("time_us", "seq", "broker", "type", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms", "min_bytes"),
@@ -73,7 +74,9 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     events = events.sort_by("seq")
     # Whole, as the milliseconds of a broker's timer are.
     begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
-    asked = events.filter(pc.is_in(events["type"], pa.array(["fetch", "produce"])))
+    # What ends transactions is appended, too: nobody sends it of himself.
+    marks = pc.fill_null(pc.match_like(events["client_id"], MARKER_SENDERS.replace("*", "%")), False)
+    asked = events.filter(pc.and_not(pc.is_in(events["type"], pa.array(["fetch", "produce"])), marks))
     names, lists = _keys_named(asked)
     requests = _requests(asked, recorded, begin_us)
     changes = events.filter(pc.equal(events["type"], "partition"))

@@ -18,7 +18,7 @@ from purgatory_udf.requestlog.lines.line import read_line
 from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.tables import EVENTS, RECORDED
 from tests.recorded import file, lines
-from tests.requestlog.translate import translate
+from tests.requestlog.translate import Translation, translate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,10 @@ def imported(name: str) -> tuple[pa.Table, pa.Table]:
         cluster_in_file(_beside(folder, "cluster-metadata.txt")),
         batches_in_file(_beside(folder, "batches.csv")),
     )
-    translation = translate(requests, given)
+    return tables_of(translate(requests, given))
+
+
+def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
     events = [{**event, "event_time": _at(event["time_us"])} for event in translation.events]
     recorded = [
         {
