@@ -10,7 +10,7 @@ import numpy as np
 from purgatory_udf.live.board import SECONDS
 from purgatory_udf.live.lacks import lacks, name_of
 from purgatory_udf.loop.state import Found, State
-from purgatory_udf.loop.words import KINDS, PURGATORIES, Code, Rule
+from purgatory_udf.loop.words import KINDS, PURGATORIES, Code
 from purgatory_udf.loop.world import Records
 
 # Of each purgatory, so many of those that have waited longest.
@@ -19,13 +19,11 @@ OLDEST = 5
 
 def of_keys(state: State, found: Found, whole: bool) -> bytes:
     """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
-    ended = found.operations
-    expired, cancelled = ended["expired"] > 0, ended["rule"] == Rule.BROKER_STOPPED
     said: dict[str, Any] = {
-        "completions": int((~expired & ~cancelled).sum()),
-        "expirations": int(expired.sum()),
-        "cancellations": int(cancelled.sum()),
-        "expired": _by_second(ended[expired]),
+        "completions": len(found.completed),
+        "expirations": len(found.expired),
+        "cancellations": len(found.cancelled),
+        "expired": _by_second(found.all_operations[found.expired]),
     }
     if whole:
         said["open"] = len(state.operations)
