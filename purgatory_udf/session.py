@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,10 @@ LOCAL_DEFAULTS = {
 }
 
 
+# Nothing is kept there, for our tables go by their paths; but Spark makes the folder, by default where a job was begun.
+_WAREHOUSE = "spark.sql.warehouse.dir"
+
+
 def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """The session of this process, made on first use.
 
@@ -63,6 +68,7 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     local = settings.setdefault("spark.master", "local[*]").startswith("local")
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings.setdefault(_WAREHOUSE, Path(tempfile.gettempdir(), f"purgatory-replay-{os.getuid()}").as_uri())
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
         settings.setdefault(key, value)
     settings.update(REQUIRED)

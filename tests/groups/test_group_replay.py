@@ -16,7 +16,7 @@ from purgatory_udf.outcomes import Gauge, Outcome, Transition
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.storage.runs import FINISHED, Run
+from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream import query
@@ -213,10 +213,3 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
         "transitions": len(expected[1]),
     }
     assert go_on() == counts, "whoever goes on with what is done does nothing"
-
-
-def test_a_trace_without_groups_starts_no_query_of_groups(spark: SparkSession, tmp_path: Path) -> None:
-    events = write_trace(spark, tmp_path, [{"type": "clock", "time_us": 1_000_000, "seq": 1}], per_batch=10)
-    run = run_replay(spark, ReplayOptions(events, str(tmp_path), CONFIG))
-    assert (run.status, run.counts["operations"], "groups" in run.counts) == (FINISHED, 0, False)
-    assert not (tmp_path / "_replay").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -17,8 +18,6 @@ from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 Event = dict[str, Any]
@@ -90,3 +89,10 @@ def test_what_is_open_at_the_end_has_no_watch_that_expired(replayed: tuple[Run, 
         (HARD, 0, "expired"),
         (OPEN, 0, "satisfied"),
     }
+
+
+def test_a_trace_without_groups_starts_no_query_of_groups(replayed: tuple[Run, RunTables]) -> None:
+    run, tables = replayed
+    assert "groups" not in run.counts
+    checkpoints = Path(tables.layout.checkpoint("groups")).parent
+    assert [entry.name for entry in checkpoints.iterdir()] == ["partitions"]
