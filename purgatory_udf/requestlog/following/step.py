@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,16 +13,8 @@ from purgatory_udf.requestlog.following.carried import Votes
 from purgatory_udf.requestlog.following.remains import Left
 from purgatory_udf.requestlog.following.rows import KEPT, SAID, SESSION, SWEEP, TAKEN_APART
 from purgatory_udf.requestlog.importing import reading, rows
-from purgatory_udf.requestlog.importing.frames import (
-    PARTITION,
-    counted,
-    held,
-    in_order,
-    mapped,
-    own_thread,
-    rejected,
-    with_offsets,
-)
+from purgatory_udf.requestlog.importing.frames import counted, held, in_order, own_thread, rejected
+from purgatory_udf.requestlog.importing.passes import Keep, Leavings, Tasks, work
 from purgatory_udf.requestlog.importing.rows import REQUESTS, request_of
 from purgatory_udf.requestlog.importing.spark_tables import Finished
 from purgatory_udf.requestlog.lines.request import Request
@@ -32,8 +23,6 @@ from purgatory_udf.requestlog.report import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-Stage = Callable[[str, "DataFrame"], "DataFrame"]
 
 
 @dataclass(frozen=True)
@@ -47,13 +36,13 @@ class TakenStep:
 
 @dataclass(frozen=True)
 class Step:
-    """`source` names a row's `file`, which is the topic's partition; `stage` keeps what is used more than once."""
+    """`source` names a row's `file`, which is the topic's partition; `keep` keeps what is used more than once."""
 
     spark: SparkSession
     given: Given
     hold_us: int
     source: Column
-    stage: Stage
+    keep: Keep
 
     def take(self, left: Left, read: DataFrame) -> TakenStep:
         """`read` are READ rows of the new lines."""
@@ -72,12 +61,10 @@ class Step:
         telling, votes, settled_votes = _telling(requests), _votes(requests), _votes(requests, stretch.until_us)
         racked = bool(carried.counts.get("racked", 0) + report.counts["racked"])
         context = carried.context(telling, self.given, votes, racked)
-        own = held(self.spark, context)
-        parts = self.stage("parts", _taken_apart(requests, left.rows, own, stretch))
-        said = self.stage("said", _said(parts, left.rows, own, stretch))
-        operations = _dated(parts, left.rows, said, stretch)
-        due = operations.where(sf.col("at_us") < stretch.until_us).withColumn("time_us", sf.col("at_us"))
-        events = self.stage("events", in_order(due, said, self.source))
+        passed = work(requests, _tasks(self.spark, context, stretch), self.keep, stretch, _leavings(left.rows))
+        parts, said, operations = passed.parts, passed.said, passed.operations
+        due = operations.where(sf.col("at_us") < stretch.until_us)
+        events = self.keep("events", in_order(due, said, self.source))
         finished = Finished(events, rejected(read, parts.where("settled"), events), self.source)
         topics = said.where(sf.col("part") == SWEEP).select("topic").distinct().collect()
         settled = (one for one in telling if one.start_us < stretch.until_us)
@@ -109,42 +96,20 @@ def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
     return {row.broker: (row.own, row["all"]) for row in votes.collect()}
 
 
-def _taken_apart(
-    requests: DataFrame, remains: DataFrame, context: Callable[[], Context], stretch: Stretch
-) -> DataFrame:
-    states = remains.where(sf.col("part") == SESSION).select(
+def _tasks(spark: SparkSession, context: Context, stretch: Stretch) -> Tasks:
+    own, until_us = held(spark, context), stretch.until_us
+    apart = tasks.take_sessions_apart(own, until_us), tasks.take_requests_apart(own, until_us)
+    return Tasks(*apart, tasks.say_timelines(own, stretch), TAKEN_APART, SAID)
+
+
+def _leavings(remains: DataFrame) -> Leavings:
+    def of(*parts: str) -> DataFrame:
+        return remains.where(sf.col("part").isin(*parts)).withColumn("settled", sf.lit(True))
+
+    states = of(SESSION).select(
         "broker", sf.col("kind").alias("session"), sf.lit(SESSION).alias("api"), sf.col("event").alias("body")
     )
-    # A session's state comes before its fetches: it has no time.
-    fetches = (
-        requests.where("session IS NOT NULL")
-        .unionByName(states, allowMissingColumns=True)
-        .repartition("broker", "session")
-        .sortWithinPartitions("broker", "session", sf.col("start_us").asc_nulls_first(), "file", "line")
-    )
-    others = requests.where("session IS NULL")
-    sessions = mapped(fetches, tasks.take_sessions_apart(context, stretch.until_us), TAKEN_APART)
-    return sessions.unionByName(mapped(others, tasks.take_requests_apart(context, stretch.until_us), TAKEN_APART))
-
-
-def _said(parts: DataFrame, remains: DataFrame, context: Callable[[], Context], stretch: Stretch) -> DataFrame:
-    of_before = remains.where(sf.col("part").isin(rows.FACT, SWEEP)).withColumn("settled", sf.lit(True))
-    facts = (
-        of_before.unionByName(parts.where(sf.col("part") == rows.FACT))
-        .select(*PARTITION, "part", "packed", "event", "settled")
-        .repartition(*PARTITION)
-        .sortWithinPartitions(*PARTITION)
-    )
-    return mapped(facts, tasks.say_timelines(context, stretch), SAID)
-
-
-def _dated(parts: DataFrame, remains: DataFrame, said: DataFrame, stretch: Stretch) -> DataFrame:
-    """All operations that are not written yet. `at_us`: when each is tried, a produce when all of its partitions have
-    been appended."""
-    of_before = remains.where(sf.col("part") == rows.OPERATION).withColumn("settled", sf.lit(True))
-    operations = of_before.unionByName(parts.where(sf.col("part") == rows.OPERATION))
-    tried = sf.greatest("time_us", "appended_us", sf.lit(stretch.from_us))
-    return with_offsets(operations, said).withColumn("at_us", tried)
+    return Leavings(states, of(rows.FACT, SWEEP), of(rows.OPERATION))
 
 
 def _remaining(parts: DataFrame, said: DataFrame, waiting: DataFrame) -> DataFrame:

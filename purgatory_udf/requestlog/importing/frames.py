@@ -51,19 +51,10 @@ def own_thread(remote_us: Column) -> Column:
     return sf.when(remote_us == 0, 1).otherwise(0)
 
 
-def with_offsets(operations: DataFrame, said: DataFrame) -> DataFrame:
-    """Operations with the offsets that their partitions' timelines found for them, and when the last was appended."""
-    offsets = (
-        said.where(sf.col("part") == rows.PRODUCED)
-        .groupBy("file", "line")
-        .agg(sf.collect_list(sf.struct("slot", "base", "end")).alias("offsets"), sf.max("time_us").alias("appended_us"))
-    )
-    return operations.join(offsets, ["file", "line"], "left")
-
-
 def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Rename | None = None) -> DataFrame:
     """All events in their total order: `task` and `number` in it say where each stands. `source` names a row's file."""
     changes = said.where(sf.col("part") == rows.CHANGE).select(*ORDER, "event")
+    operations = operations.withColumn("time_us", sf.col("at_us"))
     together = operations.select(*ORDER, "event", "recorded", "offsets").unionByName(changes, allowMissingColumns=True)
     # Most changes were caused by no single request.
     name = sf.when(sf.col("line") >= 0, sf.concat(source, sf.lit(":"), sf.col("line")))

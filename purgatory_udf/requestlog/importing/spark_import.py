@@ -30,15 +30,9 @@ from purgatory_udf.requestlog.cluster.metadata import KnownCluster, cluster_in_f
 from purgatory_udf.requestlog.cluster.topics import names_in_file
 from purgatory_udf.requestlog.importing import reading, rows, tasks
 from purgatory_udf.requestlog.importing.anonymise import pseudonyms
-from purgatory_udf.requestlog.importing.frames import (
-    PARTITION,
-    held,
-    in_order,
-    mapped,
-    rejected,
-    with_offsets,
-)
+from purgatory_udf.requestlog.importing.frames import held, in_order, rejected
 from purgatory_udf.requestlog.importing.options import ImportReport, RequestLogOptions
+from purgatory_udf.requestlog.importing.passes import Passed, Tasks, work
 from purgatory_udf.requestlog.importing.spark_tables import NAMES, Finished, require_room, source_of, write
 from purgatory_udf.requestlog.lines.log_files import find_logs
 from purgatory_udf.requestlog.lines.request import Request
@@ -82,13 +76,12 @@ def ingest_request_log(
         read = keep("read", _read(spark, files, options))
         told = _told(read)
         placed, context = _placed(spark, read, told.begins), told.context(given)
-        parts = keep("parts", _parts(spark, placed, context))
-        say("rebuilding the logs of the partitions")
-        changes = keep("changes", _changes(spark, parts, context))
+        say("taking requests apart, and rebuilding the logs of the partitions")
+        passed = work(_requests(placed), _tasks(spark, context), keep)
         say("putting the events in order")
-        events = keep("events", _events(parts, changes, sources, options))
-        report = _report(told.tally.counts, parts, changes, context)
-        finished = Finished(events, _rejected(placed, parts, events, options), source_of(sources))
+        events = keep("events", _events(passed, sources, options))
+        report = _report(told.tally.counts, passed, context)
+        finished = Finished(events, _rejected(placed, passed.parts, events, options), source_of(sources))
         written = write(spark, layout, run.run_id, finished, report.counts["bad_lines"], options.events_per_file)
         done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
         runs.save(spark, layout.table("runs"), run.finished(done.counts()))
@@ -159,37 +152,21 @@ def _requests(placed: DataFrame) -> DataFrame:
     return placed.where(sf.col("row") == reading.REQUEST).select(*rows.REQUESTS.names)
 
 
-def _parts(spark: SparkSession, placed: DataFrame, context: Context) -> DataFrame:
-    requests = _requests(placed)
+def _tasks(spark: SparkSession, context: Context) -> Tasks:
     own = held(spark, context)
-    fetches = requests.where("session IS NOT NULL")
-    by_session = fetches.repartition("broker", "session").sortWithinPartitions(
-        "broker", "session", "start_us", "file", "line"
-    )
-    others = requests.where("session IS NULL")
-    return mapped(by_session, tasks.take_sessions_apart(own), rows.PARTS).unionByName(
-        mapped(others, tasks.take_requests_apart(own), rows.PARTS)
-    )
+    works = (tasks.take_sessions_apart(own), tasks.take_requests_apart(own), tasks.build_timelines(own))
+    return Tasks(*works, rows.PARTS, rows.CHANGES)
 
 
-def _changes(spark: SparkSession, parts: DataFrame, context: Context) -> DataFrame:
-    facts = parts.where(sf.col("part") == rows.FACT).select(*PARTITION, "part", "packed")
-    together = facts.repartition(*PARTITION).sortWithinPartitions(*PARTITION)
-    return mapped(together, tasks.build_timelines(held(spark, context)), rows.CHANGES)
-
-
-def _events(parts: DataFrame, changes: DataFrame, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
-    operations = parts.where(sf.col("part") == rows.OPERATION)
-    # A produce is tried when all of its partitions have been appended.
-    tried = with_offsets(operations, changes).withColumn("time_us", sf.greatest("time_us", "appended_us"))
+def _events(passed: Passed, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
     rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
-    return in_order(tried, changes, source_of(sources), rename)
+    return in_order(passed.operations, passed.said, source_of(sources), rename)
 
 
-def _report(counts: Mapping[str, int], parts: DataFrame, changes: DataFrame, context: Context) -> Report:
+def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Report:
     report = Report(dict(counts))
     told = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
-    both = parts.select(*told).unionByName(changes.select(*told))
+    both = passed.parts.select(*told).unionByName(passed.said.select(*told))
     found = both.where(sf.col("part").isin(rows.COUNT, rows.FACT)).groupBy("part", "kind", "topic")
     summed = found.agg(sf.sum("number").alias("number")).collect()
     for row in summed:
