@@ -73,11 +73,12 @@ def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_facto
 @pytest.fixture(scope="module")
 def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
-    out = tmp_path_factory.mktemp("killed")
+    folder = tmp_path_factory.mktemp("killed")
+    out = folder / "out"
     words = ["replay", "--events", events, "--out", str(out), "--batch-events", "300", "--set", "grouping=partition"]
     command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *brief.WORDS, *words]
     # A group of its own, so that the JVM dies with it; what it says comes line by line.
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         said = []
         for line in process.stderr:
@@ -94,6 +95,7 @@ def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     """What that replay answers when it is run again; it settles a few files at a time."""
     stopped = runs.load(spark, str(killed / "runs"), "replay")
     assert stopped is not None and stopped.status != runs.FINISHED, "it had not come to the end"
+    assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "nothing else lies where it was begun"
     run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=300", "grouping=partition"])))
     assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
     return run, _rows(killed)
