@@ -50,7 +50,7 @@ def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
 
 
 def _suspicious(compared: pa.Table) -> pa.Array:
-    other = [
+    suspicions = [
         pc.is_in(compared["error"], pa.array(list(REFUSALS))),
         pc.is_null(compared["error"]),
         _differs(compared["recorded_error"], compared["error"]),
@@ -58,10 +58,10 @@ def _suspicious(compared: pa.Table) -> pa.Array:
         _differs(compared["leader_member_id"], compared["leader"]),
         _differs(compared["assigned_member_id"], compared["given_member_id"]),
     ]
-    found = other[0]
-    for one in other[1:]:
-        found = pc.or_(found, one)
-    return found
+    suspicious = suspicions[0]
+    for suspicion in suspicions[1:]:
+        suspicious = pc.or_(suspicious, suspicion)
+    return suspicious
 
 
 def _differs(recorded: pa.ChunkedArray, replayed: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -35,26 +35,26 @@ def ends_of(ended: Frame) -> Array:
 
 def ended_frame(chronicle: Chronicle) -> Frame:
     """Of the state machine's operations."""
-    return ENDED.of([_row(one, chronicle.began[one], end) for one, end in chronicle.ended.items()])
+    return ENDED.of([_row(operation, chronicle.began[operation], end) for operation, end in chronicle.ended.items()])
 
 
 def _row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | str, ...]:
-    one = operation.outcome()
+    outcome = operation.outcome()
     return (
-        one.operation_id,
-        KIND_OF[one.kind],
-        one.started_us,
+        outcome.operation_id,
+        KIND_OF[outcome.kind],
+        outcome.started_us,
         begin.seq,
         begin.sub,
-        one.ended_us,
+        outcome.ended_us,
         end.seq,
         end.sub,
-        one.deadline_us // 1000,
-        one.expired,
-        one.watched,
-        RULE_OF[one.completed_by],
-        one.trigger is not None,
+        outcome.deadline_us // 1000,
+        outcome.expired,
+        outcome.watched,
+        RULE_OF[outcome.completed_by],
+        outcome.trigger is not None,
         operation.member_id if isinstance(operation, DelayedHeartbeat) else "",
-        one.request_id or "",
-        one.client_id or "",
+        outcome.request_id or "",
+        outcome.client_id or "",
     )

@@ -36,30 +36,30 @@ class Ledger:
 
     def tell(self, values: Iterable[bytes], watermark_ms: int, run_id: str) -> pa.Table:
         """Rows of `purgatory_gauges`: all that is known for good once groups have been called up to the watermark."""
-        told = by_purgatory(values)
-        for broker, code in told:
+        waits = by_purgatory(values)
+        for broker, code in waits:
             if (broker, code) not in self.purgatories:
                 self.purgatories[broker, code] = CoordinatorPurgatory(code, self.interval, self.began_ms)
         over = self.end_ms is not None and watermark_ms > self.end_ms
-        self.left_open += sum(map(self._left, told.values()))
+        self.left_open += sum(map(self._left, waits.values()))
         tables = [PURGATORY_GAUGES.empty_table()]
         for (broker, code), purgatory in sorted(self.purgatories.items()):
-            readings = purgatory.tell(told.get((broker, code)), FOREVER if over else watermark_ms)
+            readings = purgatory.tell(waits.get((broker, code)), FOREVER if over else watermark_ms)
             tables.append(_rows(run_id, broker, code, readings))
         # Spark loses rows of a table that has empty chunks.
         return pa.concat_tables(tables).combine_chunks()
 
-    def _left(self, told: ToldWaits) -> int:
+    def _left(self, waits: ToldWaits) -> int:
         if self.end_ms is None:
             return 0
-        ended = told.ended
+        ended = waits.ended
         return int(((ended.t // 1000 <= self.end_ms) & (ended.end_t // 1000 > self.end_ms)).sum())
 
     def standing(self) -> list[tuple[int, str, int, int]]:
         """Of each purgatory its broker, its name, and both gauges as they are."""
         return [
-            (broker, PURGATORIES[code], int(one.record["watched"][0]), int(one.record["delayed"][0]))
-            for (broker, code), one in sorted(self.purgatories.items())
+            (broker, PURGATORIES[code], int(purgatory.record["watched"][0]), int(purgatory.record["delayed"][0]))
+            for (broker, code), purgatory in sorted(self.purgatories.items())
         ]
 
     def to_bytes(self) -> bytes:

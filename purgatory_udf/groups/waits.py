@@ -14,7 +14,7 @@ import numpy as np
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.chronicle import Watching
-from purgatory_udf.groups.kept import KeptGroup
+from purgatory_udf.groups.kept import KeptGroup, KeptRound
 from purgatory_udf.groups.rows import parts_of
 from purgatory_udf.groups.step import Findings
 from purgatory_udf.groups.words import KINDS
@@ -40,7 +40,7 @@ def _all_lists_of(group: str) -> str:
 
 def open_of(kept: KeptGroup) -> Array:
     """The ids of the operations that wait."""
-    return np.concatenate([kept.sessions.op, np.array([one.operation_id for one in kept.rounds], dtype=np.int64)])
+    return np.concatenate([kept.sessions.op, np.array([round_.operation_id for round_ in kept.rounds], dtype=np.int64)])
 
 
 @dataclass
@@ -57,14 +57,9 @@ class Waits:
         new = sessions.take(~np.isin(sessions.op, before)) if len(before) else sessions
         if len(new):
             self._add("begun", new.with_columns(list=self._sessions(broker, group, new.member_id)))
-        rounds = [one for one in kept.rounds if one.operation_id not in before]
+        rounds = [round_ for round_ in kept.rounds if round_.operation_id not in before]
         if rounds:
-            lists = [_LIST_OF.get(one.kind, Watching.JOINS) for one in rounds]
-            rows = [
-                (self._list(broker, group, of, ""), one.operation_id, one.started_us, one.seq, one.sub, one.deadline_ms)
-                for of, one in zip(lists, rounds, strict=True)
-            ]
-            self._add("begun", BEGUN.of(rows))
+            self._add("begun", BEGUN.of([self._begun(broker, group, round_) for round_ in rounds]))
         for ended in found.ended:
             waited = ended.take(ended.watched > 0)
             if len(waited):
@@ -84,6 +79,10 @@ class Waits:
         joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
         return pack({"lists": _LISTS.of(list(self.lists)), **joined})
 
+    def _begun(self, broker: int, group: str, of: KeptRound) -> tuple[int, int, int, int, int, int]:
+        place = self._list(broker, group, _LIST_OF.get(of.kind, Watching.JOINS), "")
+        return place, of.operation_id, of.started_us, of.seq, of.sub, of.deadline_ms
+
     def _add(self, name: str, frame: Frame) -> None:
         self.frames[name].append(frame.only(_LAYOUTS[name].names))
 
@@ -99,13 +98,13 @@ class Waits:
 
     def _lists(self, broker: int, group: str, of: Array, members: Array) -> Array:
         known: dict[tuple[int, str], int] = {}
-        found = []
+        places = []
         for pair in zip(of.tolist(), members.tolist(), strict=True):
             place = known.get(pair)
             if place is None:
                 place = known[pair] = self._list(broker, group, *pair)
-            found.append(place)
-        return np.array(found, dtype=np.int64)
+            places.append(place)
+        return np.array(places, dtype=np.int64)
 
 
 @dataclass(frozen=True)

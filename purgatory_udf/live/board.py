@@ -68,5 +68,6 @@ class Board:
 
 def oldest(boards: Iterable[Board]) -> list[dict[str, Any]]:
     """Those that have waited longest, over all purgatories: a few of each."""
-    found = [one for board in boards for group in board.groups.values() for one in group.get("oldest", ())]
-    return sorted(found, key=lambda one: (one["since_us"], one["operation_id"]))
+    groups = (group for board in boards for group in board.groups.values())
+    waiting = [operation for group in groups for operation in group.get("oldest", ())]
+    return sorted(waiting, key=lambda operation: (operation["since_us"], operation["operation_id"]))

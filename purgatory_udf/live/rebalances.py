@@ -25,13 +25,13 @@ class Sayings:
         self._rebalances: dict[str, dict[str, Any] | None] = {}
         self._expired: Counter[tuple[int, int, str]] = Counter()
 
-    def note(self, key: str, was: bool, kept: KeptGroup, found: Findings) -> None:
+    def note(self, key: str, was: bool, kept: KeptGroup, findings: Findings) -> None:
         """`was`: whether it was in rebalance before the call. Of others nothing is said."""
         now = in_rebalance(kept)
-        if now or was or found.transitions:
+        if now or was or findings.transitions:
             self._rebalances[key] = _rebalance(key, kept) if now else None
         broker = parts_of(key)[0]
-        for ended in found.ended:
+        for ended in findings.ended:
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE
@@ -55,10 +55,10 @@ def _rebalance(key: str, kept: KeptGroup) -> dict[str, Any]:
     assert group is not None
     joining = group.state is GroupState.PREPARING_REBALANCE
     if joining:
-        missing = [one.member_id for one in group.members.values() if one.awaiting_join is None]
+        missing = [member.member_id for member in group.members.values() if member.awaiting_join is None]
         missing += sorted(group.pending_members)
     else:
-        missing = [one.member_id for one in group.members.values() if one.awaiting_sync is None]
+        missing = [member.member_id for member in group.members.values() if member.awaiting_sync is None]
     round_ = next(iter(kept.rounds), None)
     return {
         "broker": broker,

@@ -28,8 +28,8 @@ def of_keys(state: State, found: Found, whole: bool) -> bytes:
     if whole:
         said["open"] = len(state.operations)
         said["purgatories"] = [
-            [int(one["broker"]), PURGATORIES[Code(int(one["code"]))], int(one["watched"]), int(one["delayed"])]
-            for one in state.purgatories
+            [int(row["broker"]), PURGATORIES[Code(int(row["code"]))], int(row["watched"]), int(row["delayed"])]
+            for row in state.purgatories
         ]
         said["oldest"] = [_waiting(state, operation) for operation in _oldest(state.operations)]
     return json.dumps(said, separators=(",", ":")).encode()

@@ -41,18 +41,18 @@ def _purgatories(boards: list[Board], at_ms: int) -> Table:
         for at, broker, purgatory, count in board.expired:
             if begin <= at < until:
                 expired[broker, purgatory] = expired.get((broker, purgatory), 0) + count
-    found: dict[tuple[int, str], list[int]] = {}
+    gauges: dict[tuple[int, str], list[int]] = {}
     for board in boards:
         for group in board.groups.values():
             for broker, purgatory, watched, delayed in group["purgatories"]:
-                sums = found.setdefault((broker, purgatory), [0, 0])
+                sums = gauges.setdefault((broker, purgatory), [0, 0])
                 sums[0] += watched
                 sums[1] += delayed
     first: dict[tuple[int, str], dict[str, Any]] = {}
-    for one in oldest(boards):
-        first.setdefault((one["broker"], one["purgatory"]), one)
+    for operation in oldest(boards):
+        first.setdefault((operation["broker"], operation["purgatory"]), operation)
     rows: list[list[Cell]] = []
-    for owner, (watched, delayed) in sorted(found.items()):
+    for owner, (watched, delayed) in sorted(gauges.items()):
         longest = first.get(owner)
         waited = None if longest is None else max(0, at_ms - longest["since_us"] // 1000)
         rows.append([*owner, watched, delayed, expired.get(owner, 0) / _RATE_SECONDS, waited])
@@ -62,36 +62,36 @@ def _purgatories(boards: list[Board], at_ms: int) -> Table:
 def _waits(boards: list[Board], at_ms: int, limit: int) -> Table:
     rows = [
         (
-            one["request_id"] or f"operation {one['operation_id']}",
-            one["kind"],
-            one["broker"],
-            one["client_id"],
-            max(0, at_ms - one["since_us"] // 1000),
-            one["deadline_ms"] - at_ms,
-            one["lacks"],
+            operation["request_id"] or f"operation {operation['operation_id']}",
+            operation["kind"],
+            operation["broker"],
+            operation["client_id"],
+            max(0, at_ms - operation["since_us"] // 1000),
+            operation["deadline_ms"] - at_ms,
+            operation["lacks"],
         )
-        for one in oldest(boards)[:limit]
+        for operation in oldest(boards)[:limit]
     ]
     columns = ("request", "kind", "broker", "client", "waiting ms", "ms left", "lacks")
     return Table("Waiting longest", columns, rows)
 
 
 def _rebalances(boards: list[Board], at_ms: int, limit: int) -> Table:
-    found = [one for board in boards for one in board.rebalances.values()]
-    found.sort(key=lambda one: (one["since_us"] is None, one["since_us"], one["broker"], one["group"]))
+    rebalances = [rebalance for board in boards for rebalance in board.rebalances.values()]
+    rebalances.sort(key=lambda of: (of["since_us"] is None, of["since_us"], of["broker"], of["group"]))
     rows = [
         (
-            one["group"],
-            one["broker"],
-            one["state"],
-            None if one["since_us"] is None else max(0, at_ms - one["since_us"] // 1000),
-            None if one["deadline_ms"] is None else one["deadline_ms"] - at_ms,
-            f"{one['missing']:,} of {one['members']:,}",
-            _named(one["named"], one["missing"]),
+            rebalance["group"],
+            rebalance["broker"],
+            rebalance["state"],
+            None if rebalance["since_us"] is None else max(0, at_ms - rebalance["since_us"] // 1000),
+            None if rebalance["deadline_ms"] is None else rebalance["deadline_ms"] - at_ms,
+            f"{rebalance['missing']:,} of {rebalance['members']:,}",
+            _named(rebalance["named"], rebalance["missing"]),
         )
-        for one in found[:limit]
+        for rebalance in rebalances[:limit]
     ]
-    more = f" ({len(found):,} in all)" if len(found) > limit else ""
+    more = f" ({len(rebalances):,} in all)" if len(rebalances) > limit else ""
     columns = ("group", "broker", "state", "since ms", "ms left", "missing", "who")
     return Table(f"Groups in rebalance{more}", columns, rows)
 

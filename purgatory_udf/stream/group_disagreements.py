@@ -58,8 +58,8 @@ def _recorded(spark: SparkSession, run: Run) -> DataFrame | None:
         "member_id",
         sf.col("generation").alias("asked_generation"),
     )
-    found = answers.select(sf.col("operation_id").alias("seq"), "recorded_error", "recorded_generation")
-    return asked.join(found, "seq")
+    compared = answers.select(sf.col("operation_id").alias("seq"), "recorded_error", "recorded_generation")
+    return asked.join(compared, "seq")
 
 
 def _not_told(told: DataFrame, recorded: DataFrame) -> DataFrame:
@@ -101,8 +101,8 @@ def explained(spark: SparkSession, out: str, group: str) -> list[str]:
     path = layout.table("group_disagreements")
     rows = []
     if delta.is_table(spark, path):
-        found = spark.read.format("delta").load(path).where(sf.col("group") == group)
-        rows = found.orderBy("asked_at", "seq", "disagreement").collect()
+        of_group = spark.read.format("delta").load(path).where(sf.col("group") == group)
+        rows = of_group.orderBy("asked_at", "seq", "disagreement").collect()
     if not rows and not (known and known.head(1)):
         raise UserError(f"{out}: the replay has no group {group}")
     if not rows:

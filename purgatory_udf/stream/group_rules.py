@@ -89,14 +89,14 @@ class GroupRules(Rules[Shelf, Requests]):
                 found[key] = findings
         return state, self._parcels(packets(found), waits, sayings, horizon_ms)
 
-    def _parcels(self, found: list[Packet], waits: Waits, sayings: Sayings, horizon_ms: int) -> Iterator[Parcel]:
-        for table, latest_us, rows, payload in found:
+    def _parcels(self, ended: list[Packet], waits: Waits, sayings: Sayings, horizon_ms: int) -> Iterator[Parcel]:
+        for table, latest_us, rows, payload in ended:
             yield Parcel(table, "", latest_us, rows, payload)
-        told = waits.to_bytes()
-        if told is not None:
-            yield Parcel(WAITS, "", 0, 0, told)
-        if self.plan.follows and (found or told is not None):
-            said: dict[str, Any] = {_COUNTED[packet.table]: packet.rows for packet in found if packet.table in _COUNTED}
+        told_waits = waits.to_bytes()
+        if told_waits is not None:
+            yield Parcel(WAITS, "", 0, 0, told_waits)
+        if self.plan.follows and (ended or told_waits is not None):
+            said: dict[str, Any] = {_COUNTED[packet.table]: packet.rows for packet in ended if packet.table in _COUNTED}
             yield Parcel(LIVE, "", 0, 0, json.dumps(said | sayings.said()).encode())
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:

@@ -44,5 +44,5 @@ def packed(rows: Iterable[tuple[str, int, bytes]]) -> pa.RecordBatch:
 
 def ticks(values: Iterable[bytes]) -> tuple[int, int]:
     """How many events a batch had, and when the last of them was."""
-    told = [struct.unpack(TICK, value) for value in values]
-    return sum(events for events, _ in told), max((us for _, us in told), default=0)
+    batches = [struct.unpack(TICK, value) for value in values]
+    return sum(events for events, _ in batches), max((us for _, us in batches), default=0)

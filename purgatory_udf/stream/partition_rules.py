@@ -84,26 +84,26 @@ class PartitionRules(Rules[State, Call]):
 
     def step(self, group: str, state: State, rows: Call, horizon_ms: int) -> tuple[State, Iterator[Parcel]]:
         if self.sees is Sees.SHARE:
-            found = decided_here(step(state, undecidable(rows), horizon_ms, self.limits))
+            decided = decided_here(step(state, undecidable(rows), horizon_ms, self.limits))
         elif self.sees is Sees.REST:
-            found = decided_apart(step(state, whole(rows), horizon_ms, self.limits))
+            decided = decided_apart(step(state, whole(rows), horizon_ms, self.limits))
         else:
-            found = step(state, rows, horizon_ms, self.limits)
-        return state, self._parcels(group, state, rows, found, horizon_ms)
+            decided = step(state, rows, horizon_ms, self.limits)
+        return state, self._parcels(group, state, rows, decided, horizon_ms)
 
-    def _parcels(self, group: str, state: State, rows: Call, found: Found, horizon_ms: int) -> Iterator[Parcel]:
+    def _parcels(self, group: str, state: State, rows: Call, decided: Found, horizon_ms: int) -> Iterator[Parcel]:
         if self.sees is Sees.SHARE:
             for broker, time_us, payload in _shares(rows, by_broker):
                 yield Parcel(RELAY, broker, time_us, 0, payload)
-        if len(found.ended):
-            ended = Ended(found, self.plan.run_id, self.plan.trace_end_us)
+        if len(decided.ended):
+            ended = Ended(decided, self.plan.run_id, self.plan.trace_end_us)
             for table, ends in zip(ENDS, ended.outcomes(), strict=True):
                 yield from _parcelled(table, ends, ended.latest_us)
             yield from _parcelled("watches", ended.watches())
-        if len(found.readings):
-            yield from _parcelled("purgatory_gauges", gauge_table(found, self.plan.run_id))
+        if len(decided.readings):
+            yield from _parcelled("purgatory_gauges", gauge_table(decided, self.plan.run_id))
         if self.plan.follows:
-            said = of_keys(state, found, whole=self.sees is not Sees.SHARE)
+            said = of_keys(state, decided, whole=self.sees is not Sees.SHARE)
             yield Parcel(LIVE, group, horizon_ms * 1000, 0, said)
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:

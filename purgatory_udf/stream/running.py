@@ -34,7 +34,7 @@ class Live(Protocol):
 def follow_to_end(
     query: StreamingQuery,
     title: str,
-    found: Survey | None,
+    survey: Survey | None,
     beside: Sequence[StreamingQuery] = (),
     live: Live | None = None,
 ) -> None:
@@ -53,7 +53,7 @@ def follow_to_end(
                     # A query without input says so under the number that its next batch will have.
                     if known is None or known.numInputRows < progress.numInputRows:
                         seen[progress.batchId] = progress
-                        _show(line, progress, seen, found, live)
+                        _show(line, progress, seen, survey, live)
                 for each in (query, *beside):
                     late |= {(each.id, progress.batchId): _dropped(progress) for progress in each.recentProgress}
                 if any(late.values()) and (ended or beside):
@@ -106,10 +106,10 @@ def stopped_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(line: Progress, progress: Any, seen: dict[int, Any], found: Survey | None, live: Live | None) -> None:
+def _show(line: Progress, progress: Any, seen: dict[int, Any], survey: Survey | None, live: Live | None) -> None:
     first = progress.sources[0] if progress.sources else None
     events = sum(past.sources[0].numInputRows for past in seen.values() if past.sources)
-    end = found.last_us if found else None
+    end = survey.last_us if survey else None
     line.update(
         batch=progress.batchId,
         events=events,

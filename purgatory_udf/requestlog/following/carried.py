@@ -42,12 +42,19 @@ class Carried:
 
     def context(self, telling: Iterable[Request], given: Given, votes: Votes, racked: bool) -> Context:
         """As far as is known: `telling` and `votes` are of all requests that are not settled yet."""
-        told = Telling.resumed(self.told)
+        telling_so_far = Telling.resumed(self.told)
         for request in telling:
-            told.read(request)
-        own_thread = [broker for broker, (own, all_) in self._summed(votes).items() if own * 2 > all_]
+            telling_so_far.read(request)
+        own_thread = [broker for broker, (at_once, all_) in self._summed(votes).items() if at_once * 2 > all_]
         return context_from(
-            told, given, (self.first_us, self.last_us), own_thread, self.asked, racked, self.modern, self.nameless
+            telling_so_far,
+            given,
+            (self.first_us, self.last_us),
+            own_thread,
+            self.asked,
+            racked,
+            self.modern,
+            self.nameless,
         )
 
     def settle(
@@ -55,11 +62,11 @@ class Carried:
     ) -> None:
         """Go on to `until_us`: `telling` and `votes` are of the requests that this settles, `topics` are those of which
         something is said by now."""
-        told = Telling.resumed(self.told)
+        telling_so_far = Telling.resumed(self.told)
         for request in telling:
-            told.read(request)
-        told.forget(until_us - LOOK_BACK_US, context.name)
-        self.told = told.snapshot()
+            telling_so_far.read(request)
+        telling_so_far.forget(until_us - LOOK_BACK_US, context.name)
+        self.told = telling_so_far.snapshot()
         self.votes = self._summed(votes)
         self.nameless = sorted({*self.nameless, *nameless(topics, context)})
         self.until_us = until_us
@@ -71,9 +78,9 @@ class Carried:
 
     def _summed(self, votes: Votes) -> dict[int, tuple[int, int]]:
         summed = dict(self.votes)
-        for broker, (own, all_) in votes.items():
+        for broker, (at_once, all_) in votes.items():
             before = summed.get(broker, (0, 0))
-            summed[broker] = (before[0] + own, before[1] + all_)
+            summed[broker] = (before[0] + at_once, before[1] + all_)
         return summed
 
     def snapshot(self) -> dict[str, Any]:
@@ -94,4 +101,4 @@ class Carried:
     @classmethod
     def resumed(cls, state: dict[str, Any]) -> Carried:
         """From a `snapshot`."""
-        return cls(**{**state, "votes": {broker: (own, all_) for broker, own, all_ in state["votes"]}})
+        return cls(**{**state, "votes": {broker: (at_once, all_) for broker, at_once, all_ in state["votes"]}})

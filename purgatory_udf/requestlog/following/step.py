@@ -67,7 +67,7 @@ class Step:
         events = self.keep("events", in_order(due, said, self.source))
         finished = Finished(events, rejected(read, parts.where("settled"), events), self.source)
         topics = said.where(sf.col("part") == SWEEP).select("topic").distinct().collect()
-        settled = (one for one in telling if one.start_us < stretch.until_us)
+        settled = (request for request in telling if request.start_us < stretch.until_us)
         carried.settle(stretch.until_us, settled, settled_votes, (row.topic for row in topics), context)
         carried.count(_counted(report, parts, said, events))
         waiting = operations.where("settled").where(sf.col("at_us") >= stretch.until_us)
@@ -91,15 +91,15 @@ def _telling(requests: DataFrame) -> list[Request]:
 def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
     if until_us is not None:
         requests = requests.where(sf.col("start_us") < until_us)
-    own = sf.sum(own_thread(sf.col("remote_us"))).alias("own")
-    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(own, sf.count("*").alias("all"))
+    at_once = sf.sum(own_thread(sf.col("remote_us"))).alias("own")
+    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(at_once, sf.count("*").alias("all"))
     return {row.broker: (row.own, row["all"]) for row in votes.collect()}
 
 
 def _tasks(spark: SparkSession, context: Context, stretch: Stretch) -> Tasks:
-    own, until_us = held(spark, context), stretch.until_us
-    apart = tasks.take_sessions_apart(own, until_us), tasks.take_requests_apart(own, until_us)
-    return Tasks(*apart, tasks.say_timelines(own, stretch), TAKEN_APART, SAID)
+    handed, until_us = held(spark, context), stretch.until_us
+    apart = tasks.take_sessions_apart(handed, until_us), tasks.take_requests_apart(handed, until_us)
+    return Tasks(*apart, tasks.say_timelines(handed, stretch), TAKEN_APART, SAID)
 
 
 def _leavings(remains: DataFrame) -> Leavings:

@@ -67,16 +67,16 @@ def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iter
     for row in rows:
         request = request_of(row)
         settled = request.start_us < until_us
-        own = report if settled else Report()
-        for parts in parts_of([request], context, own):
-            yield from _settled(parts, settled, own)
+        counted = report if settled else Report()
+        for parts in parts_of([request], context, counted):
+            yield from _settled(parts, settled, counted)
     yield from count_rows(report.counts)
 
 
 def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Row]:
     report = Report()
-    for (broker, session), own in groupby(rows, key=lambda row: (row["broker"], row["session"])):
-        yield from _session(broker, session, own, SessionReader(context, report), context, until_us)
+    for (broker, session), of_session in groupby(rows, key=lambda row: (row["broker"], row["session"])):
+        yield from _session(broker, session, of_session, SessionReader(context, report), context, until_us)
     yield from count_rows(report.counts)
 
 
@@ -124,10 +124,10 @@ def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Row]:
 
 def timelines(rows: Iterable[Row], context: Context, stretch: Stretch) -> Iterator[Row]:
     report = Report()
-    for (broker, topic, partition), own in groupby(
+    for (broker, topic, partition), of_partition in groupby(
         rows, key=lambda row: (row["broker"], row["topic"], row["partition"])
     ):
-        yield from _partition(PartitionFacts(broker, topic, partition), own, context, stretch, report)
+        yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, stretch, report)
     yield from count_rows(report.counts)
 
 
@@ -136,35 +136,35 @@ def _partition(
 ) -> Iterator[Row]:
     broker, key = empty.broker, (empty.topic, empty.partition)
     before: dict[str, Any] | None = None
-    own = Report()
-    found: list[Fact] = []
+    counted = Report()
+    known: list[Fact] = []
     settled: list[tuple[Fact, Fact]] = []
     for row in rows:
         if row["part"] == SWEEP:
             before = json.loads(row["event"])
             continue
         fact: Fact = row["fact"]
-        found.append(fact)
+        known.append(fact)
         if row["settled"]:
             # A timeline moves its facts about: the next one is to begin with them as they were.
             settled.append((copy(fact), fact))
-    if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in found):
+    if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
         # A coordinator may have written here, or to another partition: as long as nobody asks for it, none is known.
         yield from (
             fact_row(broker, key, fact) for fact, _ in settled if moment_of(fact) >= stretch.until_us - LOOK_BACK_US
         )
         return
-    if not found:
+    if not known:
         state = before
     else:
-        facts = PartitionFacts.of(broker, key, found)
-        timeline = build_timeline(facts, context, own, stretch, before)
+        facts = PartitionFacts.of(broker, key, known)
+        timeline = build_timeline(facts, context, counted, stretch, before)
         if before is None:
             # Whence the in-sync set is known is counted once; all else would be counted with every step.
             for cause in IN_SYNC_CAUSES:
-                report.count(cause, own.counts[cause])
+                report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
-        for fact in kept(_fixed(settled, found, timeline.appends, stretch), stretch.until_us):
+        for fact in kept(_fixed(settled, known, timeline.appends, stretch), stretch.until_us):
             yield fact_row(broker, key, fact)
         state = timeline.sweep
     if state is not None:
@@ -173,14 +173,14 @@ def _partition(
 
 
 def _fixed(
-    settled: Iterable[tuple[Fact, Fact]], found: Iterable[Fact], appends: Iterable[Append], stretch: Stretch
+    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], stretch: Stretch
 ) -> Iterator[Fact]:
     """Facts as they were, but appends that have been said with the offsets that they were said to have."""
     for fact, used in settled:
         if isinstance(fact, Append) and isinstance(used, Append) and is_said(used, stretch):
             fact.base, fact.end = used.base, used.end
         yield fact
-    known = set(map(id, found))
+    known = set(map(id, given))
     for append in appends:
         if id(append) not in known and is_said(append, stretch):
             yield append

@@ -75,5 +75,5 @@ def rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:
 
 def counted(frame: DataFrame) -> dict[str, int]:
     """What the tasks have counted, by cause."""
-    found = frame.where(sf.col("part") == rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
-    return {row.kind: row.number for row in found.groupBy("kind").agg(sf.sum("number").alias("number")).collect()}
+    counts = frame.where(sf.col("part") == rows.COUNT).select("kind", sf.col("numbers")[0].alias("number"))
+    return {row.kind: row.number for row in counts.groupBy("kind").agg(sf.sum("number").alias("number")).collect()}

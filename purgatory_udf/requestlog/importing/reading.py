@@ -72,16 +72,16 @@ class Tally:
     def asked(self, fetch: FetchBody) -> None:
         self.counts["racked"] += fetch.racked
         if fetch.replica_id >= 0:
-            for one in fetch.partitions:
-                self.partitions[one.topic] = max(one.partition + 1, self.partitions.get(one.topic, 0))
+            for part in fetch.partitions:
+                self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
 
     def kept(self, request: Request) -> None:
         """A request that becomes a row."""
         first, last = self.span_us or (request.arrival_us, request.answered_us)
         self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
         if request.api == "HEARTBEAT":
-            own, every = self.votes.get(request.broker, (0, 0))
-            self.votes[request.broker] = own + (request.remote_us == 0), every + 1
+            at_once, every = self.votes.get(request.broker, (0, 0))
+            self.votes[request.broker] = at_once + (request.remote_us == 0), every + 1
 
     def end(self, **place: Any) -> pa.RecordBatch:
         told = {
@@ -103,10 +103,10 @@ class Tally:
             whole.partitions = most_partitions([whole.partitions, told["partitions"]])
             whole.modern.update(told["modern"])
             spans = [span for span in (whole.span_us, told["span_us"]) if span]
-            whole.span_us = (min(one[0] for one in spans), max(one[1] for one in spans)) if spans else None
-            for broker, (own, every) in told["votes"]:
+            whole.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+            for broker, (at_once, every) in told["votes"]:
                 before = whole.votes.get(broker, (0, 0))
-                whole.votes[broker] = before[0] + own, before[1] + every
+                whole.votes[broker] = before[0] + at_once, before[1] + every
         return whole
 
 
@@ -182,10 +182,10 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
         return None
     session = fetch = None
     if request.api == "FETCH":
-        found = quick_fetch(body, answer)
-        if found is None:
+        parsed = quick_fetch(body, answer)
+        if parsed is None:
             return None
-        fetch, answered = request.fetch = found
+        fetch, answered = request.fetch = parsed
         session = session_key(fetch, answered, request.connection)
     tally.counts["requests"] += 1
     if not named and by_path is not None:

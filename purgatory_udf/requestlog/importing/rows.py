@@ -187,12 +187,12 @@ def fact_row(broker: int, key: Key, fact: Fact) -> dict[str, Any]:
 
 
 def packed_facts(facts: Iterable[Fact]) -> bytes:
-    values = [(_NUMBER_OF[type(one)], *_VALUES[type(one)](one)) for one in facts]
+    values = [(_NUMBER_OF[type(fact)], *_VALUES[type(fact)](fact)) for fact in facts]
     try:
         return _pack(values)
     except OverflowError:
         # Of a request that the contract refuses: what it shows counts for nothing.
-        return _pack([one for one in values if all(abs(value) < 2**63 for value in one if type(value) is int)])
+        return _pack([row for row in values if all(abs(value) < 2**63 for value in row if type(value) is int)])
 
 
 def facts_in(packed: bytes) -> Iterator[Fact]:

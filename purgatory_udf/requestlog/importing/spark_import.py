@@ -113,7 +113,7 @@ class _Told:
     telling: list[Request]
 
     def context(self, given: Given) -> Context:
-        classic = [broker for broker, (own, every) in self.tally.votes.items() if own * 2 > every]
+        classic = [broker for broker, (at_once, every) in self.tally.votes.items() if at_once * 2 > every]
         racked = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
         return build_context(self.telling, given, span, classic, self.tally.partitions, racked, self.tally.modern)
@@ -122,8 +122,8 @@ class _Told:
 def _told(read: DataFrame) -> _Told:
     """`begins`: (file, piece, the lines before it in its file)."""
     wanted = (sf.col("row") == reading.END) | sf.col("api").isin(*TELLING)
-    found = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
-    ends = sorted((row for row in found if row.row == reading.END), key=lambda row: (row.file, row.piece))
+    collected = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
+    ends = sorted((row for row in collected if row.row == reading.END), key=lambda row: (row.file, row.piece))
     tally = reading.Tally.of((end.counts, end.body) for end in ends)
     if not tally.counts["lines"]:
         raise UserError("the logs hold not one line")
@@ -135,7 +135,7 @@ def _told(read: DataFrame) -> _Told:
         file, lines = end.file, lines + end.line
     before = {(file, piece): lines for file, piece, lines in begins}
     telling = [
-        {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in found if row.row != reading.END
+        {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in collected if row.row != reading.END
     ]
     telling.sort(key=lambda row: (row["start_us"], row["file"], row["line"]))
     return _Told(begins, tally, list(map(rows.request_of, telling)))
@@ -153,8 +153,8 @@ def _requests(placed: DataFrame) -> DataFrame:
 
 
 def _tasks(spark: SparkSession, context: Context) -> Tasks:
-    own = held(spark, context)
-    works = (tasks.take_sessions_apart(own), tasks.take_requests_apart(own), tasks.build_timelines(own))
+    handed = held(spark, context)
+    works = (tasks.take_sessions_apart(handed), tasks.take_requests_apart(handed), tasks.build_timelines(handed))
     return Tasks(*works, rows.PARTS, rows.CHANGES)
 
 
@@ -165,10 +165,10 @@ def _events(passed: Passed, sources: Sequence[str], options: RequestLogOptions) 
 
 def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Report:
     report = Report(dict(counts))
-    told = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
-    both = passed.parts.select(*told).unionByName(passed.said.select(*told))
-    found = both.where(sf.col("part").isin(rows.COUNT, rows.FACT)).groupBy("part", "kind", "topic")
-    summed = found.agg(sf.sum("number").alias("number")).collect()
+    columns = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
+    both = passed.parts.select(*columns).unionByName(passed.said.select(*columns))
+    counted = both.where(sf.col("part").isin(rows.COUNT, rows.FACT)).groupBy("part", "kind", "topic")
+    summed = counted.agg(sf.sum("number").alias("number")).collect()
     for row in summed:
         if row.part == rows.COUNT:
             report.count(row.kind, row.number)
@@ -178,11 +178,11 @@ def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Repo
 
 
 def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:
-    found = rejected(placed, parts, events)
+    refused = rejected(placed, parts, events)
     if not options.anonymise:
-        return found
+        return refused
     # What was refused still has the names in it; a reason begins with the kind of fault.
-    return found.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
+    return refused.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
 
 
 @contextmanager

@@ -85,8 +85,10 @@ def build_timelines(context: Callable[[], Context]) -> Work:
         def rows() -> Iterator[Row]:
             key = ("broker", "topic", "partition")
             packed = (row for batch in batches for row in batch.to_pylist())
-            for (broker, topic, partition), own in groupby(packed, lambda row: tuple(row[name] for name in key)):
-                together = (fact for row in own for fact in facts_in(row["packed"]))
+            for (broker, topic, partition), of_partition in groupby(
+                packed, lambda row: tuple(row[name] for name in key)
+            ):
+                together = (fact for row in of_partition for fact in facts_in(row["packed"]))
                 facts = PartitionFacts.of(broker, (topic, partition), together)
                 yield from rows_of_timeline(build_timeline(facts, context(), report), facts)
             yield from count_rows(report.counts)
@@ -116,15 +118,15 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
     lines = [_event(row) for row in rows]
     taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
     for events, places in zip(taken.events, taken.numbers, strict=True):
-        own = {
+        given = {
             "number": pa.array(places + first, pa.int64()),
             **{name: batch.column(name).take(pa.array(places)) for name in ("file", "at_line")},
             "recorded": pa.array([rows[place]["recorded"] for place in places.tolist()], pa.string()),
             **dict(zip(events.schema.names, events.columns, strict=True)),
         }
-        columns = [own.get(one.name, pa.nulls(len(places), one.type)) for one in FINISHED]
+        columns = [given.get(field.name, pa.nulls(len(places), field.type)) for field in FINISHED]
         yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
-    found = []
+    judged = []
     for number in taken.left:
         row = rows[number]
         place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
@@ -133,11 +135,11 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
             event = read_row(event)
         except Rejection as rejection:
             raw = json.dumps(from_json(row["event"]))
-            found.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
+            judged.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
         else:
-            found.append({**place, **(anonymised(event, rename) if rename else event)})
-    if found:
-        yield pa.RecordBatch.from_pylist(found, schema=FINISHED)
+            judged.append({**place, **(anonymised(event, rename) if rename else event)})
+    if judged:
+        yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
 
 
 def _event(row: Row) -> bytes:
@@ -166,11 +168,11 @@ def _event(row: Row) -> bytes:
     return to_json(event)
 
 
-def _parts(found: Iterable[Parts], report: Report) -> Batches:
+def _parts(apart: Iterable[Parts], report: Report) -> Batches:
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0
-    for parts in found:
+    for parts in apart:
         for key, fact in parts.facts:
             if _can_be(parts.broker, key):
                 facts.setdefault((FACT, parts.broker, *key, None), []).append(fact)
@@ -206,8 +208,8 @@ def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iter
     for number, timed in enumerate(timeline.events):
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
         yield {"part": CHANGE, **order._asdict(), "event": to_json(timed.event)}
-    for one in timeline.produced:
-        yield {"part": PRODUCED, **one._asdict()}
+    for produced in timeline.produced:
+        yield {"part": PRODUCED, **produced._asdict()}
 
 
 def rows_in(batches: Batches) -> Iterator[Row]:
@@ -240,5 +242,5 @@ def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Batches:
 
 
 def _packed(facts: Mapping[tuple[Any, ...], list[Fact]]) -> Iterator[Row]:
-    for place, own in facts.items():
-        yield {**dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(own)}
+    for place, of_place in facts.items():
+        yield {**dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(of_place)}
