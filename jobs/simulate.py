@@ -34,6 +34,8 @@ OPEN = {
     "crash_share": 0.5,
     "delete_share": 0.001,
     "create_share": 0.0005,
+    "transaction_share": 0.0,
+    "transaction_ms": 1000,
 }
 
 
@@ -124,6 +126,10 @@ def main(
     create_share: Annotated[
         float, typer.Option(help="Open loop: the share of creations of topics in the requests.", min=0, max=0.95)
     ] = 0.0005,
+    transaction_share: Annotated[
+        float, typer.Option(help="Open loop: how many of the partitions have transactions.", min=0, max=1)
+    ] = 0.0,
+    transaction_ms: Annotated[int, typer.Option(help="Open loop: how long each lasts.", min=1, max=3_600_000)] = 1000,
 ) -> None:
     """Make a trace: a simulated cluster whose clients answer back, or any number of events."""
     from purgatory_udf.ingest.progress import Phases, running_tasks
@@ -156,6 +162,8 @@ def main(
         "crash_share": crash_share,
         "delete_share": delete_share,
         "create_share": create_share,
+        "transaction_share": transaction_share,
+        "transaction_ms": transaction_ms,
     }
     _checks(open_loop, seed, **options)
     spark = build_session("purgatory-simulate")

@@ -52,6 +52,51 @@ def test_there_are_exactly_as_many_events_as_asked_for(events: int) -> None:
     assert sum(table.num_rows for table in _slices(workload)) == events
 
 
+HELD = replace(SMALL, events=6_000, transaction_share=0.5, transaction_ms=700)
+
+
+def test_ends_of_transactions_are_among_the_events_that_were_asked_for() -> None:
+    events = _events(_slices(HELD))
+    ends = [event for event in events if event.get("change") == "last_stable"]
+    assert (len(events), len(ends)) == (6_000, HELD.transaction_ends)
+    of_one = [event["time_us"] for event in ends if (event["topic"], event["partition"]) == ("topic-0", 1)]
+    assert len(of_one) > 5 and set(np.diff(of_one).tolist()) == {700_000}
+    assert len({(event["topic"], event["partition"]) for event in ends}) == 30
+
+
+def test_what_is_stable_is_the_high_watermark_of_a_transactions_end_and_committed_readers_are_there() -> None:
+    """A fetch beyond it would be answered at once (case C)."""
+    stable: dict[tuple[str, int], int] = {}
+    mark: dict[tuple[str, int], int] = {}
+    asked = 0
+    for event in _events(_slices(HELD)):
+        key = (event.get("topic", ""), event.get("partition", -1))
+        if event.get("change") == "high_watermark":
+            mark[key] = max(mark.get(key, 0), event["offset"])
+        elif event.get("change") == "last_stable":
+            assert event["offset"] == mark[key]
+            stable[key] = event["offset"]
+        elif event["type"] == "fetch" and event["isolation"] == "read_committed":
+            for part in event["partitions"]:
+                place = (part["topic"], part["partition"])
+                assert part["fetch_offset"] == stable.get(place, mark[place])
+                asked += 1
+    assert asked > 100
+
+
+def test_readers_of_committed_records_wait_longer() -> None:
+    """By a replay of the trace, which is the reference's as well."""
+    tables = _slices(HELD)
+    found = loop_replay([pa.concat_tables(tables)], Engine(Config()))
+    committed = {event["seq"] for event in _events(tables) if event.get("isolation") == "read_committed"}
+    waits: dict[bool, list[int]] = {True: [], False: []}
+    for one in outcomes_of(found.completions, found.expirations):
+        if one.kind == "fetch" and (one.operation_id in committed or one.fetcher != "follower"):
+            waits[one.operation_id in committed].append(one.wait_ms)
+    assert min(len(waits[True]), len(waits[False])) > 50
+    assert np.mean(waits[True]) > np.mean(waits[False])
+
+
 def test_any_slice_knows_what_came_before_it() -> None:
     workload = Workload(40_000, partitions=30, rate=1000, events_per_slice=1000)
     before = np.zeros(30, dtype=np.int64)

@@ -45,10 +45,12 @@ class Marks:
 
 @dataclass(frozen=True)
 class Fetches:
-    """`partitions` and `offsets` have a row for each fetch and a column for each of its keys."""
+    """`partitions` and `offsets` have a row for each fetch and a column for each of its keys. `committed`: it reads no
+    further than the last stable offsets, and has read up to them."""
 
     t: Numbers
     follower: Flags
+    committed: Flags
     partitions: Numbers
     offsets: Numbers
 
@@ -113,9 +115,10 @@ def fetches(workload: Workload, number: int, now: Produces, rising: Marks) -> Fe
     follower = random.random(size) < FOLLOWERS_SHARE
     partitions = _of_one_broker(partitions_asked_for(workload, random, size), workload)
     when = np.repeat(t[:, None], workload.keys, axis=1)
-    log_end = _Timeline(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
-    watermark = _Timeline(rising.partition, rising.t, rising.offset, rising.before).at(partitions, when)
-    return Fetches(t, follower, partitions, np.where(follower[:, None], log_end, watermark))
+    log_end = Watermarks(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
+    watermark = Watermarks.of(rising).at(partitions, when)
+    offsets = np.where(follower[:, None], log_end, watermark)
+    return Fetches(t, follower, ~follower & workload.transactional[partitions[:, 0]], partitions, offsets)
 
 
 def move(workload: Workload, number: int) -> Move:
@@ -153,7 +156,7 @@ def _of_one_broker(first: Numbers, workload: Workload) -> Numbers:
     return (place[:, None] + np.arange(workload.keys)) % led[:, None] * BROKERS + broker[:, None]
 
 
-class _Timeline:
+class Watermarks:
     """The greatest offset of each partition at any instant of a slice: one sorted array of (partition, time)."""
 
     # A slice is shorter than 2**40 us, an offset less than 2**43: each fits one number with the partition before it.
@@ -167,6 +170,10 @@ class _Timeline:
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
         self._offsets = np.maximum.accumulate(offsets[order]) & (2**self._OFFSET - 1)
+
+    @classmethod
+    def of(cls, rising: Marks) -> Watermarks:
+        return cls(rising.partition, rising.t, rising.offset, rising.before)
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
         key = partition << self._TIME | np.maximum(t - self._zero_t + 1, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,7 @@ from purgatory_udf.simulate.open_loop.columns import Columns, PartitionNames, br
 from purgatory_udf.simulate.open_loop.group_rows import group_rows
 from purgatory_udf.simulate.open_loop.requests import Fetches, Marks, Move, Produces, fetches, marks, move, produces
 from purgatory_udf.simulate.open_loop.streams import Numbers
+from purgatory_udf.simulate.open_loop.transactions import Ends, Stable, ends
 from purgatory_udf.simulate.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
 from purgatory_udf.simulate.world import BEGIN_US
 from purgatory_udf.tables import EVENT_TOPIC, EVENTS, TIMESTAMP
@@ -28,7 +31,8 @@ def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
     parts = [
         _produce_rows(workload, now, names),
         _mark_rows(rising, names),
-        _fetch_rows(workload, fetches(workload, number, now, rising), names),
+        _end_rows(ends(workload, number, rising), names),
+        _fetch_rows(workload, _read(workload, number, fetches(workload, number, now, rising), rising), names),
         _move_rows(number, move(workload, number), names),
         *_administration_rows(workload, number, names),
         group_rows(workload, workload.edge_us(number), workload.edge_us(number + 1), names),
@@ -65,6 +69,19 @@ def _mark_rows(rising: Marks, names: PartitionNames) -> Columns:
     return _change_rows(rising.t, rising.partition, rising.offset, "high_watermark", names)
 
 
+def _end_rows(ended: Ends, names: PartitionNames) -> Columns:
+    return _change_rows(ended.t, ended.partition, ended.offset, "last_stable", names)
+
+
+def _read(workload: Workload, number: int, asked: Fetches, rising: Marks) -> Fetches:
+    """Whoever reads committed records is where these end."""
+    if not asked.committed.any():
+        return asked
+    when = np.repeat(asked.t[:, None], workload.keys, axis=1)
+    stable = Stable(workload, number, rising).at(asked.partitions, when)
+    return replace(asked, offsets=np.where(asked.committed[:, None], stable, asked.offsets))
+
+
 def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, names: PartitionNames) -> Columns:
     size = len(t)
     return {
@@ -98,7 +115,7 @@ def _fetch_rows(workload: Workload, asked: Fetches, names: PartitionNames) -> Co
         "max_wait_ms": same(workload.max_wait_ms, size, pa.int64()),
         "min_bytes": same(1, size, pa.int64()),
         "max_bytes": same(FETCH_MAX_BYTES, size, pa.int64()),
-        "isolation": same("read_uncommitted", size, pa.string()),
+        "isolation": pc.if_else(pa.array(asked.committed), "read_committed", "read_uncommitted"),
         "partitions": partitions_of(keys, each),
     }
 

@@ -31,6 +31,8 @@ EVENTS_PER_PARTITION = 2
 MAX_SLICES = 2**24 - 1
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Workload:
     Members of groups make `group_share` of the requests (most are heartbeats and commits, see `groups`), administrators
     those of `delete_share` and `create_share`. Half of the others are produces, each with the rise of its high
     watermark after a latency that is log-normal by `median_ms` and `p75_ms`; half are fetches of `keys` partitions.
+    Of the partitions `transaction_share` have transactions of `transaction_ms`, whose ends move the last stable offset.
     """
 
     events: int
@@ -61,6 +64,8 @@ class Workload:
     crash_share: float = 0.5
     delete_share: float = 0.001
     create_share: float = 0.0005
+    transaction_share: float = 0.0
+    transaction_ms: int = 1000
     # About how many events a file of the table holds; more where that would make a slice shorter than a latency.
     events_per_slice: int = 50_000
 
@@ -102,7 +107,8 @@ class Workload:
     def events_per_second(self) -> float:
         clients = 1 - self.group_share - self.delete_share - self.create_share
         deletes, creations = EVENTS_PER_DELETE * self.delete_share, EVENTS_PER_CREATION * self.create_share
-        return self.rate * (EVENTS_PER_CLIENT * clients + self.group_share + deletes + creations)
+        ends = float(self.transactional.sum()) * 1000 / self.transaction_ms
+        return self.rate * (EVENTS_PER_CLIENT * clients + self.group_share + deletes + creations) + ends
 
     @cached_property
     def length_us(self) -> int:
@@ -114,7 +120,8 @@ class Workload:
     def slice_us(self) -> int:
         """A slice is whole milliseconds: no file border splits one."""
         wanted_ms = math.ceil(self.events_per_slice / self.events_per_second * 1000)
-        return max(self.longest_ms, wanted_ms) * MS
+        longest_ms = max(self.longest_ms, self.transaction_ms if self.transactional.any() else 0)
+        return max(longest_ms, wanted_ms) * MS
 
     @cached_property
     def slices(self) -> int:
@@ -152,10 +159,33 @@ class Workload:
     def creations(self) -> int:
         return int(self.create_share * self.rate * self.length_us / 1_000_000)
 
+    # Transactions: see `transactions`.
+
+    @cached_property
+    def transactional(self) -> Bools:
+        """Which partitions have transactions: as many as asked for, spread over all."""
+        place = np.arange(self.partitions + 1) * self.transaction_share
+        return np.asarray(np.diff(np.floor(place)) > 0)
+
+    @property
+    def transaction_us(self) -> int:
+        return self.transaction_ms * MS
+
+    @cached_property
+    def first_ends_us(self) -> Ints:
+        """Of each partition, when its first transaction ends: not all in one moment."""
+        return np.arange(self.partitions, dtype=np.int64) * 7_919_000 % self.transaction_us
+
+    @cached_property
+    def transaction_ends(self) -> int:
+        later = self.length_us - self.first_ends_us[self.transactional]
+        return int(np.maximum(0, -(-later // self.transaction_us)).sum())
+
     @property
     def room(self) -> int:
         """The events of produces, high watermarks and fetches."""
         given = EVENTS_PER_PARTITION * self.partitions + EVENTS_PER_MOVE * self.slices + self.group_events
+        given += self.transaction_ends
         return self.events - given - EVENTS_PER_DELETE * self.deletes - EVENTS_PER_CREATION * self.creations
 
     @property
