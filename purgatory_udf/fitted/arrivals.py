@@ -25,10 +25,9 @@ LINGER_MS = 5
 TELLING, CLOSE, LEAST_MS = 200, 20, 2.0
 # The least gaps are a host's hiccups: a request that came late, and the next one did not. So many more are left out.
 LOW = 0.02
-# A request that is handled so soon after the answer before had been waiting for it.
-QUEUED_MS = 3.0
-# And did so for long, where the one before took more than this; a producer is free where that is rare.
-HELD_UP_MS, FREE = 30.0, 0.05
+# A request that is handled so soon after the answer before had been waiting for it; after a long wait there hardly ever
+# is none, so a busy host may take its time. A producer is free where long waits are rare.
+QUEUED_MS, HELD_UP_QUEUED_MS, HELD_UP_MS, FREE = 3.0, 20.0, 30.0, 0.05
 # So many records, which come at random with no more than this chance, are a burst. What is one is no longer among those
 # that come at random: then others are seen to be bursts, too.
 BURST, CHANCE, ROUNDS, MOST_AT_RANDOM = 4, 1e-3, 5, 1000
@@ -44,10 +43,8 @@ def linger_of(produces: pd.DataFrame) -> int | None:
     """Between two requests to a broker lies the linger time at least, as a rule: the least gaps tell it. None where
     they are too few, or too wide, or requests wait for each other."""
     begun, broker = produces["tried"] - produces["handled"], produces["broker"]
-    lasted = (produces["written"] - begun).groupby(broker).shift()
-    held_up = (_after_answer(produces) < QUEUED_MS) & (lasted > HELD_UP_MS)
     gaps = begun.groupby(broker).diff().dropna()
-    if len(gaps) < TELLING or held_up.mean() > FREE:
+    if len(gaps) < TELLING or (_queued(produces) & _after_a_long_one(produces)).mean() > FREE:
         return None
     # Were a gap what a record lingers and then as long as it takes until the next one comes, some exponential time:
     low = float((np.percentile(gaps, 100 * LOW) - LOW * gaps.mean()) / (1 - LOW)) - SENDING_MS
@@ -55,19 +52,30 @@ def linger_of(produces: pd.DataFrame) -> int | None:
     return max(0, round(low)) if none_at_all or gaps.mean() < CLOSE * max(1, low) else None
 
 
-def _after_answer(produces: pd.DataFrame) -> pd.Series[float]:
-    """From the answer to the request before, of the same broker, until each was handled."""
-    return produces["tried"] - produces["handled"] - produces["written"].groupby(produces["broker"]).shift()
+def _queued(produces: pd.DataFrame) -> pd.Series[bool]:
+    """Whether each was handled because the one before, of the same broker, was answered."""
+    begun = produces["tried"] - produces["handled"]
+    after = begun - produces["written"].groupby(produces["broker"]).shift()
+    return after < np.where(_after_a_long_one(produces), HELD_UP_QUEUED_MS, QUEUED_MS)
+
+
+def _after_a_long_one(produces: pd.DataFrame) -> pd.Series[bool]:
+    lasted = produces["written"] - (produces["tried"] - produces["handled"])
+    return lasted.groupby(produces["broker"]).shift() > HELD_UP_MS
 
 
 def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
     """`at`, `key`, `bytes` of each record of these requests, which are in their order."""
     broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
-    queued = _after_answer(produces) < QUEUED_MS
+    queued = _queued(produces)
     burst = _bursts(produces, batches, linger_ms)
-    # Records may have gathered while a request waited: then the others tell whether this producer has bursts.
-    burst &= ~queued | bool(burst[~queued].mean() > BURSTY)
+    if burst[~queued].mean() > BURSTY:
+        # Then what is too little to tell was one, too; and so was what waited.
+        burst |= _counts(produces, batches) > 1
+    else:
+        # Records may have gathered while a request waited.
+        burst &= ~queued
     gathered = queued & ~burst
     queue = pd.MultiIndex.from_arrays([broker, (~gathered).groupby(broker).cumsum()])
     begin = (sent - linger_ms).where(~gathered, sent.groupby(queue).transform("first"))
@@ -91,7 +99,7 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:
     """Whether a request's records came all at once: had they come one by one, as those of the other requests did, so
     many would hardly ever have come while the first one lingered."""
-    count = batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
+    count = _counts(produces, batches)
     length_ms = max(1.0, float(np.ptp(produces["tried"])))
     burst = pd.Series(False, index=produces.index)
     for _ in range(ROUNDS):
@@ -99,6 +107,11 @@ def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
         more = {mean: _hardly_ever(mean) for mean in meanwhile.unique()}
         burst = (count >= BURST) & (count - 1 >= meanwhile.map(more))
     return burst
+
+
+def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
+    """Each request's records."""
+    return batches.groupby("request")["records"].sum().reindex(produces.index, fill_value=0)
 
 
 def _hardly_ever(mean: float) -> int:

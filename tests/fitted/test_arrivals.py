@@ -54,6 +54,22 @@ def test_requests_that_wait_for_each_other_had_gathered_their_records() -> None:
     assert gaps.median() > 5
 
 
+def test_after_a_long_wait_a_busy_host_may_take_its_time() -> None:
+    """Each is handled 9 ms after the one before was answered: what it brings had gathered meanwhile."""
+    tried = [100.0 * number for number in range(1, 11)]
+    found = records(_requests(tried, waited=90.5), _batches([1, *[6] * 9]), 5)
+    assert found["at"].diff().iloc[1:].max() < 120
+    assert found["at"].diff().iloc[1:].median() > 5
+
+
+def test_of_a_producer_with_bursts_small_requests_are_some_too() -> None:
+    """Too few to tell by themselves, and they had waited for the one before."""
+    calm = [500.0 * number for number in range(1, 40)]
+    tried = [*calm, calm[-1] + 2]
+    found = records(_requests(tried), _batches([7] * 39 + [3]), 5)
+    assert found["at"].diff().iloc[-2:].sum() <= 0.5
+
+
 @pytest.mark.parametrize(("gap", "linger"), [(20.0, 20), (5.0, 5)])
 def test_the_least_gaps_tell_how_long_records_linger(gap: float, linger: int) -> None:
     spread = [gap + 0.37 * number for number in range(300)]
