@@ -5,8 +5,10 @@ so a DelayedProduce of all its partitions waits in the purgatory Produce. Times 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from purgatory_udf.config import Config
@@ -14,6 +16,8 @@ from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
+from purgatory_udf.requestlog.importing.tasks import finish_events
+from purgatory_udf.requestlog.requests.operation import first_slot
 from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
@@ -93,6 +97,28 @@ def test_each_marker_is_a_produce_of_its_transactions_partitions_after_they_were
     assert [(found.recorded[one["seq"]].kind, found.recorded[one["seq"]].complete) for one in (first, second)] == [
         ("transaction markers", False)
     ] * 2
+
+
+def test_in_a_table_each_produce_of_a_line_gets_its_own_offsets() -> None:
+    """What Spark gathers of a line are the offsets of all its markers."""
+    translated = translate(requests(LINES), Given({}))
+    offsets = [{"slot": slot, "base": base, "end": base + 1} for slot, base in ((0, 5), (first_slot(1), 6), (1, 9))]
+    rows = [
+        {
+            "file": 0,
+            "at_line": 3,
+            "sub": sub,
+            "request_id": "log:3",
+            "time_us": event["time_us"],
+            "recorded": "{}",
+            "event": json.dumps(event),
+            "offsets": offsets,
+        }
+        for sub, event in enumerate(_ends(translated))
+    ]
+    (found,) = finish_events(None)(iter([pa.RecordBatch.from_pylist(rows)]))
+    given = [[part["base_offset"] for part in one] for one in found.column("partitions").to_pylist()]
+    assert given == [[5, 9], [6]]
 
 
 @pytest.mark.parametrize("partitions", [(0,), (0, 1)])
