@@ -44,7 +44,8 @@ SHOWN_WITHIN_US = 50_000
 # From a metadata record's time until a broker acts on it: written, replicated, committed, applied. An estimate;
 # refusals and answers date it better, where there are any (`partitions.felt`).
 METADATA_LAG_US = 60_000
-# A broker that may stop, or has been given up in its order to stop, still answers for that long. Seen (90 ms), a bound.
+# A broker that may stop, or has been given up in its order to stop, still answers for that long. Seen (90 ms), a bound:
+# of five that were let in the tree's recording of a rolling restart none answered a client or a follower any more.
 STOPS_WITHIN_US = 150_000
 # Within this time after it was made a shrunken in-sync set has released the produces that waited for it, each answered
 # this long after. A bound, and an estimate.
