@@ -164,6 +164,9 @@ STORIES = {
         .create("t", 900).create("t", 900, broker=1).create("t", 900, broker=2).create("u", 900).produce({1: 9})
         .change(0, "stopped").create("t", 300).change(0, "stopped").at(1500).change(0, "leader")
     ),
+    "dead watchers of a topic that a purge has taken are not taken again by its broker's stop": (
+        _Story().create("t", 5).create("u", 5).at(900).create("u", 300).at(1100).change(0, "stopped").at(3000)
+    ),
     "dead watchers of a topic that a purge has taken are not taken again by its leader": (
         _Story()
         .create("t", 5).create("u", 5).at(900).create("u", 300).at(1100).change(0, "leader", leader_epoch=1).at(3000)
