@@ -18,7 +18,7 @@ def _checks(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("out",))
 def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
     """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
     from purgatory_udf.audit import audit, report, require_all

@@ -16,7 +16,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("out",))
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,

@@ -27,7 +27,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("out",))
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
     jmx_before: Annotated[

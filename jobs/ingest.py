@@ -96,7 +96,7 @@ def _checks(**given: Any) -> None:
     asked.require_files()
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("paths",))
 def main(
     out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
     paths: Annotated[

@@ -9,7 +9,7 @@ import typer
 from purgatory_udf import cli
 
 
-@cli.job
+@cli.job(reads=("checkpoint",))
 def main(
     checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its watches query's checkpoint.")],
     limit: Annotated[

@@ -29,7 +29,7 @@ def _checks(
     require_folder(out)
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("out",))
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,

@@ -50,7 +50,7 @@ def _checks(
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("events", "trace", "more"))
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="", help="More files of --trace.", hidden=True)] = None,

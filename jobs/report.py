@@ -29,7 +29,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("out",))
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     html: Annotated[

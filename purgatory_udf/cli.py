@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, overload
 
@@ -28,6 +28,7 @@ import typer
 
 from purgatory_udf import faults, stdio
 from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.launch.size import is_little
 
 Run = Callable[..., None]
 
@@ -44,15 +45,17 @@ _MISTAKES = re.compile(
 class Job:
     """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process.
 
-    A `brief` job works on small tables: on one machine, it is over before the JVM's costlier compilers pay. One that
-    needs no Spark is run at once, without any JVM.
+    A `brief` job works on small tables: on one machine, it is over before the JVM's costlier compilers pay. Most jobs
+    are if what they read is little (`reads`). One that needs no Spark is run at once, without any JVM.
     """
 
-    def __init__(self, run: Run, checks: Run | None = None, brief: bool = False, spark: bool = True) -> None:
+    def __init__(
+        self, run: Run, checks: Run | None = None, brief: bool = False, spark: bool = True, reads: tuple[str, ...] = ()
+    ) -> None:
         self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
         self._run = run
         self.brief, self.spark = brief, spark
-        self._checks = checks
+        self._checks, self._reads = checks, reads
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones) and exit with the status."""
@@ -75,6 +78,8 @@ class Job:
             nonlocal passed
             if local and self._checks:
                 self._checks(**options)
+            if local and self._reads:
+                self.brief = not options.get("follow") and is_little(_named(options, self._reads))
             passed = True
 
         status = _invoke(self.name, only_check, arguments)
@@ -84,15 +89,29 @@ class Job:
 @overload
 def job(run: Run) -> Job: ...
 @overload
-def job(*, checks: Run | None = None, brief: bool = False, spark: bool = True) -> Callable[[Run], Job]: ...
 def job(
-    run: Run | None = None, *, checks: Run | None = None, brief: bool = False, spark: bool = True
+    *, checks: Run | None = None, brief: bool = False, spark: bool = True, reads: tuple[str, ...] = ()
+) -> Callable[[Run], Job]: ...
+def job(
+    run: Run | None = None,
+    *,
+    checks: Run | None = None,
+    brief: bool = False,
+    spark: bool = True,
+    reads: tuple[str, ...] = (),
 ) -> Job | Callable[[Run], Job]:
     """Make a function with typer's annotations a job.
 
-    `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing.
+    `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing. `reads`: the
+    options that name files and tables which the job reads.
     """
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark)
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads)
+
+
+def _named(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
+    """The paths that these options were given."""
+    given = (options.get(name) for name in reads)
+    return [path for value in given if value for path in ([value] if isinstance(value, str) else value)]
 
 
 def explain(error: BaseException) -> tuple[str, int]:

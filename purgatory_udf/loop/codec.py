@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.call import Call, no_texts
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.world import (
     ASKED,
@@ -130,12 +129,16 @@ def _texts(column: pa.Array) -> list[bytes]:
     """Which are told, how long each is, and all of them in one."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    told = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)) if column.null_count else np.zeros(0, np.uint8)
-    large = column.fill_null("").cast(pa.large_string())
-    _, offsets, data = large.buffers()
-    ends = np.frombuffer(offsets, np.int64, len(large) + 1, large.offset * 8)
-    text = memoryview(data)[int(ends[0]) : int(ends[-1])] if data is not None and len(large) else b""
-    return [told.tobytes(), np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
+    if not len(column):
+        return [b"", b"", b""]
+    told = b""
+    if column.null_count:
+        told = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)).tobytes()
+        column = column.fill_null("")
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+    text = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
+    return [told, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
 
 
 def _next_texts(sections: _opened) -> pa.Array:
@@ -143,15 +146,15 @@ def _next_texts(sections: _opened) -> pa.Array:
 
 
 def _texts_of(told: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
+    if not len(lengths):
+        return no_texts()
     sizes = np.frombuffer(lengths, np.uint32)
-    ends = np.zeros(len(sizes) + 1, np.int64)
+    ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
-    column = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)))
-    column = column.cast(pa.string())
-    if not len(told):
-        return column
-    valid = np.unpackbits(np.frombuffer(told, np.uint8), count=len(sizes)).astype(bool)
-    return pc.if_else(pa.array(valid), column, pa.scalar(None, pa.string()))
+    known = None
+    if len(told):
+        known = pa.py_buffer(np.packbits(np.unpackbits(np.frombuffer(told, np.uint8)), bitorder="little"))
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)), known)
 
 
 def fields(kinds: Mapping[str, np.dtype[np.void]] | None = None) -> str:

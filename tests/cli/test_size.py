@@ -1,0 +1,65 @@
+"""How much a job will read, before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from purgatory_udf import cli
+from purgatory_udf.launch import size
+
+
+def _file(path: Path, length: int) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(length)
+    return str(path)
+
+
+@pytest.mark.parametrize(("length", "little"), [(size.LITTLE, True), (size.LITTLE + 1, False)])
+def test_what_files_folders_and_patterns_hold_is_added_up(tmp_path: Path, length: int, little: bool) -> None:
+    _file(tmp_path / "table" / "part" / "a.json", length // 2)
+    _file(tmp_path / "b-1.jsonl", length - length // 2 - 10)
+    _file(tmp_path / "b-2.jsonl", 10)
+    assert size.is_little([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) is little
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".parquet"])
+def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) -> None:
+    assert size.is_little([_file(tmp_path / f"a{suffix}", size.LITTLE // size.UNPACKED_TIMES)])
+    assert not size.is_little([_file(tmp_path / f"b{suffix}", size.LITTLE // size.UNPACKED_TIMES + 1)])
+
+
+def test_of_what_lies_elsewhere_nobody_knows() -> None:
+    assert not size.is_little(["s3a://bucket/events"])
+    assert size.is_little(["nothing here"])
+
+
+@pytest.mark.parametrize(
+    ("more", "local", "brief"), [([], True, True), (["--follow"], True, False), ([], False, False)]
+)
+def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
+    tmp_path: Path, more: list[str], local: bool, brief: bool
+) -> None:
+    def run(
+        events: Annotated[str | None, typer.Option()] = None,
+        trace: Annotated[list[str] | None, typer.Option()] = None,
+        follow: Annotated[bool, typer.Option("--follow")] = False,
+    ) -> None:
+        """Replay a trace."""
+
+    job = cli.Job(run, reads=("events", "trace"))
+    assert job.check(["--trace", _file(tmp_path / "a.jsonl", 9), *more], local) is None
+    assert job.brief is brief
+
+
+def test_a_job_that_reads_much_is_not(tmp_path: Path) -> None:
+    def run(out: Annotated[str, typer.Option()]) -> None:
+        """Look at tables."""
+
+    job = cli.Job(run, reads=("out",))
+    assert job.check(["--out", _file(tmp_path / "part.parquet", size.LITTLE)]) is None
+    assert not job.brief
