@@ -90,6 +90,6 @@ def _came_of_it(session: OneSession, command: Command, whole: Path, out: Path, f
         wrong.append("it told of a stack")
     if status not in ("1", "2", "3"):
         wrong.append(f"it ended with {status}")
-    if "--overwrite" not in sentence:
+    if "--overwrite" not in sentence and "choose another --out" not in sentence:
         wrong.append(f"it does not say what to do: {sentence}")
     return wrong

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _AGAIN = "give the same command again: it goes on where it was"
-_FILE = re.compile(r"(?:file:)?(/[^\s'\":,;()\[\]]*/(?:_delta_log|checkpoints?)/[^\s'\":,;()\[\]]+)")
+_FILE = re.compile(r"(?:file:(?://)?)?(/[^\s'\":,;()\[\]]*/(?:_delta_log|checkpoints?)/[^\s'\":,;()\[\]]+)")
 
 # The first that is found counts.
 _CAUSES = (
@@ -41,7 +41,8 @@ _DAMAGED = re.compile(
     r"_delta_log|DELTA_(TRUNCATED|VERSIONS_NOT|STATE_RECOVER|MISSING|LOG_FILE|INVALID|FILE_NOT_FOUND|CHECKPOINT)"
     r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
     r"|batch \d+ doesn't"
-    r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file|JsonEOFException",
+    r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file|JsonEOFException"
+    r"|Unexpected end-of-input",
     re.IGNORECASE,
 )
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOG_KEPT = "interval 7 days"
+# In a table's log, what is no version of it by its name and yet says that there is one.
+_LAST = "_last_checkpoint"
 # Of a table that grows batch by batch, the log of a month would be larger than the table.
 _RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
 
@@ -62,7 +64,7 @@ def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Se
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
         return
-    if all(name.startswith(".") for name in names(spark, f"{path}/_delta_log")):
+    if not any(name[0].isdigit() or name == _LAST for name in names(spark, f"{path}/_delta_log")):
         # What a kill has left of a first commit: Delta makes no table where anything lies.
         remove(spark, path)
     if "`" in path:

@@ -126,7 +126,14 @@ def test_a_batch_that_is_done_and_was_never_begun_is_a_damaged_checkpoint(spark:
         checkpoints.swept(spark, str(tmp_path))
 
 
-@pytest.mark.parametrize("left", ["_delta_log/.00000000000000000000.json.1234.tmp", "part-00000-1234.snappy.parquet"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        "_delta_log/.00000000000000000000.json.1234.tmp",
+        "_delta_log/_staged_commits/.gone",
+        "part-00000-1234.snappy.parquet",
+    ],
+)
 def test_a_table_is_made_where_a_kill_has_left_the_beginnings_of_one(
     spark: SparkSession, tmp_path: Path, left: str
 ) -> None:
