@@ -43,8 +43,6 @@ here=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd -P)
 for python in "${{PURGATORY_PYTHON:-}}" python{version} python3 python; do
   if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {tuple})' 2>/dev/null; then
     export PYTHONPATH="$here/lib${{PYTHONPATH:+:$PYTHONPATH}}"
-    # What is compiled lies beside its source, wherever that is: a folder of numba's own is known by the source's path.
-    export NUMBA_CACHE_DIR="${{NUMBA_CACHE_DIR-}}"
     exec "$python" -s "$@"
   fi
 done

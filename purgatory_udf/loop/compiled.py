@@ -3,10 +3,11 @@
 Helpers are handed records, which are pointers: nothing is counted, copied or allocated on the way (see `tables`).
 `NUMBA_DISABLE_JIT=1` runs the same code uncompiled.
 
-numba looks whether the file of an entry has changed, but not the helpers that it calls. So what is compiled is kept in
-a folder named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with
-the temporary files. Where numba finds no place at all (a package in an archive, a home that cannot be written) a
-process compiles for itself.
+numba looks whether the file of an entry has changed, but not the helpers that it calls, and by itself it keeps what it
+makes of a package in an archive under the user's home, or fails. So what is compiled is kept in a folder of our own,
+named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with the
+temporary files. It can be carried elsewhere, with the sources. Where nothing can be written a process compiles for
+itself.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 
 import numba
 import numpy as np
+from numba.core.caching import UserProvidedCacheLocator
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,14 +47,32 @@ def inlined(function: Function) -> Function:
 
 def entry(function: Function) -> Function:
     """What Python calls."""
+    if _FOLDER is None:
+        return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
+    config: Any = numba.config
+    theirs, config.CACHE_LOCATOR_CLASSES = config.CACHE_LOCATOR_CLASSES, f"{__name__}.{Kept.__name__}"
     try:
         return cast("Function", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
-    except RuntimeError:
-        # There is no place to keep it.
-        return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
+    finally:
+        config.CACHE_LOCATOR_CLASSES = theirs
 
 
-def _fingerprint() -> str:
+class Kept(UserProvidedCacheLocator):
+    """Where numba keeps an entry. The folder's name says all of the sources, so their dates say nothing."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._lineno = function.__code__.co_firstlineno
+        self._cache_path = str(_FOLDER)
+
+    def get_source_stamp(self) -> int:
+        return 0
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> Kept:
+        return cls(function)
+
+
+def fingerprint() -> str:
     """Of everything that the compiled code depends on."""
     found = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
     folder = resources.files("purgatory_udf.loop")
@@ -62,22 +82,24 @@ def _fingerprint() -> str:
 
 
 def _places() -> list[Path]:
+    asked = os.environ.get("NUMBA_CACHE_DIR")
     here = Path(__file__).parent
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    shared = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
-    return [*([here / "__pycache__"] if here.is_dir() else []), Path(home) / "purgatory-replay", shared]
+    own = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
+    beside = [here / "__pycache__"] if here.is_dir() else []
+    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", own]
 
 
-def _keep_in(places: list[Path], name: str) -> None:
+def _writable(places: list[Path], name: str) -> Path | None:
+    """The first of them in which there is such a folder, or can be."""
     for place in places:
         try:
             (place / name).mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(place / name, os.W_OK):
-            numba.config.CACHE_DIR = str(place / name)  # type: ignore[attr-defined]
-            return
+            return place / name
+    return None
 
 
-if "NUMBA_CACHE_DIR" not in os.environ:
-    _keep_in(_places(), f"loop-{_fingerprint()}")
+_FOLDER = _writable(_places(), f"loop-{fingerprint()}")
