@@ -28,7 +28,7 @@ import typer
 
 from purgatory_udf import faults, stdio
 from purgatory_udf.errors import LawBrokenError, UserError
-from purgatory_udf.launch.size import is_little
+from purgatory_udf.size import is_little
 
 Run = Callable[..., None]
 

@@ -43,6 +43,7 @@ _RULES = {
         "awaiting_sync": "the member waits for its assignment, which has no session",
         "group_loaded": "the broker loaded the group, and a new session began with it",
         "group_unloaded": "the broker gave the group away: another coordinates it now",
+        "group_stopped": "the broker that coordinated the group stopped, and nobody was answered",
         "replaced": "another member took over its instance id",
         "removed": "the member was removed from the group",
     },

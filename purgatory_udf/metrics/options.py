@@ -14,6 +14,9 @@ DIMENSIONS = ("broker", "topic", "partition", "client", "group")
 # references, Kafka 4. What an operation has once (its lock, its callback, the answer's records) comes on top.
 BYTES_PER_WATCH = 184
 
+# Of small tables a query is planning and committing, most of which leave a core to others.
+SIDE_BY_SIDE = 3
+
 
 @dataclass(frozen=True)
 class MetricsOptions:

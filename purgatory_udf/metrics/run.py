@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.metrics.meters import expires
 from purgatory_udf.metrics.operations import by_window, causes
-from purgatory_udf.metrics.options import MetricsOptions
+from purgatory_udf.metrics.options import SIDE_BY_SIDE, MetricsOptions
 from purgatory_udf.metrics.purgatories import purgatories
 from purgatory_udf.metrics.rebalances import rebalances
 from purgatory_udf.metrics.waits import waits
@@ -46,14 +47,18 @@ def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder
     """Write every table of `METRICS` anew from what the replay under `out` has written so far; beside its tables, or
     in a folder there."""
     tables = RunTables(spark, out)
-    frames = {}
-    for name, frame in _frames(tables, options).items():
+
+    def written(name: str, frame: DataFrame) -> DataFrame:
         path = tables.layout.table(f"{folder}{name}")
         # One file, in order: what is counted is small, but nothing before it may be done by a single task.
-        written = as_table(frame, METRICS[name], tables.run.run_id).repartition(1).sortWithinPartitions(*_ORDER[name])
-        written.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
-        frames[name] = spark.read.format("delta").load(path)
-    return Metrics(tables, options, frames)
+        rows = as_table(frame, METRICS[name], tables.run.run_id).repartition(1).sortWithinPartitions(*_ORDER[name])
+        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+        return spark.read.format("delta").load(path)
+
+    frames = _frames(tables, options)
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        made = dict(zip(frames, pool.map(written, frames.keys(), frames.values()), strict=True))
+    return Metrics(tables, options, made)
 
 
 def read_metrics(spark: SparkSession, out: str) -> Metrics:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from purgatory_udf.metrics.options import SIDE_BY_SIDE
 from purgatory_udf.metrics.rebalances import in_order
 from purgatory_udf.report.bins import bin_ms, binned
 
@@ -41,14 +43,15 @@ class Pictures:
 def pictures(metrics: Metrics) -> Pictures:
     tables = metrics.tables
     width_ms = bin_ms(metrics["operations"], metrics.options.window_ms)
-    return Pictures(
-        width_ms,
-        _ends(metrics["operations"], width_ms).toPandas(),
-        _purgatories(metrics["purgatories"], width_ms).toPandas(),
-        _waits(tables.ended()).toPandas(),
-        topics(tables.table("expirations"), width_ms).toPandas(),
-        _groups(tables.table("group_transitions")).toPandas(),
+    drawn = (
+        _ends(metrics["operations"], width_ms),
+        _purgatories(metrics["purgatories"], width_ms),
+        _waits(tables.ended()),
+        topics(tables.table("expirations"), width_ms),
+        _groups(tables.table("group_transitions")),
     )
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return Pictures(width_ms, *pool.map(lambda frame: frame.toPandas(), drawn))
 
 
 def _ends(operations: DataFrame, width_ms: int) -> DataFrame:

@@ -8,8 +8,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.launch import size
+from purgatory_udf import cli, size
 
 
 def _file(path: Path, length: int) -> str:
