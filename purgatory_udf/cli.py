@@ -28,7 +28,7 @@ import typer
 
 from purgatory_udf import faults, stdio
 from purgatory_udf.errors import LawBrokenError, UserError
-from purgatory_udf.size import is_little
+from purgatory_udf.size import TINY, settings_for
 
 Run = Callable[..., None]
 
@@ -45,8 +45,9 @@ _MISTAKES = re.compile(
 class Job:
     """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process.
 
-    A `brief` job works on small tables: on one machine, it is over before the JVM's costlier compilers pay. Most jobs
-    are if what they read is little (`reads`). One that needs no Spark is run at once, without any JVM.
+    A `brief` job works on small tables: on one machine, it is over before the costlier compilers pay, so that it has
+    settings of its own. So it is with most jobs if what they read is little (`reads`). One that needs no Spark is run
+    at once, without any JVM.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Job:
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
         self._run = run
-        self.brief, self.spark = brief, spark
+        self.settings: tuple[str, ...] = TINY if brief else ()
+        self.spark = spark
         self._checks, self._reads = checks, reads
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
@@ -79,7 +81,7 @@ class Job:
             if local and self._checks:
                 self._checks(**options)
             if local and self._reads:
-                self.brief = not options.get("follow") and is_little(_named(options, self._reads))
+                self.settings = () if options.get("follow") else settings_for(_named(options, self._reads))
             passed = True
 
         status = _invoke(self.name, only_check, arguments)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from purgatory_udf.launch.command_line import read_properties
+from purgatory_udf.size import TINY
 
-SETTINGS = read_properties(Path(__file__).resolve().parents[1] / "conf" / "spark-local-brief.conf")
+_CONF = Path(__file__).resolve().parents[1] / "conf"
+SETTINGS = {key: value for name in TINY for key, value in read_properties(_CONF / name).items()}
 # The same, to stand before a job's name.
 WORDS = tuple(word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}"))

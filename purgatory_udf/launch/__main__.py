@@ -86,7 +86,7 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
     if not job.spark:
         return job.status(line.arguments)
     _take_java(os.environ)
-    return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.brief))
+    return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.settings))
 
 
 def _become(call: Submission) -> NoReturn:

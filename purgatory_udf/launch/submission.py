@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -33,8 +33,11 @@ def is_local(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.master", "local[*]").startswith("local")
 
 
-def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str], brief: bool = False) -> Submission:
-    """Everything between the words of the command line and spark-submit's own, for a `brief` job or any other."""
+def prepare(
+    root: Path, line: CommandLine, file: Path, environ: Mapping[str, str], more: Sequence[str] = ()
+) -> Submission:
+    """Everything between the words of the command line and spark-submit's own. `more`: files of settings that suit the
+    job where it runs on this machine."""
     home = spark_home.find(environ)
     settings = line.settings(spark_home.defaults(home, environ))
     if "spark.master" not in settings:
@@ -48,7 +51,7 @@ def prepare(root: Path, line: CommandLine, file: Path, environ: Mapping[str, str
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
-        *_local_defaults(root, settings, brief),
+        *_local_defaults(root, settings, more),
         *_options(line),
         *_python_of(packed, settings, environ),
         *_joined("--py-files", settings.get("spark.submit.pyFiles"), shipped),
@@ -98,13 +101,13 @@ def _joined(option: str, given: str | None, ours: list[Path]) -> list[str]:
     return [option, ",".join(values)] if values else []
 
 
-def _local_defaults(root: Path, settings: Mapping[str, str], brief: bool) -> list[str]:
+def _local_defaults(root: Path, settings: Mapping[str, str], more: Sequence[str]) -> list[str]:
     """What suits one machine, where nobody has said otherwise."""
     if not is_local(settings):
         return []
-    ours = read_properties(root / "conf" / "spark-local.conf")
-    if brief:
-        ours |= read_properties(root / "conf" / "spark-local-brief.conf")
+    ours: dict[str, str] = {}
+    for name in ("spark-local.conf", *more):
+        ours |= read_properties(root / "conf" / name)
     return [word for key, value in ours.items() if key not in settings for word in ("--conf", f"{key}={value}")]
 
 

@@ -18,30 +18,40 @@ def _file(path: Path, length: int) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("length", "little"), [(size.LITTLE, True), (size.LITTLE + 1, False)])
-def test_what_files_folders_and_patterns_hold_is_added_up(tmp_path: Path, length: int, little: bool) -> None:
+@pytest.mark.parametrize(
+    ("length", "settings"),
+    [
+        (2_000_000, size.TINY),
+        (2_000_001, size.BRIEF),
+        (size.LITTLE_BYTES, size.BRIEF),
+        (size.LITTLE_BYTES + 1, ()),
+    ],
+)
+def test_what_files_folders_and_patterns_hold_is_added_up(
+    tmp_path: Path, length: int, settings: tuple[str, ...]
+) -> None:
     _file(tmp_path / "table" / "part" / "a.json", length // 2)
     _file(tmp_path / "b-1.jsonl", length - length // 2 - 10)
     _file(tmp_path / "b-2.jsonl", 10)
-    assert size.is_little([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) is little
+    assert size.settings_for([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) == settings
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".parquet"])
 def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) -> None:
-    assert size.is_little([_file(tmp_path / f"a{suffix}", size.LITTLE // size.UNPACKED_TIMES)])
-    assert not size.is_little([_file(tmp_path / f"b{suffix}", size.LITTLE // size.UNPACKED_TIMES + 1)])
+    assert size.settings_for([_file(tmp_path / f"a{suffix}", size.LITTLE_BYTES // size.UNPACKED_TIMES)])
+    assert not size.settings_for([_file(tmp_path / f"b{suffix}", size.LITTLE_BYTES // size.UNPACKED_TIMES + 1)])
 
 
 def test_of_what_lies_elsewhere_nobody_knows() -> None:
-    assert not size.is_little(["s3a://bucket/events"])
-    assert size.is_little(["nothing here"])
+    assert size.settings_for(["s3a://bucket/events"]) == ()
+    assert size.settings_for(["nothing here"]) == size.TINY
 
 
 @pytest.mark.parametrize(
-    ("more", "local", "brief"), [([], True, True), (["--follow"], True, False), ([], False, False)]
+    ("more", "local", "settings"), [([], True, size.TINY), (["--follow"], True, ()), ([], False, ())]
 )
 def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
-    tmp_path: Path, more: list[str], local: bool, brief: bool
+    tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]
 ) -> None:
     def run(
         events: Annotated[str | None, typer.Option()] = None,
@@ -52,7 +62,7 @@ def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
 
     job = cli.Job(run, reads=("events", "trace"))
     assert job.check(["--trace", _file(tmp_path / "a.jsonl", 9), *more], local) is None
-    assert job.brief is brief
+    assert job.settings == settings
 
 
 def test_a_job_that_reads_much_is_not(tmp_path: Path) -> None:
@@ -60,5 +70,5 @@ def test_a_job_that_reads_much_is_not(tmp_path: Path) -> None:
         """Look at tables."""
 
     job = cli.Job(run, reads=("out",))
-    assert job.check(["--out", _file(tmp_path / "part.parquet", size.LITTLE)]) is None
-    assert not job.brief
+    assert job.check(["--out", _file(tmp_path / "part.parquet", size.LITTLE_BYTES)]) is None
+    assert job.settings == ()

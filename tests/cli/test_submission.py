@@ -16,6 +16,7 @@ import pytest
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, package, spark_home, submission
 from purgatory_udf.launch.command_line import parse
+from purgatory_udf.size import BRIEF
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_the_users_own_words_win(root: Path, home: Path) -> None:
 
 def test_a_brief_job_gets_settings_of_its_own(root: Path, home: Path) -> None:
     environ = {"SPARK_HOME": str(home)}
-    call = submission.prepare(root, parse(["--driver-memory", "1g"]), root / "jobs" / "demo.py", environ, brief=True)
+    call = submission.prepare(root, parse(["--driver-memory", "1g"]), root / "jobs" / "demo.py", environ, BRIEF)
     assert call.command[3:9] == (
         *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.x=a b"),
         *("--driver-memory", "1g"),
