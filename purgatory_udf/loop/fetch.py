@@ -66,7 +66,7 @@ def arrive(w: World, o: int, sent: int) -> None:
         if end != UNKNOWN and part.offset > end:  # Case C
             _complete(w, o, _BY_TRUNCATED, operation.t, NONE, at)
             return
-        if part.offset == end:
+        if end != UNKNOWN and part.offset == end:
             # It takes over that end's metadata, be they old.
             part.start_seg, part.start_pos = end_seg, end_pos
         else:
@@ -79,7 +79,7 @@ def arrive(w: World, o: int, sent: int) -> None:
                     return
                 if part.start_seg == end_seg:
                     accumulated += max(0, min(end_pos - part.start_pos, part.size))
-        if end == UNKNOWN or part.again or part.start_seg != end_seg or part.start_pos > end_pos:
+        if _is_odd(part, end, end_seg, end_pos):
             odd = True
         # What happened to the key before is none of its business.
         part.told = key.told
@@ -141,6 +141,14 @@ def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int
     lists.end(w, o, rule_, t, trigger)
 
 
+@inlined
+def _is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
+    """Whether the end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
+    moved = part.start_seg != end_seg or part.start_pos > end_pos
+    taken_anew = part.offset == end and part.start_pos != end_pos
+    return end == UNKNOWN or part.offset > end or part.again > 0 or moved or taken_anew
+
+
 @rule
 def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int, size: int, batches: int) -> None:
     """Where events find the fetch: among the odd ones, by its slack, or to be counted. Of its keys: how many of them
@@ -158,7 +166,7 @@ def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int, size: int, ba
 
 @inlined
 def _hang_anew(w: World, o: int, lacking: int) -> None:
-    """An end may not be where growth alone would lead on from: unknown, of another segment, or taken anew."""
+    """It was tried, and is not complete: by where its keys' ends are now."""
     operation = operation_at(w, o)
     sharing = size = batches = 0
     odd = False
@@ -167,14 +175,7 @@ def _hang_anew(w: World, o: int, lacking: int) -> None:
         part = part_at(w, at)
         key = key_at(w, part.key)
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if (
-            end == UNKNOWN
-            or part.offset > end
-            or part.again
-            or part.start_seg != end_seg
-            or part.start_pos > end_pos
-            or (part.offset == end and part.start_pos != end_pos)
-        ):
+        if _is_odd(part, end, end_seg, end_pos):
             odd = True
         sharing += 1 - part.throttled
         size += key.end_pos
