@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.crash_commands import commands, topic_commands
 from benchmarks.frozen import freeze
-from benchmarks.killing import Command, Victim, differences, killed, moments, run_to_end, start
+from benchmarks.killing import Command, Victim, killed, moments, run_to_end, start
 from benchmarks.one_session import OneSession
 
 
@@ -105,7 +105,7 @@ class Frozen:
             return None
         copy = chance.choice(left)
         said = self._session.end(command, copy)
-        wrong = [said] if said else checked(self._session, command, whole, copy)
+        wrong = [said] if said else self._session.checked(command, whole, copy)
         if not wrong:
             shutil.rmtree(copy)
         return Trial(f"killed at moment {copy.name}", wrong)
@@ -140,18 +140,11 @@ class Killed:
             run_to_end(command, out)  # It is given words for Spark, which the session has its own of.
         else:
             said = self._session.end(command, out)
-        wrong = [said] if said else checked(self._session, command, whole, out)
+        wrong = [said] if said else self._session.checked(command, whole, out)
         if not wrong:
             shutil.rmtree(out)
         how = " and ".join(f"{victim} killed{f' {times} times' * (times > 1)}" for victim, times in done.items())
         return Trial(how or "not killed in time", wrong, done.total())
-
-
-def checked(session: OneSession, command: Command, whole: Path, out: Path) -> list[str]:
-    """What is otherwise than in the undisturbed run, and which laws are broken."""
-    wrong = differences(replace(command, audited=False), whole, out)
-    broken = session.audit(out) if command.audited else ""
-    return [*wrong, *([f"audit: {broken}"] if broken else [])]
 
 
 def told(trials: Frozen | Killed, commands: Sequence[Command], limits: Limits, chance: random.Random) -> int:

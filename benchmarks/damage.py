@@ -8,12 +8,11 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.crash_commands import commands
 from benchmarks.frozen import freeze
-from benchmarks.killing import Command, differences
+from benchmarks.killing import Command
 from benchmarks.one_session import OneSession
 
 Fault = Callable[[Path], None]
@@ -51,17 +50,18 @@ def empty(file: Path) -> None:
 FAULTS: dict[str, Fault] = {"missing": missing, "cut short": cut_short, "empty": empty}
 
 
-def damages(folder: Path, chance: random.Random, most: int) -> Iterator[tuple[str, list[str]]]:
-    """Each fault, what came of it, and what is wrong with that."""
+def damages(
+    session: OneSession, folder: Path, chance: random.Random, after: int, most: int
+) -> Iterator[tuple[str, list[str]]]:
+    """Each fault, what came of it, and what is wrong with that; of all in their chosen order those `after` so many."""
     command = commands(folder / "input")["replay by partition"]
     whole, copies = folder / "damage" / "whole", folder / "damage" / "copies"
     made = freeze(command, whole, copies, chance)
     # In the middle: something is written, something is left to do.
     interrupted = next(copy for copy in made if list(copy.glob(f"{_PARTITIONS}/commits/1")))
-    session = OneSession(folder / "session")
     tries = [(kind, how) for kind in KINDS for how in FAULTS]
     chance.shuffle(tries)
-    for number, (kind, how) in enumerate(tries[:most]):
+    for number, (kind, how) in enumerate(tries[after : after + most]):
         out = folder / "damage" / f"out-{number}"
         shutil.copytree(interrupted, out)
         found = sorted(file for file in out.glob(KINDS[kind]) if file.is_file() and not file.name.startswith("."))
@@ -81,7 +81,7 @@ def _came_of_it(session: OneSession, command: Command, whole: Path, out: Path, f
     said = session.end(command, out)
     if not said:
         print(f"    goes on without {file.relative_to(out)}")
-        return differences(replace(command, audited=False), whole, out)
+        return session.checked(command, whole, out)
     status, _, sentence = said.removeprefix("it ended with ").partition(": ")
     sentence = sentence.strip().splitlines()[-1]
     print(f"    {status}: {sentence}")

@@ -17,13 +17,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.crash_commands import commands
 from benchmarks.damage import damages
-from benchmarks.killing import STOPPED, Command, Whole, differences, moments, run_to_end, start
+from benchmarks.killing import STOPPED, Command, begun, moments
+from benchmarks.one_session import OneSession
 
 # What an undisturbed replay of the sample takes is some megabytes.
 _ROOMY = "256m"
@@ -33,10 +35,41 @@ class NotTriedError(Exception):
     """Why a fault cannot be made on this machine."""
 
 
+@dataclass(frozen=True)
+class Trying:
+    """A command that runs into a fault; `whole` is what it leaves undisturbed, at so many `moments`."""
+
+    command: Command
+    session: OneSession
+    whole: Path
+    moments: int
+    folder: Path
+
+    def goes_on(self, out: Path) -> list[str]:
+        """What is wrong with what the same command makes of it."""
+        said = self.session.end(self.command, out)
+        return [said] if said else self.is_whole(out)
+
+    def is_whole(self, out: Path) -> list[str]:
+        return self.session.checked(self.command, self.whole, out)
+
+    def ends(self, out: Path, sentence: str) -> list[str]:
+        """What is wrong with how the command ends that cannot do its work."""
+        return _said(begun(self.command, out), sentence)
+
+    def has_come_to(self, share: float, out: Path) -> subprocess.Popen[bytes]:
+        """The command at work, so much of it done."""
+        running = begun(self.command, out)
+        while len(moments(out)) < self.moments * share and running.poll() is None:
+            _wait(running)
+        return running
+
+
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=(__doc__ or "").split("\n")[0])
-    options.add_argument("--only", choices=("storage", "damage"), help="disks, clocks and a second replay, or files")
+    options.add_argument("--only", choices=("storage", *STORAGE, "damage"), action="append", help="repeatable")
     options.add_argument("--most", type=int, default=100, help="damage so many files")
+    options.add_argument("--after", type=int, default=0, help="and pass over the first so many of them")
     options.add_argument("--seed", type=int, default=1)
     asked = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
@@ -52,96 +85,88 @@ def main() -> int:
 
 def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Each fault, and what is wrong with what came of it."""
-    if asked.only != "damage":
-        replay = commands(folder / "input")["replay"]
-        whole = run_to_end(replay, folder / "whole")
-        for fault in (full_disk, full_disk_early, read_only, second_replay, clock_set_back):
-            name = fault.__name__.replace("_", " ")
+    session = OneSession(folder / "session")
+    only = set(asked.only or ("storage", "damage"))
+    chosen = [name for name in STORAGE if only & {name, "storage"}]
+    if chosen:
+        replay, whole = commands(folder / "input")["replay"], folder / "whole"
+        if said := session.end(replay, whole):
+            raise SystemExit(said)
+        trying = Trying(replay, session, whole, len(moments(whole)), folder)
+        for name in chosen:
             try:
-                yield name, fault(replay, whole, folder)
+                yield name, STORAGE[name](trying)
             except NotTriedError as why:
                 print(f"{name:40} not tried: {why}", flush=True)
-    if asked.only != "storage":
-        yield from damages(folder, random.Random(asked.seed), asked.most)
+    if "damage" in only:
+        yield from damages(session, folder, random.Random(asked.seed), asked.after, asked.most)
 
 
-def full_disk(replay: Command, whole: Whole, folder: Path) -> list[str]:
+def full_disk(trying: Trying) -> list[str]:
     """Full when most is written; then there is room."""
-    return _full(replay, whole, folder, _size(whole.out) * 7 // 10)
+    return _full(trying, _size(trying.whole) * 7 // 10)
 
 
-def full_disk_early(replay: Command, whole: Whole, folder: Path) -> list[str]:
+def full_disk_early(trying: Trying) -> list[str]:
     """Full while the trace is taken in."""
-    return _full(replay, whole, folder, _size(whole.out) // 10)
+    return _full(trying, _size(trying.whole) // 10)
 
 
-def _full(replay: Command, whole: Whole, folder: Path, room: int) -> list[str]:
-    with mounted(folder / "small", f"{room // 1000}k") as place:
+def _full(trying: Trying, room: int) -> list[str]:
+    with mounted(trying.folder / "small", f"{room // 1000}k") as place:
         out = place / "out"
-        wrong = _ends(replay, out, "the disk is full; make room and give the same command again")
+        wrong = trying.ends(out, "the disk is full; make room and give the same command again")
         _mount("-o", f"remount,size={_ROOMY}", str(place))
-        return wrong + _goes_on(replay, whole, out)
+        return wrong + trying.goes_on(out)
 
 
-def read_only(replay: Command, whole: Whole, folder: Path) -> list[str]:
+def read_only(trying: Trying) -> list[str]:
     """From one moment to the next nothing can be written."""
-    with mounted(folder / "small", _ROOMY) as place:
+    with mounted(trying.folder / "small", _ROOMY) as place:
         out = place / "out"
-        running = start((*replay.words, "--out", str(out)))
-        while len(moments(out)) < whole.moments // 2 and running.poll() is None:
-            _wait(running)
+        running = trying.has_come_to(0.5, out)
         for _ in range(50):
             # As long as a file is open for writing, the system refuses.
-            if (
-                subprocess.run(["mount", "-o", "remount,ro", str(place)], capture_output=True, check=False).returncode
-                == 0
-            ):
+            if _may_mount("-o", "remount,ro", str(place)):
                 break
             _wait(running)
         wrong = _said(running, "the output can only be read; make it writable and give the same command again")
-        again = _ends(replay, out, "cannot be written: Read-only file system; put that right")
+        wrong += trying.ends(out, "cannot be written: Read-only file system; put that right")
         _mount("-o", "remount,rw", str(place))
-        return wrong + again + _goes_on(replay, whole, out)
+        return wrong + trying.goes_on(out)
 
 
-def second_replay(replay: Command, whole: Whole, folder: Path) -> list[str]:
-    out = folder / "two"
-    first = start((*replay.words, "--out", str(out)))
-    while not moments(out) and first.poll() is None:
-        _wait(first)
-    wrong = _ends(replay, out, "is writing there; wait until that replay has ended, or stop it")
+def second_replay(trying: Trying) -> list[str]:
+    out = trying.folder / "two"
+    first = trying.has_come_to(0.01, out)
+    wrong = trying.ends(out, "is writing there; wait until that replay has ended, or stop it")
     _, said = first.communicate()
     if first.returncode != 0:
         wrong.append(f"the first ended with {first.returncode}: {said.decode(errors='replace')}")
-    return wrong + differences(replay, whole.out, out)
+    return wrong + trying.is_whole(out)
 
 
-def clock_set_back(replay: Command, whole: Whole, folder: Path) -> list[str]:
+def clock_set_back(trying: Trying) -> list[str]:
     """Killed in the middle; then it is yesterday."""
     tool = shutil.which("faketime")
     if tool is None:
         raise NotTriedError("there is no faketime")
-    out = folder / "yesterday"
-    running = start((*replay.words, "--out", str(out)))
-    while len(moments(out)) < whole.moments * 6 // 10 and running.poll() is None:
-        _wait(running)
+    out = trying.folder / "yesterday"
+    running = trying.has_come_to(0.6, out)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
     environ = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-    back = start((*replay.words, "--out", str(out)), before=(tool, "-f", "-1d"), environ=environ)
+    back = begun(trying.command, out, before=(tool, "-f", "-1d"), environ=environ)
     _, said = back.communicate()
     if back.returncode != 0:
         return [f"it ended with {back.returncode}: {said.decode(errors='replace')}"]
-    return differences(replay, whole.out, out)
+    return trying.is_whole(out)
 
 
-def _goes_on(replay: Command, whole: Whole, out: Path) -> list[str]:
-    run_to_end(replay, out)
-    return differences(replay, whole.out, out)
-
-
-def _ends(replay: Command, out: Path, sentence: str) -> list[str]:
-    return _said(start((*replay.words, "--out", str(out))), sentence)
+STORAGE: dict[str, Callable[[Trying], list[str]]] = {
+    fault.__name__.replace("_", "-"): fault
+    for fault in (full_disk, full_disk_early, read_only, second_replay, clock_set_back)
+}
 
 
 def _said(running: subprocess.Popen[bytes], sentence: str) -> list[str]:
@@ -154,7 +179,7 @@ def _said(running: subprocess.Popen[bytes], sentence: str) -> list[str]:
     if sentence not in lines[-1]:
         wrong.append(f"it said: {lines[-1]}")
     if any(line.startswith(("Traceback", "\tat ", "Exception in")) for line in lines):
-        wrong.append(f"it told of {len(lines)} lines of stack")
+        wrong.append(f"it told of {len(lines)} lines of stack, as {lines[0]}")
     return wrong
 
 
@@ -174,6 +199,10 @@ def mounted(place: Path, size: str) -> Iterator[Path]:
 
 def _mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True, capture_output=True)
+
+
+def _may_mount(*words: str) -> bool:
+    return subprocess.run(["mount", *words], capture_output=True, check=False).returncode == 0
 
 
 def _size(out: Path) -> int:

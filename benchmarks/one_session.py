@@ -10,7 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.killing import Command
+from benchmarks.killing import Command, differences
 from tests import brief
 
 if TYPE_CHECKING:
@@ -41,10 +41,13 @@ class OneSession:
         made = status == 2 and "exists; choose another --out" in said
         return "" if status == 0 or made else f"it ended with {status}: {said}"
 
-    def audit(self, out: Path) -> str:
-        """What is said of broken laws."""
-        status, said = _given(["audit", "--out", str(out)])
-        return "" if status == 0 else said
+    def checked(self, command: Command, whole: Path, out: Path) -> list[str]:
+        """What is otherwise than in the undisturbed run, and which laws are broken."""
+        wrong = differences(command, whole, out)
+        if command.audited:
+            status, said = _given(["audit", "--out", str(out)])
+            wrong += [] if status == 0 else [f"audit: {said}"]
+        return wrong
 
     def _followed(self, command: Command, words: list[str]) -> str:
         """Until all that there is has gone through, and whatever else is fed."""

@@ -107,8 +107,14 @@ class PartitionRules(Rules[State, Call]):
             yield Parcel(LIVE, group, horizon_ms * 1000, 0, said)
 
     def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
-        if self.plan.follows and events:
-            yield Parcel(LIVE, CLOCK, latest_us, 0, of_time(events))
+        if not self.plan.follows or not events:
+            return
+        yield Parcel(LIVE, CLOCK, latest_us, 0, of_time(events))
+        if self.sees is Sees.SHARE:
+            # Not every event is relayed: those behind are told the time, but not before what waits for disorder.
+            told_us = min(latest_us, horizon_ms * 1000) if self.plan.disorder else latest_us
+            if told_us:
+                yield Parcel(RELAY, CLOCK, told_us, 0, b"")
 
     def schema(self, table: str) -> pa.Schema:
         return TABLES[table]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 BY_SHARD = Config.model_validate(CONFIG.model_dump() | {"grouping": "shard", "grouping_shards": 2})
 
 
-def told_later() -> list[dict[str, Any]]:
-    """The second query hears of time by what is relayed to it: a high watermark that is long known, twice."""
-    events = trace()
-    known = next(event for event in events if event.get("change") == "high_watermark")
-    last = events[-1]
-    return [
-        known | {"time_us": last["time_us"] + seconds * 1_000_000, "seq": last["seq"] + seconds} for seconds in (1, 2)
-    ]
-
-
 def batches(relay: Path) -> list[str]:
     """In their order."""
     return sorted((path.name for path in relay.glob("until_ms=*")), key=lambda name: int(name.partition("=")[2]))
@@ -40,7 +30,7 @@ def test_what_the_second_query_has_taken_is_taken_away_while_both_go_on(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, relay = tmp_path / "out", Path(Layout(str(tmp_path / "out")).relay)
-    first, *more = portions([*trace(), *told_later()])
+    first, *more = portions(trace())
     events = append(spark, tmp_path, first)
     with following(spark, ReplayOptions(events, str(out), BY_SHARD, follow=True)):
         caught_up(spark)

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -150,20 +151,15 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     events: list[Event], config: Config, chooser: Random
 ) -> None:
     """An hour later somebody tells the time, and once more: nothing else moves the brokers' clocks any more."""
-    chosen = Config.model_validate({**config.model_dump(), "grouping": "broker", "max_disorder_ms": 0})
+    grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **grouping, "max_disorder_ms": 0})
     ordered = _sorted(events)
     end_us = ordered[-1]["time_us"]
     clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
     limits = Limits(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
     rules = PartitionRules(Plan("run", False, None, follows=True), chosen, limits)
-    groups = Groups(keyed(rules), delay_ms=1)
-    rows: list[Row] = []
-    for batch in batches:
-        # After each batch of a stream comes one without data, if the watermark has moved.
-        for each in (batch, []):
-            rows += groups.batch(_packed(each, rules))
-            groups.advance()
+    rows = _followed([_packed(batch, rules) for batch in batches], rules)
     gauges = _table(rules, "purgatory_gauges", rows)
     by_end = [
         (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
@@ -176,3 +172,38 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     )
     told = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
     assert sum(said.get("events", 0) for said in told) == len(events) + 2
+
+
+@pytest.mark.parametrize(("allowed_ms", "clocks"), [(0, [10]), (50, [10, 20])])
+def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allowed_ms: int, clocks: list[int]) -> None:
+    """
+    1 s ── a fetch of eight partitions, for 100 ms ── … ── 10 s ── a clock: an event of no partition
+    """
+    config = Config(grouping="partition", max_disorder_ms=allowed_ms)
+    fetch = _fetch(1, 1_000_000, 100)
+    fetch["partitions"] = [{**fetch["partitions"][0], "partition": number} for number in range(8)]
+    told = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
+    limits = Limits(purge_intervals(config), began_ms=1000)
+    rules = PartitionRules(Plan("run", allowed_ms > 0, None, follows=True), config, limits)
+    rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in told))], rules)
+    ended = _table(rules, "expirations", rows)
+    assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
+
+
+def _followed(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
+    """The query or both queries: after each batch of a stream comes one without data, if the watermark has moved."""
+    delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
+    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms)
+    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms)
+    found: list[Row] = []
+    for batch in batches:
+        for each in (batch, []):
+            rows = first.batch(each)
+            first.advance()
+            found += rows
+            shares = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
+            for given_on in [] if alone else (shares, []):
+                found += behind.batch(given_on)
+                behind.advance()
+    assert first.dropped == behind.dropped == 0
+    return found
