@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from purgatory_udf.errors import LawBrokenError
 from purgatory_udf.progress import Progress
+from purgatory_udf.stream.batches import Batches
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -40,7 +41,7 @@ def follow_to_end(
 ) -> None:
     """Show batches until the query ends. Raised is what a query `beside` it dies of, and that rows were dropped as late
     (at once with queries `beside`, for these may never end)."""
-    seen: dict[int, Any] = {}
+    batches = Batches()
     late: dict[tuple[str, int], int] = {}
     with Progress(title) as line:
         try:
@@ -48,15 +49,17 @@ def follow_to_end(
                 ended = query.awaitTermination(_LOOK_EVERY_SECONDS)
                 if live is not None:
                     live.look()
-                for progress in query.recentProgress:
-                    known = seen.get(progress.batchId)
-                    # A query without input says so under the number that its next batch will have.
-                    if known is None or known.numInputRows < progress.numInputRows:
-                        seen[progress.batchId] = progress
-                        _show(line, progress, seen, survey, live)
-                for each in (query, *beside):
-                    late |= {(each.id, progress.batchId): _dropped(progress) for progress in each.recentProgress}
-                if any(late.values()) and (ended or beside):
+                recent = query.recentProgress
+                for progress in batches.new(recent):
+                    _show(line, progress, batches.events, survey, live)
+                told = [(query, recent), *((other, other.recentProgress) for other in beside)]
+                late |= {
+                    (each.id, progress.batchId): dropped
+                    for each, shown in told
+                    for progress in shown
+                    if (dropped := _dropped(progress))
+                }
+                if late and (ended or beside):
                     raise LawBrokenError(
                         f"{sum(late.values())} packed rows came later than max_disorder_ms allows and were not "
                         "replayed; ingest rejects such events by name, or allow more disorder"
@@ -106,9 +109,8 @@ def stopped_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _show(line: Progress, progress: Any, seen: dict[int, Any], survey: Survey | None, live: Live | None) -> None:
+def _show(line: Progress, progress: Any, events: int, survey: Survey | None, live: Live | None) -> None:
     first = progress.sources[0] if progress.sources else None
-    events = sum(past.sources[0].numInputRows for past in seen.values() if past.sources)
     end = survey.last_us if survey else None
     line.update(
         batch=progress.batchId,
