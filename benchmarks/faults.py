@@ -18,13 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.crash_commands import commands
 from benchmarks.damage import damages
-from benchmarks.killing import STOPPED, Command, begun, moments
+from benchmarks.killing import STOPPED, Command, begun, moments, swept_away
 from benchmarks.one_session import OneSession
 
 # What an undisturbed replay of the sample takes is some megabytes.
@@ -44,6 +44,7 @@ class Trying:
     whole: Path
     moments: int
     folder: Path
+    over: ExitStack
 
     def goes_on(self, out: Path) -> list[str]:
         """What is wrong with what the same command makes of it."""
@@ -55,11 +56,17 @@ class Trying:
 
     def ends(self, out: Path, sentence: str) -> list[str]:
         """What is wrong with how the command ends that cannot do its work."""
-        return _said(begun(self.command, out), sentence)
+        return _said(self.begins(out), sentence)
+
+    def begins(self, out: Path, before: tuple[str, ...] = (), **environ: str) -> subprocess.Popen[bytes]:
+        """The command, which is gone when all is over."""
+        running = begun(self.command, out, before, environ)
+        self.over.callback(lambda: swept_away(running) if running.poll() is None else None)
+        return running
 
     def has_come_to(self, share: float, out: Path) -> subprocess.Popen[bytes]:
         """The command at work, so much of it done."""
-        running = begun(self.command, out)
+        running = self.begins(out)
         while len(moments(out)) < self.moments * share and running.poll() is None:
             _wait(running)
         return running
@@ -92,12 +99,13 @@ def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[
         replay, whole = commands(folder / "input")["replay"], folder / "whole"
         if said := session.end(replay, whole):
             raise SystemExit(said)
-        trying = Trying(replay, session, whole, len(moments(whole)), folder)
-        for name in chosen:
-            try:
-                yield name, STORAGE[name](trying)
-            except NotTriedError as why:
-                print(f"{name:40} not tried: {why}", flush=True)
+        with ExitStack() as over:
+            trying = Trying(replay, session, whole, len(moments(whole)), folder, over)
+            for name in chosen:
+                try:
+                    yield name, STORAGE[name](trying)
+                except NotTriedError as why:
+                    print(f"{name:40} not tried: {why}", flush=True)
     if "damage" in only:
         yield from damages(session, folder, random.Random(asked.seed), asked.after, asked.most)
 
@@ -155,8 +163,7 @@ def clock_set_back(trying: Trying) -> list[str]:
     running = trying.has_come_to(0.6, out)
     os.killpg(running.pid, signal.SIGKILL)
     running.communicate()
-    environ = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1"}
-    back = begun(trying.command, out, before=(tool, "-f", "-1d"), environ=environ)
+    back = trying.begins(out, (tool, "-f", "-1d"), FAKETIME_DONT_FAKE_MONOTONIC="1", DONT_FAKE_MONOTONIC="1")
     _, said = back.communicate()
     if back.returncode != 0:
         return [f"it ended with {back.returncode}: {said.decode(errors='replace')}"]
