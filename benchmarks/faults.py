@@ -2,7 +2,7 @@
 
 Each fault must end the command in one sentence (no stack trace) that says what to do; when that has been done, the same
 command must go on and leave the tables of an undisturbed run. So must files that are missing or damaged
-(`benchmarks.damage`), unless nothing needs them. Full and read-only disks are small `tmpfs` mounts, for which the
+(`benchmarks.damage`), unless nothing needs them. A full disk is a small `tmpfs` mount, a read-only one a folder that is mounted so, for which the
 script has to be root, or to be run by `unshare --map-root-user --mount`; a clock that is set back needs Debian's
 `faketime`. What cannot be tried here is said.
 """
@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -130,18 +131,12 @@ def _full(trying: Trying, room: int) -> list[str]:
 
 def read_only(trying: Trying) -> list[str]:
     """From one moment to the next nothing can be written."""
-    with mounted(trying.folder / "small", _ROOMY) as place:
-        out = place / "out"
-        running = trying.has_come_to(0.5, out)
-        for _ in range(50):
-            # As long as a file is open for writing, the system refuses.
-            if _may_mount("-o", "remount,ro", str(place)):
-                break
-            _wait(running)
+    out = trying.folder / "read-only"
+    running = trying.has_come_to(0.5, out)
+    with write_protected(out):
         wrong = _said(running, "the output can only be read; make it writable and give the same command again")
         wrong += trying.ends(out, "cannot be written: Read-only file system; put that right")
-        _mount("-o", "remount,rw", str(place))
-        return wrong + trying.goes_on(out)
+    return wrong + trying.goes_on(out)
 
 
 def second_replay(trying: Trying) -> list[str]:
@@ -204,12 +199,26 @@ def mounted(place: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=False)
 
 
+@contextmanager
+def write_protected(place: Path) -> Iterator[None]:
+    """Whoever comes by the folder's path finds it so; what is open already (the lock) stays as it is."""
+    try:
+        _mount("--bind", str(place), str(place))
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NotTriedError(f"nothing can be mounted: {error}") from None
+    try:
+        # The system refuses as long as a file is open for writing that was opened since.
+        while subprocess.run(
+            ["mount", "-o", "remount,bind,ro", str(place)], capture_output=True, check=False
+        ).returncode:
+            time.sleep(0.01)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=False)
+
+
 def _mount(*words: str) -> None:
     subprocess.run(["mount", *words], check=True, capture_output=True)
-
-
-def _may_mount(*words: str) -> bool:
-    return subprocess.run(["mount", *words], capture_output=True, check=False).returncode == 0
 
 
 def _size(out: Path) -> int:
