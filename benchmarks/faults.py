@@ -2,9 +2,9 @@
 
 Each fault must end the command in one sentence (no stack trace) that says what to do; when that has been done, the same
 command must go on and leave the tables of an undisturbed run. So must files that are missing or damaged
-(`benchmarks.damage`), unless nothing needs them. A full disk is a small `tmpfs` mount, a read-only one a folder that is mounted so, for which the
-script has to be root, or to be run by `unshare --map-root-user --mount`; a clock that is set back needs Debian's
-`faketime`. What cannot be tried here is said.
+(`benchmarks.damage`), unless nothing needs them. A full disk is a small `tmpfs` mount, a read-only one a folder that is
+mounted so, for which the script has to be root, or to be run by `unshare --map-root-user --mount`; a clock that is set
+back needs Debian's `faketime`. What cannot be tried here is said.
 """
 
 from __future__ import annotations
