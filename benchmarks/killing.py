@@ -151,7 +151,16 @@ def is_moment(file: str) -> bool:
 
 def differences(command: Command, whole: Path, out: Path) -> list[str]:
     """What is otherwise than in the undisturbed run; nothing if all is well."""
-    return [said for table in command.tables if (said := _difference(whole / table, out / table))]
+    wrong = [said for table in command.tables if (said := _difference(whole / table, out / table))]
+    if command.audited and (expected := _counted(whole)) != (found := _counted(out)):
+        wrong.append(f"runs: {found}, not {expected}")
+    return wrong
+
+
+def _counted(out: Path) -> list[tuple[str, ...]]:
+    """How each job ended, and what it has counted."""
+    rows = DeltaTable(str(out / "runs")).to_pyarrow_table(columns=["job", "status", "counts"]).to_pylist()
+    return sorted(tuple(map(str, row.values())) for row in rows)
 
 
 def _difference(whole: Path, out: Path) -> str:
