@@ -39,7 +39,7 @@ def commands(folder: Path) -> dict[str, Command]:
         with_group.write_text("\n".join(_with_a_group(sample)) + "\n", encoding="utf-8")
         with lzma.open(RECORDED, "rb") as lines:
             log.write_bytes(b"".join(islice(lines, LINES)))
-    tables = ("events", *OUTCOMES)
+    tables = ("events", "rejected_events", *OUTCOMES)
     batches = ("--batch-events", str(BATCH))
     disorder = ("--max-disorder-ms", "50", "--no-drain")
     fed = Fed(folder)
