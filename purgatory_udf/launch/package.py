@@ -33,6 +33,9 @@ PYTHON = "bin/python"
 _SPARKS_OWN = frozenset({"pyspark", "py4j"})
 # A module that compiles what is compiled on first use, and leaves it beside the sources.
 WARM = "purgatory_udf.loop.warm"
+# Where that is, in a folder that is named after the sources by this.
+_COMPILED = Path("purgatory_udf", "loop", "__pycache__")
+_FINGERPRINT = "from purgatory_udf.loop.compiled import fingerprint; print(fingerprint())"
 # Of every file of ours: what is kept compiled knows its source by size and time, and an archive keeps whole seconds.
 _MADE_AT = 1_000_000_000
 
@@ -59,7 +62,7 @@ def make(root: Path, file: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         environment = Path(folder, "environment")
         lay_out(root, environment)
-        warm(environment)
+        warm(root, environment)
         draft = Path(folder, "draft")
         with tarfile.open(draft, "w:gz", compresslevel=1) as archive:
             # What it is stands first: whoever asks need not unpack the rest.
@@ -84,17 +87,27 @@ def lay_out(root: Path, environment: Path) -> None:
     (environment / MANIFEST).write_text(json.dumps(_manifest(root, version), indent=1), encoding="utf-8")
 
 
-def warm(environment: Path) -> bool:
-    """Let what is compiled on first use be compiled now, in the folder that is packed; whether there is any."""
-    if not (environment / "lib" / Path(*WARM.split("."))).with_suffix(".py").is_file():
+def warm(root: Path, environment: Path) -> bool:
+    """Let what is compiled on first use be compiled now, in the folder that is packed; whether there is any. What the
+    tree has compiled of the same sources is taken over, for it takes half a minute."""
+    lib = environment / "lib"
+    if not (lib / Path(*WARM.split("."))).with_suffix(".py").is_file():
         return False
-    given = {**os.environ, "PURGATORY_PYTHON": sys.executable}
-    done = subprocess.run(
-        [str(environment / PYTHON), "-m", WARM], env=given, capture_output=True, text=True, check=False
-    )
+    sources = _run(environment, "-c", _FINGERPRINT)
+    for compiled in (root / _COMPILED).glob(f"*-{sources}"):
+        shutil.copytree(compiled, lib / _COMPILED / compiled.name, dirs_exist_ok=True)
+    _run(environment, "-m", WARM)
+    return True
+
+
+def _run(environment: Path, *words: str) -> str:
+    """What the packed Python said."""
+    given = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    given["PURGATORY_PYTHON"] = sys.executable
+    done = subprocess.run([str(environment / PYTHON), *words], env=given, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise UserError(f"{WARM} failed in the environment that was to be packed:\n{done.stderr.strip()}")
-    return True
+    return done.stdout.strip()
 
 
 def sources_of(archive: Path) -> str | None:

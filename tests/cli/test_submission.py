@@ -16,6 +16,7 @@ import pytest
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, package, spark_home, submission
 from purgatory_udf.launch.command_line import parse
+from purgatory_udf.loop.compiled import fingerprint
 from purgatory_udf.size import BRIEF
 
 
@@ -139,6 +140,9 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
     """Moved to where it was not made, without any environment, as on a worker."""
     root, made, moved = Path(__file__).resolve().parents[2], tmp_path / "made", tmp_path / "a worker" / "moved"
     package.lay_out(root, made)
+    before = _compiled(root)
+    assert before, "the tree's set-up has compiled the engine"
+    assert package.warm(root, made)
     moved.parent.mkdir()
     made.rename(moved)
     python = moved / package.PYTHON
@@ -146,6 +150,9 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
     bare = {"PATH": f"{Path(sys.base_prefix, 'bin')}:/usr/bin:/bin"}
     done = subprocess.run([python, "-c", program], env=bare, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == f"{moved}/lib/purgatory_udf/__init__.py False\n"
+
+    # What the tree had compiled was taken over as it was.
+    assert _compiled(moved / "lib").items() >= before.items()
 
     nowhere = tmp_path / "tools"
     nowhere.mkdir()
@@ -157,6 +164,12 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert none.returncode == 1
     assert f": no Python {version} here, for which this archive was made: install one, or name it in" in none.stderr
+
+
+def _compiled(root: Path) -> dict[str, int]:
+    """When each part of this version's engine was compiled."""
+    (folder,) = (root / "purgatory_udf" / "loop" / "__pycache__").glob(f"*-{fingerprint()}")
+    return {file.name: file.stat().st_mtime_ns // 1000 for file in folder.glob("*.nbc")}
 
 
 def test_a_master_in_sparks_own_defaults_is_kept(root: Path, home: Path) -> None:
