@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.killing import STOPPED, Command, at_work, begun, is_moment, swept_away, until
 
 # Of files that are on their way, of how many a copy is made.
-_OTHERS = 0.1
+_OTHERS = 0.3
 
 
 def freeze(command: Command, out: Path, copies: Path, chance: random.Random) -> list[Path]:

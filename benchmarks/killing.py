@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,17 +73,11 @@ class Whole:
     moments: int
 
 
-def start(
-    words: tuple[str, ...],
-    quiet: bool = False,
-    before: tuple[str, ...] = (),
-    environ: Mapping[str, str] | None = None,
-) -> subprocess.Popen[bytes]:
-    """`./spark-submit.sh` with these words (others before), in a session of its own; what it says on stderr stays to
-    be read, or is dropped."""
+def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes]:
+    """`./spark-submit.sh` with these words, in a session of its own; what it says on stderr stays to be read, or is
+    dropped."""
     return subprocess.Popen(
-        [*before, str(ROOT / "spark-submit.sh"), *words],
-        env={**os.environ, **(environ or {})},
+        [str(ROOT / "spark-submit.sh"), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
@@ -91,11 +85,9 @@ def start(
     )
 
 
-def begun(
-    command: Command, out: Path, before: tuple[str, ...] = (), environ: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
+def begun(command: Command, out: Path) -> subprocess.Popen[bytes]:
     """The command, with the settings of what is soon over."""
-    return start((*brief.WORDS, *command.words, "--out", str(out)), before=before, environ=environ)
+    return start((*brief.WORDS, *command.words, "--out", str(out)))
 
 
 def run_to_end(command: Command, out: Path) -> Whole:
