@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 gc.set_threshold(100_000, 50, 50)
 
 # Where two processes share the tests, a file's go to one of them, and so do these: they share what takes long to make.
-_TOGETHER = dict.fromkeys(
-    (f"tests/answers/test_{name}.py" for name in ("metrics", "report", "notebooks", "prometheus")), "metrics"
-)
+_TOGETHER = {
+    f"tests/{folder}/test_{name}.py": what
+    for what, folder, names in (
+        ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
+        ("a rolling restart", "requestlog", ("evident_leadership", "group_moves", "broker_stops")),
+    )
+    for name in names
+}
 # What takes longest is begun first, so that no process is left alone with it at the end.
 _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
 _THEN = ("reference", "requestlog", "timeline")

@@ -143,6 +143,7 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
         query.processAllAvailable()
         give_up = time.monotonic() + SEEN_WITHIN_S
         while not _has_rows(tmp_path / "completions"):
+            replay.join(0.1)
             assert replay.is_alive() and time.monotonic() < give_up
     finally:
         for running in spark.streams.active:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.cluster.context import Given
@@ -26,12 +24,10 @@ from purgatory_udf.requestlog.cluster.lives import (
     Stop,
     stops,
 )
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster, cluster_in_file
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
-from tests import recorded
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
+from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
-from tests.requestlog.translate import translate
+from tests.requestlog.translate import context_of, translate
 
 Said = list[tuple[float, int, str]]
 
@@ -125,23 +121,11 @@ def test_a_consumers_wait_at_the_stopped_broker_would_be_cancelled() -> None:
     assert (end.cancelled, end.completed_by, (end.ended_us - START_US) / 1000) == (True, "broker_stopped", 250.0)
 
 
-@pytest.fixture(scope="module")
-def rolling() -> list[Request]:
+def test_a_recordings_log_and_its_metadata_say_the_same_stops() -> None:
     """Brokers 1 and 3 are stopped in order and come back; at the end all are."""
-    name, log = "W7-rolling-k39", []
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", name, f"request-{broker}.log"))
-        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-        log += [one for one in read if isinstance(one, Request)]
-    return log
-
-
-def test_a_recordings_log_and_its_metadata_say_the_same_stops(rolling: list[Request]) -> None:
-    from tests.requestlog.translate import context_of
-
-    given = cluster_in_file(recorded.file("traces", "W7-rolling-k39", "cluster-metadata.txt"))
+    rolling = recordings.log("W7-rolling-k39")
     by_log = context_of(sorted(rolling, key=lambda one: one.start_us), Given()).stops
-    by_metadata = stops(given.signs)
+    by_metadata = stops(recordings.given("W7-rolling-k39").cluster.signs)
     # The last lines of all, of the heartbeats that let them stop, are those of the recording's end.
     assert [one.broker for one in by_metadata[:2]] == [1, 3] and {one.broker for one in by_metadata[2:]} == {1, 2, 3}
     assert len(by_log) == len(by_metadata) == 5

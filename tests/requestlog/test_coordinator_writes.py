@@ -16,16 +16,14 @@ import pytest
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.cluster.batches import StoredBatch, batches_in_file
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.cluster.coordinators import partition_for
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster, cluster_in_file
-from purgatory_udf.requestlog.cluster.topics import names_in_file
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
 from purgatory_udf.requestlog.cluster.writing import is_classic
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
 from tests import recorded
+from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
@@ -135,17 +133,12 @@ UNBLOCKED = re.compile(r"Request key TopicPartitionOperationKey\((\w+),(\d+)\) u
 
 
 def test_as_many_wait_on_each_partition_as_the_brokers_own_purgatories_let_go() -> None:
-    name, log, logged = "W3-groups-k39", [], Counter[tuple[int, str]]()
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", name, f"request-{broker}.log"))
-        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-        log += [one for one in read if isinstance(one, Request)]
+    name, logged = "W3-groups-k39", Counter[tuple[int, str]]()
+    for broker in recordings.BROKERS:
         for line in recorded.lines(recorded.file("traces", name, f"purgatory-{broker}.log")):
             if (said := UNBLOCKED.search(line)) and said[1] == OFFSETS:
                 logged[broker, f"{said[1]}-{said[2]}"] += int(said[3])
-    beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
-    given = Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))
-    found = translate(log, given)
+    found = translate(recordings.log(name), recordings.given(name))
     waited = Counter(
         (one.broker, one.trigger)
         for one in replay(found.events, Config()).outcomes

@@ -8,15 +8,11 @@ from typing import Any
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.topics import names_in_file
 from purgatory_udf.requestlog.lines import error_codes as errors
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.partitions.evident import with_evident
 from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipState
 from purgatory_udf.requestlog.requests.facts import Fact, PartitionFacts, Position, Trouble
-from tests import recorded
+from tests.requestlog import recordings
 from tests.requestlog.translate import translate
 
 LED = {"change": "leader", "leader_epoch": 0, "isr": [1, 2]}
@@ -73,12 +69,7 @@ LEAST = {
 
 
 def test_without_the_metadata_log_a_restarted_broker_is_replayed_as_well() -> None:
-    name, log = "W7-rolling-k39", []
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", name, f"request-{broker}.log"))
-        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-        log += [one for one in read if isinstance(one, Request)]
-    found = translate(log, Given(names_in_file(recorded.file("traces", name, "topics.json"))))
+    found = translate(recordings.log("W7-rolling-k39"), recordings.names("W7-rolling-k39"))
     ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
     counts: Counter[tuple[str, int, bool]] = Counter()
     expired: Counter[tuple[str, int, bool]] = Counter()

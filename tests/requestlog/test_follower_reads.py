@@ -13,13 +13,11 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
-from purgatory_udf.requestlog.cluster.batches import StoredBatch, batches_in_file
+from purgatory_udf.requestlog.cluster.batches import StoredBatch
 from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster, cluster_in_file
-from purgatory_udf.requestlog.cluster.topics import names_in_file
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
-from tests import recorded
+from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluster
+from purgatory_udf.requestlog.lines.request import Request
+from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, fetched, requests, us
 from tests.requestlog.stepwise import Stepwise
 from tests.requestlog.translate import Translation, translate
@@ -88,18 +86,12 @@ LEAST_ALIKE = 99.8
 
 
 @pytest.fixture(scope="module")
-def recording() -> tuple[list[Request], Given]:
+def recording() -> tuple[tuple[Request, ...], Given]:
     """Three consumers that read from the nearest replica, one that cannot, and one that asks in vain."""
-    name, log = "W6-follower-reads", []
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", name, f"request-{broker}.log"))
-        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-        log += [one for one in read if isinstance(one, Request)]
-    beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
-    return log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))
+    return recordings.log("W6-follower-reads"), recordings.given("W6-follower-reads")
 
 
-def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[list[Request], Given]) -> None:
+def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[tuple[Request, ...], Given]) -> None:
     found = translate(*recording)
     ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
     counts: Counter[tuple[str, str]] = Counter()
@@ -124,9 +116,9 @@ def _parts_sent(event: dict[str, Any]) -> list[dict[str, Any]]:
     return [part for part in parts if part["preferred_replica"] is not None]
 
 
-def test_followed_step_by_step_it_says_the_same(recording: tuple[list[Request], Given]) -> None:
-    log, given = recording
-    log = sorted(log, key=lambda one: one.answered_us)[:6_000]
+def test_followed_step_by_step_it_says_the_same(recording: tuple[tuple[Request, ...], Given]) -> None:
+    requests, given = recording
+    log = sorted(requests, key=lambda request: request.answered_us)[:6_000]
     stepwise = Stepwise(hold_us=5_000_000, given=given)
     said = [event for place in range(0, len(log), 1_500) for event in stepwise.step(log[place : place + 1_500])]
     whole = translate(sorted(log, key=lambda one: one.start_us), given).events

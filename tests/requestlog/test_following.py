@@ -7,14 +7,11 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import islice
 from typing import Any
 
 from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.topics import names_in_file
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
-from tests import recorded
+from purgatory_udf.requestlog.lines.request import Request
+from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.requestlog.stepwise import Row, Stepwise
 from tests.requestlog.translate import context_of, translate
@@ -35,18 +32,7 @@ LOG = [
 @cache
 def _recorded() -> list[Request]:
     """Some 25 s of three brokers, in the order in which they wrote."""
-    read = []
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
-        for number, line in enumerate(islice(lines, LINES)):
-            found = read_line(line, Place(broker, number))
-            if isinstance(found, Request):
-                read.append(found)
-    return sorted(read, key=lambda one: one.answered_us)
-
-
-def _names() -> Given:
-    return Given(names_in_file(recorded.file("traces", RECORDING, "topics.json")))
+    return sorted(recordings.log(RECORDING, LINES), key=lambda request: request.answered_us)
 
 
 def _portions(log: Sequence[Request], span_us: int) -> Iterable[list[Request]]:
@@ -74,9 +60,9 @@ def _said(events: Iterable[Row]) -> list[tuple[Any, ...]]:
 
 def test_step_by_step_a_recording_says_what_it_says_as_a_whole() -> None:
     log = _recorded()
-    whole = translate(log, _names()).events
+    whole = translate(log, recordings.names(RECORDING)).events
     # Members' joins wait for 6 s.
-    following = Stepwise(8_000_000, _names())
+    following = Stepwise(8_000_000, recordings.names(RECORDING))
     events = [event for portion in _portions(log, 5_000_000) for event in following.step(portion)]
     until = following.carried.until_us
     assert (log[-1].answered_us - until, following.late) == (8_000_000, 0)
@@ -149,8 +135,9 @@ def test_a_topic_whose_name_comes_too_late_keeps_its_id() -> None:
 
 def test_a_coordinators_topic_has_the_partitions_that_followers_ask_for() -> None:
     log = _recorded()
-    counts = {context_of(log, _names()).partition_counts["__consumer_offsets"]}
-    following = Stepwise(8_000_000, _names())
+    given = recordings.names(RECORDING)
+    counts = {context_of(log, given).partition_counts["__consumer_offsets"]}
+    following = Stepwise(8_000_000, given)
     following.step(log)
-    asked = {_names().names.get(topic, topic): count for topic, count in following.carried.asked.items()}
+    asked = {given.names.get(topic, topic): count for topic, count in following.carried.asked.items()}
     assert counts == {asked["__consumer_offsets"]} == {6}

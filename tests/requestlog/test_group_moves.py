@@ -8,14 +8,8 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import Replay, replay
-from purgatory_udf.requestlog.cluster.batches import batches_in_file
-from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.cluster.group_history import GroupHistory
-from purgatory_udf.requestlog.cluster.metadata import cluster_in_file
-from purgatory_udf.requestlog.cluster.topics import names_in_file
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
-from tests import recorded
+from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, body, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
@@ -74,15 +68,7 @@ def test_a_group_whose_last_member_has_left_is_stored_empty_in_the_next_generati
 @pytest.fixture(scope="module")
 def rolling() -> Translation:
     """Brokers 1 and 3 stop and come back; the groups of their coordinators move, and move back."""
-    log = []
-    for broker in (1, 2, 3):
-        lines = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
-        read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-        log += [one for one in read if isinstance(one, Request)]
-    beside = [
-        recorded.file("traces", RECORDING, name) for name in ("topics.json", "cluster-metadata.txt", "batches.csv")
-    ]
-    return translate(log, Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2])))
+    return translate(recordings.log(RECORDING), recordings.given(RECORDING))
 
 
 @pytest.fixture(scope="module")
