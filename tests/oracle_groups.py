@@ -59,9 +59,13 @@ def rows(events: Iterable[Event], journal: GroupJournal) -> list[Row]:
     return [
         *map(_answer_row, journal.answers),
         *map(_change_row, journal.changes),
-        *map(_removal_row, journal.removals),
+        *map(_removal_row, removals(journal)),
         *(("N", "-", event["request_id"], event["type"]) for event in events if event["seq"] not in answered),
     ]
+
+
+def removals(journal: GroupJournal) -> list[Removal]:
+    return [entry for entry in journal.entries if isinstance(entry, Removal)]
 
 
 def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:

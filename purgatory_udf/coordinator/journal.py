@@ -80,10 +80,6 @@ class GroupJournal:
         return [entry for entry in self.entries if isinstance(entry, Answer)]
 
     @property
-    def removals(self) -> list[Removal]:
-        return [entry for entry in self.entries if isinstance(entry, Removal)]
-
-    @property
     def changes(self) -> list[StateChange]:
         return [entry for entry in self.entries if isinstance(entry, StateChange)]
 

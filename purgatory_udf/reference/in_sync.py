@@ -46,11 +46,6 @@ class InSyncReplicas:
         self._lag_time_max_ms = lag_time_max_ms
         self._followers = {replica_id: Follower(0, now_ms, now_ms, 0) for replica_id in followers}
 
-    @property
-    def check_every_ms(self) -> int:
-        """How often a broker looks whom to drop."""
-        return self._lag_time_max_ms // 2
-
     def fetched(self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int) -> bool:
         """A follower fetches; whether that takes it back into the set: once it has reached the high watermark."""
         self._followers[replica_id].fetched(fetch_offset, leader_end, now_ms)

@@ -14,6 +14,7 @@ import pytest
 
 from purgatory_udf.simulate.closed_loop import ClosedLoop, Simulated
 from purgatory_udf.simulate.scenario import Scenario
+from tests.oracle_groups import removals
 
 WRITER = {"name": "writer", "topics": ["orders"], "rate": 20}
 
@@ -195,7 +196,7 @@ def test_a_crash_costs_a_dynamic_member_its_session_and_a_static_one_only_its_id
         ],
     )
     last_us = simulated.events[-1]["time_us"]
-    removed = [(entry.group, entry.reason) for entry in simulated.truth.groups.removals if entry.at_us <= last_us]
+    removed = [(entry.group, entry.reason) for entry in removals(simulated.truth.groups) if entry.at_us <= last_us]
     assert sorted(removed) == [("dynamic", "session"), ("static", "replaced")]
 
 

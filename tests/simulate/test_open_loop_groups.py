@@ -21,6 +21,7 @@ from purgatory_udf.simulate.open_loop.group_rows import group_rows
 from purgatory_udf.simulate.open_loop.groups import acts_between, count_before
 from purgatory_udf.simulate.open_loop.workload import Workload
 from tests.examples import examples
+from tests.oracle_groups import removals
 
 LENGTH_US = 200_000_000
 PLAN = CrewPlan(
@@ -123,7 +124,7 @@ def test_generations_ids_and_leaders_are_those_that_the_trace_records(events: li
 
 
 def test_members_leave_crash_and_come_back_and_leaders_among_them(events: list[Event], replayed: Replay) -> None:
-    out = Counter(one.reason for one in replayed.groups.removals)
+    out = Counter(removal.reason for removal in removals(replayed.groups))
     assert {*out} == {"session", "leave"}
     assert min(out.values()) > 10
     lives = {event["assigned_member_id"].rsplit("-", 1)[1] for event in events if "assigned_member_id" in event}

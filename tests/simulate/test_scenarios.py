@@ -14,6 +14,7 @@ from purgatory_udf.loop.engine import replay as loop_replay
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.load import home, load, names
+from tests.oracle_groups import removals
 from tests.outcome_rows import outcomes_of
 from tests.simulate.played import SMALL, ended, played, second
 
@@ -122,7 +123,7 @@ def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalanc
         stable += (at - since) * (state == "Stable")
         state, since = to_state, at
     assert stable / (ends - begins) < 0.5
-    expelled = {entry.reason for entry in simulated.truth.groups.removals}
+    expelled = {entry.reason for entry in removals(simulated.truth.groups)}
     assert {"session", "leave"} & expelled
 
 
