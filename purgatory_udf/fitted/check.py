@@ -63,6 +63,13 @@ class Checked:
             said += ["Not to be trusted:", *(f"  {reason}" for reason in reasons)]
         return [*self.table().lines(), "", *said]
 
+    def verdict(self) -> list[str]:
+        """How far a prediction can be trusted."""
+        reasons = self.reasons()
+        doubts = ["Not to be trusted, for the unchanged scenario misses it:", *(f"  {one}" for one in reasons)]
+        near = f"The unchanged scenario reproduces {self.near} of {self.judged} recorded figures"
+        return [near, *(doubts if reasons else [])]
+
 
 def check(fitted: Fitted, simulated: Figures) -> Checked:
     recorded: Figures = {

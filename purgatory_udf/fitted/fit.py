@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from purgatory_udf.fitted.arrivals import LINGER_MS, fitted_appends, fitted_producer, linger_of, records
-from purgatory_udf.fitted.figures import recorded_figures
+from purgatory_udf.fitted.assigned import assigned
+from purgatory_udf.fitted.figures import FOLLOWER, recorded_figures
 from purgatory_udf.fitted.recording import Recording
 from purgatory_udf.fitted.steps import TimedSteps, by_size, quantiles, steps
 from purgatory_udf.fitted.window import RecordingWindow, steady
@@ -41,7 +43,13 @@ class _Fit:
         recording, window = self.recording, self.window
         readers = {client: self._reader(client, mine) for client, mine in self._turns()}
         producers, fitted_producers = self._producers()
+        brokers = self._brokers()
         shared = self.steps.sharing
+        if window.moves:
+            self.unknown.append(
+                f"leaders moved at {', '.join(f'{at / 1000:.1f} s' for at in window.moves[:10])}"
+                f"{' …' if len(window.moves) > 10 else ''}: fitted to the longest stretch between"
+            )
         if window.absent:
             self.unknown.append(f"clients that were not there for most of the recording: {', '.join(window.absent)}")
         fitted = Fitted(
@@ -54,7 +62,7 @@ class _Fit:
                 correlation_unshared=round(shared.unshared, 3),
             ),
             lateness_ms=self._lateness(),
-            partitions=[self._partition(place) for place in range(len(recording.keys))],
+            partitions=[self._partition(place, readers.values()) for place in range(len(recording.keys))],
             readers=readers,
             producers=fitted_producers,
             appends=fitted_appends(recording.others, window),
@@ -68,7 +76,7 @@ class _Fit:
         return Scenario(
             shows="What a recorded cluster's clients and brokers did, to be played under other settings.",
             duration_s=round(window.length / 1000, 3),
-            brokers=self._brokers(),
+            brokers=brokers,
             topics=self._topics(),
             producers=producers,
             consumers=self._consumers(readers),
@@ -78,11 +86,16 @@ class _Fit:
     def _brokers(self) -> Brokers:
         followers = self.window.of(self.recording.fetches, "tried")
         followers = followers[followers["replica"] >= 0]
-        numbers = [one for led in self.led.values() for one in (led.leader, *led.replicas)]
+        numbers = {one for led in self.led.values() for one in (led.leader, *led.replicas)}
+        logged = {*self.recording.fetches["broker"], *self.recording.produces["broker"]}
+        self.unknown += [
+            f"broker {one}: none of its requests is in the recording; what it leads is not played"
+            for one in sorted(numbers - logged)
+        ]
         if followers.empty:
-            return Brokers(count=max(numbers, default=1))
+            return Brokers(count=max(1, len(numbers)))
         return Brokers(
-            count=max(numbers),
+            count=len(numbers),
             replica_fetch_wait_max_ms=int(followers["max_wait"].mode().iloc[0]),
             replica_fetch_min_bytes=max(1, int(followers["min_bytes"].mode().iloc[0])),
         )
@@ -96,12 +109,16 @@ class _Fit:
 
     def _reader(self, client: str, turns: pd.DataFrame) -> FittedReader:
         recording = self.recording
-        fetches = self.window.of(recording.fetches[recording.fetches["client"] == client], "tried")
-        reads = {}
+        fetches = self._fetches(client)
+        follows = int(fetches["replica"].iloc[0]) >= 0
+        reads: dict[int, list[int]] = {}
+        elsewhere = False
         for broker, mine in fetches.groupby("broker"):
             (most, _), *_ = Counter(mine["keys"]).most_common(1)
-            if recording.key_sets[most]:
-                reads[int(broker)] = list(recording.key_sets[most])
+            led = [place for place in recording.key_sets[most] if self._leads(int(broker), place)]
+            elsewhere = elsewhere or len(led) < len(recording.key_sets[most])
+            if led:
+                reads[int(broker)] = led
         before = fetches.sort_values("tried").groupby("broker")["answered"].shift()
         overlapping = float((fetches.sort_values("tried")["tried"] < before).mean())
         if overlapping > OVERLAPPING:
@@ -109,10 +126,14 @@ class _Fit:
                 f"{overlapping:.0%} of its fetches began while another of its own waited at the same broker: several "
                 "clients of one name are played as one"
             )
-        follows = int(fetches["replica"].iloc[0]) >= 0
+        if client == FOLLOWER:
+            self.doubts[client] = "a client of that name cannot be told from followers, whose figures go by it"
+        if elsewhere and not follows:
+            self.doubts[client] = "it reads from followers, or of leaders that moved: played are leaders alone"
         return FittedReader(
             replica=int(fetches["replica"].iloc[0]),
             reads=reads,
+            **(_sizes(fetches, "partition_max_bytes", "max_bytes") if follows else {}),
             turn=by_size(turns["turn"].to_numpy(), turns["before"].to_numpy()),
             handling=quantiles(turns["handling"].to_numpy()) if follows else [0.0],
         )
@@ -121,26 +142,18 @@ class _Fit:
         return [
             Consumers(
                 name=client,
-                group=self.recording.groups.get(client),
-                assign=self._assigned(reader),
-                fetch_min_bytes=max(1, self._setting(client, "min_bytes")),
-                fetch_max_wait_ms=self._setting(client, "max_wait"),
+                group=self.recording.groups.get(client) or None,
+                assign=assigned(reader, self.recording.keys),
+                fetch_min_bytes=max(1, _usual(self._fetches(client), "min_bytes") or 1),
+                fetch_max_wait_ms=_usual(self._fetches(client), "max_wait") or 0,
+                **_sizes(self._fetches(client), "max_partition_fetch_bytes", "fetch_max_bytes"),
             )
             for client, reader in readers.items()
             if reader.replica < 0 and reader.reads
         ]
 
-    def _setting(self, client: str, name: str) -> int:
-        """What the client asked for, as a rule."""
-        fetches = self.window.of(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
-        return int(fetches[name].mode().iloc[0])
-
-    def _assigned(self, reader: FittedReader) -> dict[str, list[int]]:
-        assigned: dict[str, list[int]] = {}
-        for place in sorted(place for places in reader.reads.values() for place in places):
-            key = self.recording.keys[place]
-            assigned.setdefault(key.topic, []).append(key.partition)
-        return {topic: sorted(numbers) for topic, numbers in sorted(assigned.items())}
+    def _fetches(self, client: str) -> pd.DataFrame:
+        return self.window.of(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
 
     def _lateness(self) -> list[float]:
         """Of the reaper, by the fetches that expired."""
@@ -184,7 +197,7 @@ class _Fit:
                 Producers(
                     name=name,
                     topics=sorted({self.recording.keys[key].topic for key in own["key"].unique()}),
-                    rate=round(len(arrived) / self.window.length * 1000, 3),
+                    rate=float(f"{len(arrived) / self.window.length * 1000:.5g}"),
                     record_bytes=max(1, round(float(arrived["bytes"].mean()))),
                     linger_ms=linger,
                     batch_bytes=max(BATCH_BYTES, int(own["bytes"].max())),
@@ -202,10 +215,16 @@ class _Fit:
 
     # The cluster.
 
-    def _partition(self, place: int) -> FittedPartition:
+    def _partition(self, place: int, readers: Iterable[FittedReader]) -> FittedPartition:
+        """A replica that fetches nothing holds nothing up: it is out of sync."""
         key, led = self.recording.keys[place], self.led.get(place)
-        replicas = [1] if led is None else [led.leader, *(one for one in led.replicas if one != led.leader)]
-        return FittedPartition(topic=key.topic, partition=key.partition, replicas=replicas)
+        leader = 1 if led is None else led.leader
+        follow = {one.replica for one in readers if one.replica >= 0 and place in one.reads.get(leader, ())}
+        return FittedPartition(topic=key.topic, partition=key.partition, replicas=[leader, *sorted(follow)])
+
+    def _leads(self, broker: int, place: int) -> bool:
+        led = self.led.get(place)
+        return led is not None and led.leader == broker
 
     def _topics(self) -> list[Topic]:
         topics: dict[str, list[int]] = {}
@@ -223,3 +242,15 @@ class _Fit:
                 )
             )
         return found
+
+
+def _usual(requests: pd.DataFrame, name: str) -> int | None:
+    """What requests ask for, as a rule; None where none asks."""
+    found = requests[name].dropna().mode()
+    return int(found.iloc[0]) if len(found) else None
+
+
+def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
+    """At most so much of a partition, and of a request: under the names of the settings."""
+    found = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
+    return {name: most for name, most in found.items() if most}

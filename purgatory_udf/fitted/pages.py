@@ -2,48 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from purgatory_udf.fitted.check import Checked
-from purgatory_udf.fitted.pictures import beside, frontier
+from purgatory_udf.fitted.pictures import MOST_DRAWN, beside, frontier, others
 from purgatory_udf.fitted.prediction import UNCHANGED, Prediction
 from purgatory_udf.fitted.tuning import Tuned
+from purgatory_udf.printing import Cell, Table
 from purgatory_udf.report.page import Section, facts, figure, page, table
 
 RECORDED = "recorded"
+# How a line of a fit begins that says what no log tells.
+UNKNOWN = "unknown: "
 
 
 def fit_page(checked: Checked, said: list[str]) -> str:
+    """`said`: what was found, then what is unknown."""
     specs = beside({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
+    unknown = [one.removeprefix(UNKNOWN) for one in said if one.startswith(UNKNOWN)]
+    found = [one for one in said if not one.startswith(UNKNOWN)]
     sections = [
-        Section("Rates", "What each client asked for, and got.", figure("rates")),
-        Section("Waits", "How long its requests were in the purgatory.", figure("waits")),
+        *_clients(specs, "What each client asked for, and got."),
         Section("Every figure", _trust(checked), table(checked.table())),
     ]
+    if unknown:
+        rows: list[tuple[Cell, ...]] = [(one,) for one in unknown]
+        told = "And what was taken instead; the scenario can be edited."
+        sections.append(Section("What the log does not tell", told, table(Table("", ("unknown",), rows))))
     cards = facts([(f"{checked.near} of {checked.judged}", "figures reproduced")])
-    return page("A scenario fitted to a recording", " ".join(said[:2]), cards, sections, specs)
+    return page("A scenario fitted to a recording", f"{'; '.join(found)}.", cards, sections, specs)
 
 
 def prediction_page(found: Prediction) -> str:
     of = {RECORDED: found.checked.recorded, **{name: played.median for name, played in found.played.items()}}
     specs = beside(of, {name: played.range for name, played in found.played.items()})
+    specs |= others({name: played.median_effects for name, played in found.played.items()})
     sections = [
-        Section("Rates", "Recorded, simulated without a change, predicted; whiskers over seeds.", figure("rates")),
-        Section("Waits", "How long requests are in the purgatory.", figure("waits")),
-        Section("Every figure", _trust(found.checked), table(found.clients())),
+        *_clients(specs, "Recorded, simulated without a change, predicted; whiskers over seeds."),
+        Section("Every figure", _trust(found.checked), table(found.clients(with_ranges=False))),
         Section(
-            "Effects on the others", "Brokers' load, records' way to consumers, purgatories.", table(found.effects())
+            "Effects on the others",
+            "Brokers' load, records' way to consumers, purgatories.",
+            "".join(figure(name) for name in specs if name == "effects") + table(found.effects()),
         ),
         Section(
             "Is the model right?",
             "What was recorded, and what the unchanged scenario does.",
             table(found.checked.table()),
         ),
+        Section("Over seeds", "Medians, and from the least to the greatest.", table(found.clients())),
     ]
+    variants = len(found.variants)
     cards = facts(
         [
-            (str(len(found.variants)), "variants"),
-            (str(found.seeds), "seeds each"),
+            (str(variants), "variant" if variants == 1 else "variants"),
+            (str(found.seeds), "seed" if found.seeds == 1 else "seeds each"),
             (f"{found.checked.near} of {found.checked.judged}", f"recorded figures that {UNCHANGED} reproduces"),
         ]
     )
@@ -55,10 +69,16 @@ def tuning_page(found: Tuned) -> str:
     sections = [
         Section(
             "The frontier",
-            "Every setting that was tried; pale ones are beyond the limit. Nothing beats those that are joined.",
+            "Every setting that was tried; dashed are the goal and the limit, pale is what is beyond either. "
+            "Nothing beats those that are joined.",
             figure("frontier"),
         ),
         Section("What each costs", "", table(found.table())),
+        Section(
+            "Is the model right?",
+            "What was recorded, and what the unchanged scenario does.",
+            table(found.checked.table()),
+        ),
     ]
     cards = facts(
         [
@@ -66,10 +86,18 @@ def tuning_page(found: Tuned) -> str:
             (chosen.text if chosen else "none", "reaches the goal at the least cost"),
         ]
     )
-    said = f"{found.goal.text} within {found.within.text}."
-    return page(
-        "Settings, searched", said, cards, sections, frontier(found.tried, found.goal.figure, found.within.figure)
-    )
+    said = f"{found.goal.text} within {found.within.text}. {_trust(found.checked)}"
+    return page("Settings, searched", said, cards, sections, frontier(found))
+
+
+def _clients(specs: Collection[str], said: str) -> list[Section]:
+    """The pictures of clients that there are."""
+    drawn = {
+        "rates": ("Rates", f"{said} At most {MOST_DRAWN} are drawn, the busiest; all are below."),
+        "waits": ("Waits of fetches", "How long they are in the purgatory."),
+        "produces": ("Waits of produces", "How long they are in the purgatory."),
+    }
+    return [Section(title, text, figure(name)) for name, (title, text) in drawn.items() if name in specs]
 
 
 def write_page(text: str, file: Path | None) -> list[str]:

@@ -2,45 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import pandas as pd
 
+from purgatory_udf.fitted.diary import FETCH, PRODUCE
 from purgatory_udf.report import charts
 
 if TYPE_CHECKING:
     from purgatory_udf.fitted.figures import Figures
-    from purgatory_udf.fitted.tuning import Tried
+    from purgatory_udf.fitted.side_effects import Effects
+    from purgatory_udf.fitted.tuning import Tuned
 
 Spec = dict[str, Any]
 _COLOURS = (charts.GREY, *charts.CAUSE_COLOURS)
-_SHOWN = {"per_s": "requests a second", "expired": "share that expired", "kb": "KiB a request"}
+_FRONTIER, _UNCHANGED = "on the frontier", "unchanged"
+# More clients than these do not fit side by side: the busiest are drawn.
+MOST_DRAWN = 24
+_RATES = {"per_s": "requests a second", "expired": "share that expired", "kb": "KiB a request"}
+_WAITS = {"p50_ms": "median wait, ms", "p95_ms": "p95 of waits, ms"}
+# What an effect's name ends with, and what is drawn of it beside each other.
+_EFFECTS = {
+    ": requests_per_s": "requests a second, by broker",
+    ": append_to_answer_p95_ms": "p95 from a record's append to a consumer's answer, ms",
+    ": produce_latency_p95_ms": "p95 from a batch's first record to its producer's answer, ms",
+    ": Fetch PurgatorySize, mean": "PurgatorySize of Fetch, mean",
+    ": Produce PurgatorySize, mean": "PurgatorySize of Produce, mean",
+}
 
 
 def beside(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
-    """`rates` and `waits`, a bar for each of `of` (recorded, unchanged, a variant); seeds' ranges as whiskers."""
-    colours = dict(zip(of, _COLOURS * (len(of) // len(_COLOURS) + 1), strict=False))
-    figures = _frame(of, ranges, tuple(_SHOWN), _SHOWN)
-    waits = _frame(of, ranges, ("p50_ms", "p95_ms"), {"p50_ms": "median wait, ms", "p95_ms": "p95 of waits, ms"})
-    drawn = {"rates": _bars(figures, colours), "waits": _bars(waits, colours)}
-    return {name: chart.to_dict() for name, chart in drawn.items()}
+    """`rates`, `waits` of fetches and `produces`, theirs, which are far shorter: a bar for each of `of` (recorded,
+    unchanged, a variant); seeds' ranges as whiskers."""
+    drawn = busiest(of)
+    frames = {
+        "rates": _frame(of, ranges, drawn, _RATES),
+        "waits": _frame(of, ranges, [one for one in drawn if one[1] == FETCH], _WAITS),
+        "produces": _frame(of, ranges, [one for one in drawn if one[1] == PRODUCE], _WAITS),
+    }
+    with alt.data_transformers.disable_max_rows():
+        return {name: _bars(frame, _coloured(of)).to_dict() for name, frame in frames.items() if len(frame)}
+
+
+def busiest(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
+    """Whom to draw, with their api."""
+    most: dict[tuple[str, str], float] = {}
+    for figures in of.values():
+        for who, apis in figures.items():
+            for api, values in apis.items():
+                most[who, api] = max(values["per_s"], most.get((who, api), 0.0))
+    return sorted(sorted(most, key=lambda one: -most[one])[:MOST_DRAWN])
 
 
 def _frame(
     of: Mapping[str, Figures],
     ranges: Mapping[str, tuple[Figures, Figures]],
-    names: Sequence[str],
+    drawn: Sequence[tuple[str, str]],
     titles: Mapping[str, str],
 ) -> pd.DataFrame:
+    apis = {api for _, api in drawn}
     rows = []
     for source, figures in of.items():
-        for who, apis in figures.items():
-            for api, values in apis.items():
-                low, high = (each.get(who, {}).get(api, values) for each in ranges.get(source, (figures, figures)))
-                rows += [(f"{who} {api}", source, titles[name], values[name], low[name], high[name]) for name in names]
+        for who, api in drawn:
+            values = figures.get(who, {}).get(api)
+            if values is None:
+                continue
+            low, high = (each.get(who, {}).get(api, values) for each in ranges.get(source, (figures, figures)))
+            label = who if len(apis) == 1 else f"{who} {api}"
+            rows += [(label, source, title, values[name], low[name], high[name]) for name, title in titles.items()]
     return pd.DataFrame(rows, columns=["who", "source", "figure", "value", "low", "high"])
+
+
+def _coloured(of: Iterable[str]) -> dict[str, str]:
+    return dict(zip(of, cycle(_COLOURS), strict=False))
 
 
 def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
@@ -56,20 +93,56 @@ def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
     return layered.facet(row=charts.rows_of("figure", frame)).resolve_scale(y="independent")
 
 
-def frontier(tried: Sequence[Tried], goal: str, within: str) -> dict[str, Spec]:
-    """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined."""
-    frame = pd.DataFrame(
-        [(one.text, one.goal, one.within, "on the frontier" if one.best else "tried", one.allowed) for one in tried],
-        columns=["settings", "goal", "within", "kind", "allowed"],
+def others(of: Mapping[str, Effects]) -> dict[str, Spec]:
+    """`effects`: brokers' load and purgatories, and records' way, for each of `of`, in the colours of the clients'."""
+    # The first colour is that of what was recorded.
+    colours = dict(list(_coloured(["recorded", *of]).items())[1:])
+    rows = []
+    for end, title in _EFFECTS.items():
+        whose = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
+        for each in whose[:MOST_DRAWN]:
+            rows += [(title, each, source, found.get(f"{each}{end}")) for source, found in of.items()]
+    frame = pd.DataFrame(rows, columns=["figure", "who", "source", "value"])
+    drawn = [_effect(mine, str(title), colours) for title, mine in frame.groupby("figure", sort=False)]
+    with alt.data_transformers.disable_max_rows():
+        return {"effects": alt.vconcat(*drawn).resolve_scale(xOffset="independent").to_dict()} if drawn else {}
+
+
+def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Chart:
+    return (
+        alt.Chart(frame, title=alt.Title(title, anchor="start", fontSize=13), width=charts.WIDTH, height=100)
+        .mark_bar()
+        .encode(
+            x=alt.X("who:N", title=None).axis(labelAngle=-30),
+            xOffset=alt.XOffset("source:N", sort=list(colours)),
+            y=alt.Y("value:Q", title=None),
+            color=charts.colours_of("source", colours),
+            tooltip=["who:N", "source:N", "value:Q"],
+        )
     )
-    colours = {"on the frontier": charts.BLUE, "tried": charts.GREY}
-    base = alt.Chart(frame, width=charts.WIDTH, height=320).encode(
-        x=alt.X("within:Q", title=within).scale(zero=False),
+
+
+def frontier(found: Tuned) -> dict[str, Spec]:
+    """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined. Dashed:
+    the goal and the limit."""
+    rows = [
+        (one.text, one.goal, one.within, _FRONTIER if one.best else "tried", one.allowed and one.reached)
+        for one in sorted(found.tried, key=lambda one: one.best)
+    ]
+    rows.append((_UNCHANGED, *found.unchanged, _UNCHANGED, True))
+    goal, within = found.goal.figure, found.within.figure
+    frame = pd.DataFrame(rows, columns=["settings", "goal", "within", "kind", "good"])
+    colours = {_FRONTIER: charts.BLUE, "tried": charts.GREY, _UNCHANGED: charts.ORANGE}
+    base = alt.Chart(frame, width=charts.WIDTH, height=340).encode(
+        x=alt.X("within:Q", title=within).scale(zero=False, nice=True),
         y=alt.Y("goal:Q", title=goal).scale(zero=False),
         tooltip=["settings:N", alt.Tooltip("goal:Q", title=goal), alt.Tooltip("within:Q", title=within), "kind:N"],
     )
-    line = base.transform_filter("datum.kind == 'on the frontier'").mark_line(color=charts.BLUE, strokeWidth=1)
-    points = base.mark_point(filled=True, size=60).encode(
-        color=charts.colours_of("kind", colours), opacity=alt.condition("datum.allowed", alt.value(1), alt.value(0.35))
+    line = base.transform_filter(f"datum.kind == '{_FRONTIER}'").mark_line(color=charts.BLUE, strokeWidth=1)
+    points = base.mark_point(filled=True, size=70).encode(
+        color=charts.colours_of("kind", colours), opacity=alt.condition("datum.good", alt.value(1), alt.value(0.4))
     )
-    return {"frontier": alt.layer(line, points).to_dict()}
+    limits = pd.DataFrame([(found.wanted, found.within.limit)], columns=["goal", "within"])
+    dashed = alt.Chart(limits).mark_rule(color=charts.VERMILLION, strokeDash=[5, 4])
+    across, down = dashed.encode(y="goal:Q"), dashed.encode(x="within:Q")
+    return {"frontier": alt.layer(across, down, line, points).to_dict()}

@@ -39,6 +39,7 @@ class ReaderPlan:
     min_bytes: int
     max_wait_ms: int
     partition_max_bytes: int
+    max_bytes: int
     turn: BySize
     handling: Quantiles
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.assigned import assigned, reads_of
+from purgatory_udf.fitted.copies import copied_producers, copied_readers
+from purgatory_udf.fitted.known import require_known
 from purgatory_udf.fitted.plan import AppendsPlan, BySize, ClusterPlan, PartitionPlan, ProducerPlan, ReaderPlan
-from purgatory_udf.simulate.fitted import Fitted, FittedReader, WorkBySize
-from purgatory_udf.simulate.scenario import Producers, Scenario
+from purgatory_udf.reference.topic_partition import TopicPartition
+from purgatory_udf.simulate.fitted import Fitted, WorkBySize
+from purgatory_udf.simulate.scenario import Consumers, Producers, Scenario
 
 WARM_UP_MS = 3000.0
 
@@ -25,6 +29,7 @@ def groups_of(scenario: Scenario) -> dict[str, str]:
 def plan_of(scenario: Scenario) -> ClusterPlan:
     """The settings are those of the scenario's own sections; the rest is what was fitted."""
     fitted = fitted_of(scenario)
+    require_known(scenario, fitted)
     duration_ms = scenario.duration_s * 1000
     appends = fitted.appends
     begin_at, begin_ms = _begin(appends.gaps_ms, appends.first_ms, 1.0)
@@ -35,8 +40,12 @@ def plan_of(scenario: Scenario) -> ClusterPlan:
         partitions=[
             PartitionPlan(one.topic, one.partition, one.replicas[0], one.replicas[1:]) for one in fitted.partitions
         ],
-        readers=_readers(scenario, fitted),
-        producers=[_producer(settings, fitted) for settings in scenario.producers if settings.name in fitted.producers],
+        readers=[*_followers(scenario, fitted), *_consumers(scenario, fitted)],
+        producers=[
+            each
+            for settings in scenario.producers
+            for each in copied_producers(_producer(settings, fitted), settings.count)
+        ],
         appends=AppendsPlan(begin_at, begin_ms, appends.gaps_ms, appends.partitions, appends.batch_bytes),
         lateness=fitted.lateness_ms,
         stall_ms=fitted.host.stall_ms or float("inf"),
@@ -44,41 +53,67 @@ def plan_of(scenario: Scenario) -> ClusterPlan:
     )
 
 
-def _readers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
-    consumers = {one.name: one for one in scenario.consumers}
-    found = []
-    for client, reader in fitted.readers.items():
-        if reader.replica >= 0:
-            brokers = scenario.brokers
-            found += _reader(client, reader, brokers.replica_fetch_min_bytes, brokers.replica_fetch_wait_max_ms)
-        elif client in consumers:
-            settings = consumers[client]
-            found += _reader(client, reader, settings.fetch_min_bytes, settings.fetch_max_wait_ms)
-    return found
-
-
-def _reader(client: str, reader: FittedReader, min_bytes: int, max_wait_ms: int) -> list[ReaderPlan]:
+def _followers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
+    brokers = scenario.brokers
     return [
         ReaderPlan(
             client=client,
             broker=broker,
             replica=reader.replica,
             keys=keys,
-            min_bytes=min_bytes,
-            max_wait_ms=max_wait_ms,
+            min_bytes=brokers.replica_fetch_min_bytes,
+            max_wait_ms=brokers.replica_fetch_wait_max_ms,
             partition_max_bytes=reader.partition_max_bytes,
+            max_bytes=reader.max_bytes,
             turn=_by_size(reader.turn),
             handling=reader.handling,
         )
+        for client, reader in fitted.readers.items()
+        if reader.replica >= 0
         for broker, keys in sorted(reader.reads.items())
     ]
+
+
+def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
+    return [
+        each
+        for settings in scenario.consumers
+        for broker, keys in sorted(_reads(settings, fitted).items())
+        for each in copied_readers(
+            ReaderPlan(
+                client=settings.name,
+                broker=broker,
+                replica=-1,
+                keys=keys,
+                min_bytes=settings.fetch_min_bytes,
+                max_wait_ms=settings.fetch_max_wait_ms,
+                partition_max_bytes=settings.max_partition_fetch_bytes,
+                max_bytes=settings.fetch_max_bytes,
+                turn=_by_size(fitted.readers[settings.name].turn),
+                handling=fitted.readers[settings.name].handling,
+            ),
+            settings.count,
+        )
+    ]
+
+
+def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
+    """As recorded, unless the file has been given other partitions."""
+    reader = fitted.readers[settings.name]
+    keys = [TopicPartition(one.topic, one.partition) for one in fitted.partitions]
+    assign = settings.assign or {}
+    if {topic: sorted(numbers) for topic, numbers in assign.items()} == assigned(reader, keys):
+        return reader.reads
+    return reads_of(settings.name, assign, fitted.partitions)
 
 
 def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
     found = fitted.producers[settings.name]
     recorded = len(found.gaps_ms) / sum(found.gaps_ms) * 1000
-    # The rate that the file tells is that of the records in it, as far as digits go.
+    # The rate that the file tells is that of the records in it, as far as digits go; so is their size.
     speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
+    usual = max(1, round(sum(found.record_bytes) / len(found.record_bytes)))
+    larger = 1.0 if settings.record_bytes == usual else settings.record_bytes / usual
     begin_at, begin_ms = _begin(found.gaps_ms, found.first_ms, speed)
     return ProducerPlan(
         client=settings.name,
@@ -92,7 +127,7 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
         speed=speed,
         gaps_ms=found.gaps_ms,
         keys=found.partitions,
-        record_bytes=found.record_bytes,
+        record_bytes=found.record_bytes if larger == 1 else [round(size * larger) for size in found.record_bytes],
         handling=_by_size(found.handling),
         answer=found.answer,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.check import Checked, check
+from purgatory_udf.fitted.copies import is_copy
 from purgatory_udf.fitted.figures import NAMES, Figures
 from purgatory_udf.fitted.plans import fitted_of, groups_of, plan_of
 from purgatory_udf.fitted.seeds import PlayedSeeds, play_all
@@ -30,11 +31,17 @@ class Prediction:
         """`{variant: {who: {api: {figure: median over seeds}}}}`"""
         return json.dumps({name: played.median for name, played in self.played.items()}, indent=1)
 
+    def trusts(self, who: str) -> bool:
+        """A copy is trusted as what it is a copy of."""
+        recorded = self.checked.recorded
+        original = who if who in recorded else next((one for one in recorded if is_copy(who, one)), who)
+        return self.checked.trusts(original)
+
     @property
     def variants(self) -> list[str]:
         return [name for name in self.played if name != UNCHANGED]
 
-    def clients(self) -> Table:
+    def clients(self, with_ranges: bool = True) -> Table:
         medians = {name: played.median for name, played in self.played.items()}
         ranges = {name: played.range for name, played in self.played.items()}
         rows: list[tuple[Cell, ...]] = []
@@ -43,10 +50,12 @@ class Prediction:
                 figures = medians[name].get(who, {}).get(api)
                 if figures is not None:
                     low, high = (each[who][api] for each in ranges[name])
-                    cells = [_cell(figures[one], low[one], high[one]) for one in NAMES]
-                    rows.append((who, api, name, *cells, "" if self.checked.trusts(_original(who)) else "no"))
+                    cells: list[Cell] = [_short(figures[one]) for one in NAMES]
+                    if with_ranges:
+                        cells = [_cell(figures[one], low[one], high[one]) for one in NAMES]
+                    rows.append((who, api, name, *cells, "" if self.trusts(who) else "no"))
         return Table(
-            f"Clients: medians over {self.seeds} seeds (least to greatest)",
+            f"Clients: medians over {self.seeds} seeds{' (least to greatest)' if with_ranges else ''}",
             ("who", "api", "variant", *NAMES, "to be trusted"),
             rows,
         )
@@ -59,10 +68,7 @@ class Prediction:
         return Table("Effects on the others", ("what", *self.played), rows)
 
     def lines(self) -> list[str]:
-        reasons = self.checked.reasons()
-        doubts = ["", "Not to be trusted, for the unchanged scenario misses it:", *(f"  {one}" for one in reasons)]
-        near = f"The unchanged scenario reproduces {self.checked.near} of {self.checked.judged} recorded figures"
-        return [*self.clients().lines(), "", *self.effects().lines(), "", near, *(doubts[1:] if reasons else [])]
+        return [*self.clients().lines(), "", *self.effects().lines(), "", *self.checked.verdict()]
 
 
 def predict(
@@ -83,15 +89,9 @@ def _whom(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:
     return sorted({(who, api) for figures in medians.values() for who, apis in figures.items() for api in apis})
 
 
-def _original(who: str) -> str:
-    """A copy is trusted as what it is a copy of."""
-    return who.partition("#")[0]
-
-
 def _cell(median: float, low: float, high: float) -> str:
-    if low == high:
-        return f"{_short(median)}"
-    return f"{_short(median)} ({_short(low)}–{_short(high)})"
+    shown, least, greatest = map(_short, (median, low, high))
+    return f"{shown}" if least == greatest else f"{shown} ({least}–{greatest})"
 
 
 def _short(value: float | None) -> float | int | None:

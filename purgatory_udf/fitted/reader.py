@@ -47,7 +47,9 @@ class PlayedReader:
             at = self.positions[place]
             end = part.end if plan.replica >= 0 else part.high_watermark
             if end > at:
-                end = _within(part.sizes, at, end, plan.partition_max_bytes)
+                most = min(plan.partition_max_bytes, plan.max_bytes - got)
+                end = _within(part.sizes, at, end, most, at_least_one=got == 0)
+            if end > at:
                 got += part.sizes[end] - part.sizes[at]
                 self.positions[place] = end
                 self._news.append(place)
@@ -113,7 +115,7 @@ class PlayedReader:
             replica_id=plan.replica,
             max_wait_ms=plan.max_wait_ms,
             min_bytes=plan.min_bytes,
-            max_bytes=2**31 - 1,
+            max_bytes=plan.max_bytes,
             isolation="read_uncommitted",
             partitions=[
                 {
@@ -140,7 +142,7 @@ class PlayedFetch:
     def holds(self) -> bool:
         """Kafka's case D: the bytes that can be read reach those asked for."""
         reader = self._reader
-        plan, missing = reader.plan, reader.plan.min_bytes
+        plan, missing = reader.plan, min(reader.plan.min_bytes, reader.plan.max_bytes)
         follows, most = plan.replica >= 0, plan.partition_max_bytes
         if missing <= 0:
             return True
@@ -157,8 +159,8 @@ class PlayedFetch:
         self._reader.answered(self, expired)
 
 
-def _within(sizes: list[int], at: int, end: int, most: int) -> int:
-    """The position up to which no more than `most` bytes are read, but one batch at least."""
+def _within(sizes: list[int], at: int, end: int, most: int, at_least_one: bool) -> int:
+    """The position up to which no more than `most` bytes are read, but one batch if `at_least_one`."""
     if sizes[end] - sizes[at] <= most:
         return end
-    return max(at + 1, bisect_right(sizes, sizes[at] + most, at, end + 1) - 1)
+    return max(at + at_least_one, bisect_right(sizes, sizes[at] + max(0, most), at, end + 1) - 1)

@@ -20,8 +20,12 @@ from purgatory_udf.scope.rule import MARKER_SENDERS
 
 EVENT_COLUMNS = (
     *("time_us", "seq", "broker", "type", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms", "min_bytes"),
-    *("partitions", "topic", "partition", "change", "offset", "bytes", "replicas", "isr", "min_isr", "group"),
+    *("max_bytes", "partitions", "topic", "partition", "change", "offset", "bytes", "replicas", "isr", "min_isr"),
+    "group",
 )
+REQUEST_COLUMNS = EVENT_COLUMNS[:11]
+# Kafka allows clients without one.
+NO_NAME = "(no client id)"
 RECORDED_COLUMNS = (
     *("operation_id", "written_at", "recorded_outcome", "recorded_remote_ms", "recorded_local_ms"),
     *("recorded_bytes", "recorded_complete"),
@@ -43,7 +47,8 @@ class Led:
 class Recording:
     """`fetches` and `produces` are requests: `client`, `broker`, `tried` (first try), `waited`, `handled` (how long its
     handling took before), `answered`, `written`, `outcome`, `bytes`; a fetch has `replica`, `min_bytes`, `max_wait`,
-    and `keys`, a place in `key_sets`; a produce has `acks`, `timeout`.
+    `max_bytes`, `most` (of a partition, as most of them ask), and `keys`, a place in `key_sets`; a produce has `acks`,
+    `timeout`.
 
     `batches` are what produces appended: `request` (the place of its produce), `key` (a place in `keys`), `records`,
     `bytes`. `others` are appends without a produce: `at`, `key`, `bytes`.
@@ -86,7 +91,8 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     leaders = _leaders(changes, keys, begin_us)
     key_sets, fetch_keys = _key_sets(requests, lists)
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
-    fetches = requests[requests["type"] == "fetch"].assign(keys=fetch_keys).reset_index(drop=True)
+    most = lists.groupby("row")["max_bytes"].max().reindex(requests.loc[requests["type"] == "fetch", "row"])
+    fetches = requests[requests["type"] == "fetch"].assign(keys=fetch_keys, most=most.to_numpy()).reset_index(drop=True)
     batches = _batches(produces, lists)
     written = lists.assign(at=(asked["time_us"].to_numpy()[lists["row"]] - begin_us) / 1000)
     produced = pc.equal(asked["type"], "produce").to_numpy()
@@ -119,16 +125,14 @@ def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * width + numbers
     found, places = np.unique(codes, return_inverse=True)
     lists["name"] = places
-    for field in ("base_offset", "last_offset", "bytes"):
+    for field in ("base_offset", "last_offset", "bytes", "max_bytes"):
         lists[field] = pc.struct_field(flat, field).to_numpy(zero_copy_only=False)
     names = topics.dictionary.to_pylist()
     return [(names[code // width], int(code % width)) for code in found], lists
 
 
 def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFrame:
-    frame = asked.drop_columns(["partitions"]).select(
-        [name for name in EVENT_COLUMNS[:10] if name in asked.column_names]
-    )
+    frame = asked.drop_columns(["partitions"]).select([name for name in REQUEST_COLUMNS if name in asked.column_names])
     requests = frame.to_pandas().rename(
         columns={"client_id": "client", "replica_id": "replica", "max_wait_ms": "max_wait", "timeout_ms": "timeout"}
     )
@@ -137,14 +141,14 @@ def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFram
     written_us = pc.cast(pc.cast(recorded["written_at"], pa.timestamp("us", tz="UTC")), pa.int64()).to_numpy()
     did["written"] = (written_us - begin_us) / 1000
     requests = requests.merge(did, left_on="seq", right_on="operation_id", how="inner")
-    requests["client"] = requests["client"].fillna("")
+    requests["client"] = requests["client"].fillna("").replace("", NO_NAME)
     requests["tried"] = (requests["time_us"] - begin_us) / 1000
     requests["waited"] = requests["recorded_remote_ms"].astype(float)
     requests["handled"] = requests["recorded_local_ms"].astype(float)
     requests["answered"] = requests["tried"] + requests["waited"]
     requests["outcome"] = requests["recorded_outcome"]
     requests["bytes"] = requests["recorded_bytes"].fillna(0).astype(np.int64)
-    kept = ("type", "row", "client", "broker", "replica", "acks", "min_bytes", "max_wait", "timeout")
+    kept = ("type", "row", "client", "broker", "replica", "acks", "min_bytes", "max_wait", "max_bytes", "timeout")
     return requests[[*kept, "tried", "waited", "handled", "answered", "written", "outcome", "bytes"]]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.fit import fit
-from purgatory_udf.fitted.pages import fit_page, prediction_page, tuning_page, write_page
+from purgatory_udf.fitted.pages import UNKNOWN, fit_page, prediction_page, tuning_page, write_page
 from purgatory_udf.fitted.plans import fitted_of, plan_of
 from purgatory_udf.fitted.prediction import UNCHANGED, predict
 from purgatory_udf.fitted.scenario_file import write
@@ -70,5 +70,5 @@ def _what(scenario: Scenario) -> list[str]:
         f"Fitted to {scenario.duration_s:.1f} s, from {fitted.begin_s:.1f} s on: {len(scenario.producers)} producers, "
         f"{len(scenario.consumers)} consumers, {followers} followers, {len(fitted.partitions)} partitions",
         shared,
-        *(f"unknown: {each}" for each in fitted.unknown),
+        *(f"{UNKNOWN}{each}" for each in fitted.unknown),
     ]

@@ -1,7 +1,8 @@
 """What a variant of a fitted cluster changes: `key=value`, `key=x2`, `key[client_id=checkout-*]=value`.
 
 Scopes are those of a what-if over recorded arrivals: `client_id`, `topic` and `group` are patterns, `broker` is a
-number, and everything that a scope names has to agree. Later settings win over earlier ones.
+number, and everything that a scope names has to agree. Of settings with a scope the first that matches counts, before
+one without; among those the last.
 """
 
 from __future__ import annotations
@@ -13,24 +14,22 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.copies import MOST_COPIES, copied_producers, copied_readers
 from purgatory_udf.fitted.plan import ClusterPlan, ProducerPlan, PurgePlan, ReaderPlan
 from purgatory_udf.scope.rule import Scope, Subject
 from purgatory_udf.scope.words import fields_of, words_of
 
-T = TypeVar("T")
 P = TypeVar("P", PurgePlan, ReaderPlan, ProducerPlan)
-EVERYBODY = Scope()
 MOST = 2**31 - 1
-_READER_FIELDS = {"min_bytes": "min_bytes", "max_wait_ms": "max_wait_ms"}
-_PRODUCER_FIELDS = {"producer.linger_ms": "linger_ms", "producer.batch_size": "batch_bytes"}
+_READER_FIELDS = ("min_bytes", "max_wait_ms")
+_CONSUMERS = {f"fetch.{who}{name}": name for name in _READER_FIELDS for who in ("consumer.", "")}
+_FOLLOWERS = {f"fetch.follower.{name}": name for name in _READER_FIELDS}
+_PRODUCERS = {"producer.linger_ms": "linger_ms", "producer.batch_size": "batch_bytes", "producer.rate": "rate"}
 _PURGES = {"fetch.purge_interval": "fetch", "produce.purge_interval": "produce"}
-RATE, CONSUMERS, PRODUCERS = "producer.rate", "consumer.count", "producer.count"
-_READERS = {
-    f"fetch.{who}{name}": (name, follower)
-    for name in _READER_FIELDS
-    for who, follower in (("consumer.", False), ("", False), ("follower.", True))
-}
-KEYS = (*_READERS, *_PRODUCER_FIELDS, RATE, CONSUMERS, PRODUCERS, *_PURGES)
+RATE, COUNT = "producer.rate", "count"
+_COUNTS = {"consumer.count": COUNT, "producer.count": COUNT}
+KEYS = (*_CONSUMERS, *_FOLLOWERS, *_PRODUCERS, *_COUNTS, *_PURGES)
+EVERYBODY = Scope()
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,27 @@ class Setting:
     def of(self, before: float) -> float:
         return before * self.value if self.times else self.value
 
+    @property
+    def scoped(self) -> bool:
+        return bool(self.scope.model_fields_set)
+
 
 def setting(word: str) -> Setting:
     words = words_of(word)
     if words is None:
         raise UserError(f"{word}: expected key=value")
-    key, text = words.key, words.value.strip()
+    try:
+        scope = fields_of(words.scope) if words.scope else {}
+    except ValueError as error:
+        raise UserError(f"{words.key}{error}") from None
+    return setting_of(words.key, words.value, scope)
+
+
+def setting_of(key: str, text: str, scope: Mapping[str, Any]) -> Setting:
+    """Of a scope, no value means: as it was."""
     if key not in KEYS:
         raise UserError(f"{key}: unknown key of a prediction (there are {', '.join(KEYS)})")
+    text = text.strip() or ("x1" if scope else "")
     times = text.startswith("x")
     try:
         value = float(text.removeprefix("x"))
@@ -60,120 +72,117 @@ def setting(word: str) -> Setting:
         raise UserError(f"{key}: expected a number, or a factor such as x0.5 (got {text!r})") from None
     if not 0 <= value <= MOST or (not times and key != RATE and value != int(value)):
         raise UserError(f"{key}: expected a whole number from 0 to {MOST}, or a factor (got {text!r})")
-    if value <= 0 and (key == RATE or key.endswith(".count")):
+    if value <= 0 and key == RATE:
         raise UserError(f"{key}: expected more than 0 (got {text!r})")
-    return Setting(key, value, times, _scope(key, words.scope))
+    if key in _COUNTS and not (value == int(value) and value <= MOST_COPIES):
+        raise UserError(f"{key}: expected how many of each, from 0 to {MOST_COPIES} (got {text!r})")
+    return Setting(key, value, times, _scope(key, scope))
 
 
-def _scope(key: str, text: str | None) -> Scope:
-    if not text:
+def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
+    if not fields:
         return EVERYBODY
     try:
-        scope = Scope.model_validate(fields_of(text))
+        scope = Scope.model_validate(fields)
     except ValidationError as error:
-        raise UserError(f"{key}[{text}]: {error.errors()[0]['msg']}") from None
-    except ValueError as error:
-        raise UserError(f"{key}{error}") from None
+        said = ",".join(f"{name}={value}" for name, value in fields.items())
+        raise UserError(f"{key}[{said}]: {error.errors()[0]['msg']}") from None
     if key in _PURGES and scope.model_fields_set != {"broker"}:
-        raise UserError(f"{key}[{text}]: a purge interval is a broker's")
+        raise UserError(f"{_told(key, scope)}: a purge interval is a broker's")
+    if key.startswith("producer.") and scope.model_fields_set & {"broker", "group"}:
+        raise UserError(f"{_told(key, scope)}: a producer is told by client_id, or by topic")
     return scope
 
 
+def _told(key: str, scope: Scope) -> str:
+    said = ",".join(f"{name}={asked}" for name, asked in scope.model_dump(exclude_unset=True).items())
+    return f"{key}[{said}]" if said else key
+
+
+class _Settings:
+    """Of one kind of subject. Each setting has to be about somebody."""
+
+    def __init__(self, settings: Iterable[Setting], fields: Mapping[str, str], those: Sequence[Subject]) -> None:
+        self._mine = [one for one in settings if one.key in fields]
+        self._fields = fields
+        for one in self._mine:
+            if not any(map(one.scope.matches, those)):
+                raise UserError(f"{_told(one.key, one.scope)}: there is nobody in the scenario that it is about")
+
+    def of(self, subject: Subject) -> dict[str, Setting]:
+        """By field, the one that counts."""
+        plain = {self._fields[one.key]: one for one in self._mine if not one.scoped}
+        rules = [one for one in self._mine if one.scoped and one.scope.matches(subject)]
+        return plain | {self._fields[one.key]: one for one in reversed(rules)}
+
+
 def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str, str]) -> ClusterPlan:
-    """The plan under these settings; `groups` are those that consumers are in. Each has to change something."""
-    for one in settings:
-        if one.key in _PURGES:
-            after = _with_purges(plan, one)
-        elif one.key in _READERS:
-            after = _with_readers(plan, one, groups)
-        elif one.key == CONSUMERS:
-            after = _with_more_consumers(plan, one, groups)
-        else:
-            after = _with_producers(plan, one)
-        plan = after
-    return plan
+    """The plan under these settings; `groups` are those that consumers are in."""
+    every = list(settings)
+    return replace(
+        plan,
+        purges=_purges(plan, every),
+        readers=_readers(plan, every, groups),
+        producers=_producers(plan, every),
+    )
 
 
-def _with(subject: P, name: str, one: Setting) -> P:
-    fields: dict[str, Any] = {name: int(one.of(getattr(subject, name)))}
+def _with(subject: P, asked: Mapping[str, Setting]) -> P:
+    fields: dict[str, Any] = {name: int(one.of(getattr(subject, name))) for name, one in asked.items()}
     return replace(subject, **fields)
 
 
-def _with_purges(plan: ClusterPlan, one: Setting) -> ClusterPlan:
-    brokers = sorted({partition.leader for partition in plan.partitions})
-    of_whom = _meant(brokers, lambda number: one.scope.matches(Subject(None, number)), one)
-    changed = {
-        number: _with(plan.purges.get(number, PurgePlan()), _PURGES[one.key], one)
-        for number, chosen in zip(brokers, of_whom, strict=True)
-        if chosen
+def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePlan]:
+    subjects = {number: Subject(None, number) for number in sorted({one.leader for one in plan.partitions})}
+    asked = _Settings(settings, _PURGES, list(subjects.values()))
+    found = {
+        number: _with(plan.purges.get(number, PurgePlan()), asked.of(subject)) for number, subject in subjects.items()
     }
-    return replace(plan, purges={**plan.purges, **changed})
+    return {number: one for number, one in found.items() if number in plan.purges or one != PurgePlan()}
 
 
-def _with_readers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) -> ClusterPlan:
-    name, follower = _READERS[one.key]
-    of_whom = _meant(plan.readers, lambda it: (it.replica >= 0) == follower and _reads(plan, it, one, groups), one)
-    changed = [
-        _with(reader, name, one) if chosen else reader for reader, chosen in zip(plan.readers, of_whom, strict=True)
-    ]
-    return replace(plan, readers=changed)
+def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str, str]) -> list[ReaderPlan]:
+    def subject(reader: ReaderPlan) -> Subject:
+        topics = sorted({plan.partitions[key].topic for key in reader.keys})
+        return Subject(reader.client, reader.broker, topics, groups.get(reader.client))
 
+    def of(fields: Mapping[str, str], mine: Callable[[ReaderPlan], bool]) -> _Settings:
+        return _Settings(settings, fields, [subject(one) for one in plan.readers if mine(one)])
 
-def _reads(plan: ClusterPlan, reader: ReaderPlan, one: Setting, groups: Mapping[str, str]) -> bool:
-    topics = sorted({plan.partitions[key].topic for key in reader.keys})
-    return one.scope.matches(Subject(reader.client, reader.broker, topics, groups.get(reader.client)))
-
-
-def _with_producers(plan: ClusterPlan, one: Setting) -> ClusterPlan:
-    of_whom = _meant(plan.producers, lambda it: _writes(plan, it, one), one)
-    made: list[ProducerPlan] = []
-    for producer, chosen in zip(plan.producers, of_whom, strict=True):
-        if not chosen:
-            made.append(producer)
-        elif one.key == PRODUCERS:
-            made += _copies(producer, max(1, round(one.of(1))))
-        elif one.key == RATE:
-            recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000 if len(producer.gaps_ms) else 1.0
-            speed = one.of(producer.speed * recorded) / recorded
-            made.append(replace(producer, speed=speed, begin_ms=producer.begin_ms * producer.speed / speed))
+    followers = of(_FOLLOWERS, lambda one: one.replica >= 0)
+    consumers = of(_CONSUMERS, lambda one: one.replica < 0)
+    counts = of({"consumer.count": COUNT}, lambda one: one.replica < 0)
+    made: list[ReaderPlan] = []
+    for reader in plan.readers:
+        if reader.replica >= 0:
+            made.append(_with(reader, followers.of(subject(reader))))
         else:
-            made.append(_with(producer, _PRODUCER_FIELDS[one.key], one))
-    return replace(plan, producers=made)
+            one = _with(reader, consumers.of(subject(reader)))
+            made += copied_readers(one, _count(counts.of(subject(reader))))
+    return made
 
 
-def _writes(plan: ClusterPlan, producer: ProducerPlan, one: Setting) -> bool:
-    topics = sorted({plan.partitions[key].topic for key in set(producer.keys)})
-    return one.scope.matches(Subject(producer.client, None, topics))
-
-
-def _copies(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
-    """Each begins elsewhere in the circle of the records, so that they do not walk in step."""
-    length = len(producer.gaps_ms)
-    more = [
-        replace(
-            producer,
-            client=f"{producer.client}#{number + 1}",
-            begin_at=(producer.begin_at + number * length // count) % max(1, length),
-        )
-        for number in range(1, count)
+def _producers(plan: ClusterPlan, settings: Sequence[Setting]) -> list[ProducerPlan]:
+    subjects = [
+        Subject(one.client, None, sorted({plan.partitions[key].topic for key in set(one.keys)}))
+        for one in plan.producers
     ]
-    return [producer, *more]
+    asked = _Settings(settings, _PRODUCERS, subjects)
+    counts = _Settings(settings, {"producer.count": COUNT}, subjects)
+    made: list[ProducerPlan] = []
+    for producer, subject in zip(plan.producers, subjects, strict=True):
+        own = asked.of(subject)
+        rate = own.pop("rate", None)
+        one = _with(producer, own)
+        made += copied_producers(one if rate is None else _at_rate(one, rate), _count(counts.of(subject)))
+    return made
 
 
-def _with_more_consumers(plan: ClusterPlan, one: Setting, groups: Mapping[str, str]) -> ClusterPlan:
-    """More of the same: each copy reads what the consumer reads, as one of a group of its own."""
-    of_whom = _meant(plan.readers, lambda it: it.replica < 0 and _reads(plan, it, one, groups), one)
-    readers: list[ReaderPlan] = []
-    for reader, chosen in zip(plan.readers, of_whom, strict=True):
-        readers.append(reader)
-        for number in range(1, max(1, round(one.of(1))) if chosen else 1):
-            readers.append(replace(reader, client=f"{reader.client}#{number + 1}"))
-    return replace(plan, readers=readers)
+def _count(asked: Mapping[str, Setting]) -> int:
+    return int(asked[COUNT].value) if COUNT in asked else 1
 
 
-def _meant(those: Sequence[T], chosen: Callable[[T], bool], one: Setting) -> list[bool]:
-    found = [chosen(each) for each in those]
-    if not any(found):
-        scope = ",".join(f"{name}={asked}" for name, asked in one.scope.model_dump(exclude_unset=True).items())
-        raise UserError(f"{one.key}{f'[{scope}]' if scope else ''}: there is nobody in the scenario that it is about")
-    return found
+def _at_rate(producer: ProducerPlan, rate: Setting) -> ProducerPlan:
+    recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000 if len(producer.gaps_ms) else 1.0
+    speed = rate.of(producer.speed * recorded) / recorded
+    return replace(producer, speed=speed, begin_ms=producer.begin_ms * producer.speed / speed)

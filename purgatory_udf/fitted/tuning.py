@@ -15,8 +15,9 @@ from itertools import pairwise, product
 import numpy as np
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.fitted.check import Checked, check
 from purgatory_udf.fitted.plan import ClusterPlan
-from purgatory_udf.fitted.plans import groups_of, plan_of
+from purgatory_udf.fitted.plans import fitted_of, groups_of, plan_of
 from purgatory_udf.fitted.prediction import UNCHANGED
 from purgatory_udf.fitted.seeds import PlayedSeeds, play_all
 from purgatory_udf.fitted.settings import KEYS, changed, setting
@@ -45,6 +46,9 @@ class Goal:
     @property
     def text(self) -> str:
         return f"{self.figure} {self.percent:+g} %"
+
+    def wanted(self, before: float) -> float:
+        return before * (1 + self.percent / 100)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,8 @@ class Over:
 
 @dataclass(frozen=True)
 class Tried:
-    """`best`: nothing that was tried is better in one of both and as good in the other."""
+    """`whole`: played to the end with every seed, not once and briefly. `best`: one of those, and none of them is
+    better in one of both and as good in the other."""
 
     values: tuple[int, ...]
     text: str
@@ -86,6 +91,7 @@ class Tried:
     within: float
     reached: bool
     allowed: bool
+    whole: bool = False
     best: bool = False
 
 
@@ -96,6 +102,11 @@ class Tuned:
     unchanged: tuple[float, float]
     tried: Sequence[Tried]
     seeds: int
+    checked: Checked
+
+    @property
+    def wanted(self) -> float:
+        return self.goal.wanted(self.unchanged[0])
 
     @property
     def frontier(self) -> list[Tried]:
@@ -104,9 +115,16 @@ class Tuned:
     @property
     def chosen(self) -> Tried | None:
         """Of those that reach the goal within the limit, the one that costs least; else none."""
-        good = [one for one in self.tried if one.reached and one.allowed]
+        good = [one for one in self.tried if one.whole and one.reached and one.allowed]
         cheap = min if self.within.most else max
         return cheap(good, key=lambda one: one.within) if good else None
+
+    @property
+    def nearest(self) -> Tried | None:
+        """Of those within the limit, the one that brings most."""
+        allowed = [one for one in self.tried if one.whole and one.allowed]
+        most = min if self.goal.percent < 0 else max
+        return most(allowed, key=lambda one: one.goal) if allowed else None
 
     def table(self) -> Table:
         rows = [
@@ -124,12 +142,17 @@ class Tuned:
         chosen = self.chosen
         if chosen is None:
             said = f"Nothing that was tried reaches {self.goal.text} within {self.within.text}"
+            nearest = self.nearest
+            if nearest is not None:
+                said += f"; within it, {self._told(nearest)} comes nearest"
         else:
-            said = (
-                f"Best: {chosen.text}: {self.goal.figure} {chosen.goal:.4g} "
-                f"({_percent(chosen.goal, self.unchanged[0])}), {self.within.figure} {chosen.within:.4g}"
-            )
-        return [before, "", *self.table().lines(), "", said, f"{len(self.tried)} settings were tried"]
+            said = f"Best: {self._told(chosen)}"
+        tried = f"{len(self.tried)} settings were tried"
+        return [before, "", *self.table().lines(), "", said, tried, *self.checked.verdict()]
+
+    def _told(self, one: Tried) -> str:
+        change = _percent(one.goal, self.unchanged[0])
+        return f"{one.text}: {self.goal.figure} {one.goal:.4g} ({change}), {self.within.figure} {one.within:.4g}"
 
 
 def goal_of(text: str) -> Goal:
@@ -191,10 +214,14 @@ def tune(
             points = sorted(_around(best, grids) - set(known))
         if not points:
             break
-    say(f"playing {len(best)} of the frontier again")
-    for at, found in played(plan, best, seeds).items():
-        known[at] = _tried(over, at, found, goal, within, before[0])
-    return Tuned(goal, within, before, _marked(list(known.values()), goal, within), seeds)
+    # Played whole, a setting may fall behind one that was not: then that one is, too.
+    while brief := [at for at in best if not known[at].whole]:
+        say(f"playing {len(brief)} of the frontier again")
+        for at, found in played(plan, brief, seeds).items():
+            known[at] = replace(_tried(over, at, found, goal, within, before[0]), whole=True)
+        best = [one.values for one in _marked(list(known.values()), goal, within) if one.best]
+    checked = check(fitted_of(scenario), unchanged.median)
+    return Tuned(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
 
 
 def value_of(figure: str, played: PlayedSeeds) -> float:
@@ -218,7 +245,7 @@ def _tried(
     over: Sequence[Over], at: tuple[int, ...], played: PlayedSeeds, goal: Goal, within: Within, before: float
 ) -> Tried:
     value, cost = value_of(goal.figure, played), value_of(within.figure, played)
-    wanted = before * (1 + goal.percent / 100)
+    wanted = goal.wanted(before)
     reached = value <= wanted if goal.percent < 0 else value >= wanted
     return Tried(at, " ".join(_words(over, at)), value, cost, reached, within.allows(cost))
 

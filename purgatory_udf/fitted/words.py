@@ -11,8 +11,10 @@ import yaml
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.prediction import UNCHANGED
-from purgatory_udf.fitted.settings import Setting, setting
+from purgatory_udf.fitted.settings import Setting, setting, setting_of
 
+# The section of a file of settings that has rules: for each setting the first that matches counts.
+RULES = "what_if"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -57,7 +59,23 @@ def _in_file(path: Path) -> list[Setting]:
         raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: expected a mapping of keys, got {type(values).__name__}")
-    return [setting(f"{key}={value}") for key, value in _flat(values, "")]
+    rules = values.pop(RULES, [])
+    if not isinstance(rules, list):
+        raise UserError(f"{path}: {RULES}: expected a list of rules, got {type(rules).__name__}")
+    plain = [setting_of(key, _text(value), {}) for key, value in _flat(values, "")]
+    return [*plain, *(one for number, rule in enumerate(rules) for one in _of_rule(f"{path}: {RULES}.{number}", rule))]
+
+
+def _of_rule(place: str, rule: Any) -> list[Setting]:
+    """As a what-if over recorded arrivals has them: whose requests, and `settings`."""
+    if not isinstance(rule, dict) or not isinstance(rule.get("settings"), dict) or len(rule) < 2:
+        raise UserError(f"{place}: expected client_id, topic, group or broker, and settings, a mapping of keys")
+    scope = {name: value for name, value in rule.items() if name != "settings"}
+    return [setting_of(key, _text(value), scope) for key, value in _flat(rule["settings"], "")]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _flat(values: dict[Any, Any], at: str) -> Iterable[tuple[str, Any]]:

@@ -107,7 +107,8 @@ class ScopeRule(Scope):
 
 
 def fits(pattern: str, name: str | None) -> bool:
-    return name is not None and fnmatchcase(name, pattern)
+    """A name fits itself, whatever is in it."""
+    return name is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
 def first_of(rules: Iterable[ScopeRule], key_names: Sequence[str], subject: Subject) -> tuple[bool, int | str | None]:

@@ -33,7 +33,7 @@ class WorkBySize(_Section):
 class FittedReader(_Section):
     """A consumer, or a follower: what it reads of each broker (places in `partitions`), and how soon it comes again.
 
-    Its settings are those of `consumers`, or of `brokers`.
+    Its settings are those of `consumers`, or of `brokers`; what a follower reads at most is its own.
     """
 
     replica: int = -1
@@ -41,6 +41,7 @@ class FittedReader(_Section):
     turn: WorkBySize
     handling: Quantiles = [0.0]
     partition_max_bytes: Annotated[int, Field(ge=1)] = 1_048_576
+    max_bytes: Annotated[int, Field(ge=1)] = 10_485_760
 
 
 class FittedProducer(_Section):

@@ -24,6 +24,7 @@ def reader(client: str = "c", replica: int = -1, turn_ms: float = 1.0, **setting
         "min_bytes": 1,
         "max_wait_ms": 500,
         "partition_max_bytes": 1_048_576,
+        "max_bytes": 52_428_800,
         "turn": takes(turn_ms),
         "handling": (0.0,),
         **settings,

@@ -20,8 +20,16 @@ def steady() -> Simulated:
 
 @cache
 def replayed() -> dict[str, pa.Table]:
+    return replayed_of(steady())
+
+
+@cache
+def recorded() -> pa.Table:
+    return recorded_of(replayed())
+
+
+def replayed_of(simulated: Simulated) -> dict[str, pa.Table]:
     """The tables that a replay of it leaves behind, as far as a fit reads them."""
-    simulated = steady()
     return {
         "events": event_rows(simulated.events, "r"),
         "completions": completion_rows(simulated.truth, "r"),
@@ -29,10 +37,9 @@ def replayed() -> dict[str, pa.Table]:
     }
 
 
-@cache
-def recorded() -> pa.Table:
+def recorded_of(replayed: dict[str, pa.Table]) -> pa.Table:
     """The table that an import of its brokers' request logs would be: the same outcomes."""
-    completed, expired = (replayed()[name].to_pandas() for name in ("completions", "expirations"))
+    completed, expired = (replayed[name].to_pandas() for name in ("completions", "expirations"))
     ended = [
         _told(completed, "completed_at", completed["watched"].map({True: "completed", False: "at_once"})),
         _told(expired[~expired["after_end"]], "expired_at", "expired"),

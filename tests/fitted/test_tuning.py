@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.check import check
 from purgatory_udf.fitted.figures import medians
 from purgatory_udf.fitted.pages import fit_page, prediction_page, tuning_page
+from purgatory_udf.fitted.pictures import MOST_DRAWN, busiest
 from purgatory_udf.fitted.plans import fitted_of
 from purgatory_udf.fitted.prediction import UNCHANGED, predict
 from purgatory_udf.fitted.run import run_prediction, run_tuning
@@ -75,6 +77,20 @@ def test_the_search_finds_what_brings_enough_and_costs_least(found: Tuned) -> No
     assert any(not one.allowed for one in found.tried)
 
 
+def test_what_is_said_to_be_best_was_played_whole(found: Tuned) -> None:
+    """What was played once and briefly is no answer."""
+    assert all(one.whole for one in found.frontier)
+    assert any(not one.whole for one in found.tried)
+
+
+def test_where_nothing_reaches_the_goal_the_nearest_is_named() -> None:
+    over = over_of(["fetch.consumer.min_bytes=1..5000"])
+    found = tune(small_scenario(), goal_of("c: per_s -95%"), within_of("append_to_answer_p99_ms <= 60"), over, 1)
+    assert found.chosen is None
+    (said,) = (line for line in found.lines() if line.startswith("Nothing that was tried reaches"))
+    assert re.search(r"within it, fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), .* comes nearest", said)
+
+
 def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(UserError, match=r"c: latency: no such figure \(there are requests_per_s, .*c: per_s"):
         tune(
@@ -90,8 +106,8 @@ def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
     scenario = small_scenario()
     predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
     pages = {
-        "rates waits": fit_page(predicted.checked, ["Fitted."]),
-        "waits rates": prediction_page(predicted),
+        "produces rates waits": fit_page(predicted.checked, ["Fitted", "unknown: linger.ms"]),
+        "effects produces rates waits": prediction_page(predicted),
         "frontier": tuning_page(found),
     }
     for figures, page in pages.items():
@@ -99,6 +115,28 @@ def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
         assert sorted(json.loads(specs)) == sorted(figures.split())
         assert all(f"<figure id={name}>" in page for name in figures.split())
         assert "<table>" in page
+    assert "<td>linger.ms</td>" in pages["produces rates waits"]
+
+
+def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
+    predicted = predict(small_scenario(), variants_of(["many", "consumer.count=200"]), 1)
+    of = {name: played.median for name, played in predicted.played.items()}
+    assert len(busiest(of)) == MOST_DRAWN
+    # Two tables of clients, and three figures of the effects on each.
+    assert prediction_page(predicted).count("<td>c#") == 5 * 199
+
+
+def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() -> None:
+    predicted = predict(small_scenario(), variants_of(["more", "consumer.count=2"]), 1)
+    figures = predicted.checked.recorded["c"]
+    checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, far={("c#x", "FETCH"): ("per_s",)})
+    doubted = replace(predicted, checked=checked)
+    assert {who: doubted.trusts(who) for who in ("c", "c#2", "c#x", "c#x#2")} == {
+        "c": True,
+        "c#2": True,
+        "c#x": False,
+        "c#x#2": False,
+    }
 
 
 def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
