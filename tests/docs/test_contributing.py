@@ -13,18 +13,39 @@ from tests.docs import pages
 SMALLEST = re.compile(r"delete_records|DELETE_RECORDS|DeleteRecords")
 
 
-def test_whoever_adds_an_operation_finds_every_place() -> None:
+def _places() -> list[str]:
     tables = list(pages.tables(pages.text("CONTRIBUTING.md")))
     (places,) = ([row["where"] for row in table.rows] for table in tables if table.columns == ("what", "where"))
-    named = [name for place in places for name in re.findall(r"`([^`]+)`", place)]
-    knows = [
-        str(path.relative_to(pages.ROOT))
-        for path in (pages.ROOT / "purgatory_udf").rglob("*.py")
-        if SMALLEST.search(path.read_text(encoding="utf-8"))
+    return places
+
+
+def _who_knows(*folders: str) -> list[str]:
+    files = [
+        file for folder in folders for file in (pages.ROOT / folder).rglob("*.*") if "__pycache__" not in file.parts
     ]
+    return [
+        str(file.relative_to(pages.ROOT))
+        for file in files
+        if file.suffix in (".py", ".yaml", ".md", ".json") and SMALLEST.search(file.read_text(encoding="utf-8"))
+    ]
+
+
+def test_whoever_adds_an_operation_finds_every_place() -> None:
+    named = [name for place in _places() for name in re.findall(r"`([\w./-]+)`", place)]
+    knows = _who_knows("purgatory_udf", "jobs", "benchmarks", "conf", "docs")
+    # Tests of the operation itself are nobody's to find: their helpers are.
+    knows += [file for file in _who_knows("tests") if "/test_" not in file]
     reference = "purgatory_udf/reference/__init__.py"  # A list of the files, to be read.
-    assert len(knows) > 20
+    assert len(knows) > 40
     assert [file for file in knows if not file.startswith(tuple(named)) and file != reference] == []
+    assert [name for name in named if "/" in name and not (pages.ROOT / name).exists()] == []
+
+
+def test_where_a_folder_s_files_are_named_none_that_knows_of_it_is_left_out() -> None:
+    lists = [re.match(r"`(purgatory_udf/\w+)` \(([^)]+)\)", place) for place in _places()]
+    for folder, files in (found.groups() for found in lists if found and found[1].endswith("loop")):
+        named = {f"{folder}/{name}" for name in re.findall(r"`(\w+\.py)`", files)}
+        assert named == set(_who_knows(folder))
 
 
 def test_what_is_to_be_regenerated_names_what_makes_it() -> None:
