@@ -65,14 +65,14 @@ def facts_of(transitions: Iterable[Transition], expired: Iterable[Expired]) -> I
     """What a coordinator would have logged of the replay."""
     groups: dict[int, set[str]] = defaultdict(set)
     lossy: set[tuple[int, str, int]] = set()
-    for one in transitions:
-        groups[one.broker].add(one.group)
-        if one.to_state == PREPARING:
-            yield Fact(one.broker, one.group, REBALANCE, str(one.generation), one.at_us)
-        elif one.from_state == PREPARING and one.to_state in (COMPLETING, EMPTY):
-            yield Fact(one.broker, one.group, GENERATION, str(one.generation), one.at_us)
-            if _loses(one):
-                lossy.add((one.broker, one.group, one.at_us))
+    for transition in transitions:
+        groups[transition.broker].add(transition.group)
+        if transition.to_state == PREPARING:
+            yield Fact(transition.broker, transition.group, REBALANCE, str(transition.generation), transition.at_us)
+        elif transition.from_state == PREPARING and transition.to_state in (COMPLETING, EMPTY):
+            yield Fact(transition.broker, transition.group, GENERATION, str(transition.generation), transition.at_us)
+            if _loses(transition):
+                lossy.add((transition.broker, transition.group, transition.at_us))
     for end in expired:
         if end.kind == "heartbeat":
             group = _group_of(end.key, groups[end.broker])
@@ -91,7 +91,7 @@ def _loses(generation: Transition) -> bool:
 
 
 def _group_of(key: str, groups: Iterable[str]) -> str:
-    return max((one for one in groups if key.startswith(f"{one}-")), key=len, default=key)
+    return max((group for group in groups if key.startswith(f"{group}-")), key=len, default=key)
 
 
 def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int, Span]) -> list[ComparedGroup]:
@@ -135,7 +135,7 @@ def table(groups: Iterable[ComparedGroup]) -> Table:
     return Table(
         "Groups, as their coordinators logged them / as replayed",
         ("group", "broker", *HEADS.values(), "found again", "median ms apart", "worst"),
-        [(*_row(one),) for one in groups],
+        [(*_row(group),) for group in groups],
     )
 
 

@@ -79,7 +79,7 @@ class _Group:
 
     def __init__(self, changes: Sequence[GroupChange]) -> None:
         self._changes = changes
-        self._moments = [one.at_us for one in changes]
+        self._moments = [change.at_us for change in changes]
         self._joined: dict[str, int] = {}
 
     def _knows(self, request: ComparedRequest, now: GroupChange) -> bool:

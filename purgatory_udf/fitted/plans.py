@@ -23,7 +23,7 @@ def fitted_of(scenario: Scenario) -> Fitted:
 
 
 def groups_of(scenario: Scenario) -> dict[str, str]:
-    return {one.name: one.group_id for one in scenario.consumers}
+    return {consumer.name: consumer.group_id for consumer in scenario.consumers}
 
 
 def plan_of(scenario: Scenario) -> ClusterPlan:
@@ -38,7 +38,8 @@ def plan_of(scenario: Scenario) -> ClusterPlan:
         warm_up_ms=WARM_UP_MS,
         cores=fitted.host.cores,
         partitions=[
-            PartitionPlan(one.topic, one.partition, one.replicas[0], one.replicas[1:]) for one in fitted.partitions
+            PartitionPlan(partition.topic, partition.partition, partition.replicas[0], partition.replicas[1:])
+            for partition in fitted.partitions
         ],
         readers=[*_followers(scenario, fitted), *_consumers(scenario, fitted)],
         producers=[
@@ -100,7 +101,7 @@ def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
 def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
     """As recorded, unless the file has been given other partitions."""
     reader = fitted.readers[settings.name]
-    keys = [TopicPartition(one.topic, one.partition) for one in fitted.partitions]
+    keys = [TopicPartition(partition.topic, partition.partition) for partition in fitted.partitions]
     assign = settings.assign or {}
     if {topic: sorted(numbers) for topic, numbers in assign.items()} == assigned(reader, keys):
         return reader.reads

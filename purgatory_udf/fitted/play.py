@@ -21,7 +21,10 @@ def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
     """The diary of one play; its events are kept where a trace is asked for."""
     begin = -plan.warm_up_ms
     machine, diary = Machine(begin, plan.cores, plan.stall_ms, plan.stretch), Diary(events=[] if traced else None)
-    parts = [PlayedPartition(one.topic, one.partition, one.leader, one.followers) for one in plan.partitions]
+    parts = [
+        PlayedPartition(partition.topic, partition.partition, partition.leader, partition.followers)
+        for partition in plan.partitions
+    ]
     numbers = sorted({one.leader for one in parts})
     brokers = {
         number: PlayedBroker(

@@ -113,7 +113,7 @@ class _Settings:
         """By field, the one that counts."""
         plain = {self._fields[one.key]: one for one in self._mine if not one.scoped}
         rules = [one for one in self._mine if one.scoped and one.scope.matches(subject)]
-        return plain | {self._fields[one.key]: one for one in reversed(rules)}
+        return plain | {self._fields[rule.key]: rule for rule in reversed(rules)}
 
 
 def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str, str]) -> ClusterPlan:
@@ -133,7 +133,7 @@ def _with(subject: P, asked: Mapping[str, Setting]) -> P:
 
 
 def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePlan]:
-    subjects = {number: Subject(None, number) for number in sorted({one.leader for one in plan.partitions})}
+    subjects = {number: Subject(None, number) for number in sorted({partition.leader for partition in plan.partitions})}
     asked = _Settings(settings, _PURGES, list(subjects.values()))
     found = {
         number: _with(plan.purges.get(number, PurgePlan()), asked.of(subject)) for number, subject in subjects.items()

@@ -44,7 +44,7 @@ def take_signs(kept: KeptGroup, rows: Frame) -> SignRun:
     if (session_of < 0).any():
         return SignRun(0, np.zeros(0, dtype=np.int64), ENDED.empty())
     member, answers = _senders(group, rows)
-    timeout = np.array([one.session_timeout_ms for one in group.members.values()], dtype=np.int64)
+    timeout = np.array([member.session_timeout_ms for member in group.members.values()], dtype=np.int64)
 
     # Signs by member, in order of time; `first` of each member follows the session that was open before the run.
     valid = np.flatnonzero(answers == 0)

@@ -97,7 +97,7 @@ class Controller:
         """A broker that is to stop leads nothing any more that another one can lead, and is in no in-sync set."""
         for state in list(self.partitions.values()):
             others = tuple(one for one in state.isr if one != broker)
-            heir = next((one for one in state.replicas if one in others and self._is_up(one)), None)
+            heir = next((replica for replica in state.replicas if replica in others and self._is_up(replica)), None)
             if state.leader == broker and heir is not None:
                 yield from self.move(state.key, heir)
             if state.leader not in (None, broker) and broker in state.isr:
@@ -123,7 +123,7 @@ class Controller:
         for state in list(self.partitions.values()):
             others = tuple(one for one in state.isr if one != broker)
             if state.leader is None:
-                heir = next((one for one in state.replicas if one in others and self._is_up(one)), None)
+                heir = next((replica for replica in state.replicas if replica in others and self._is_up(replica)), None)
                 if heir is not None:
                     yield self._world.sleep_us(self._chance.delay_us(self._settings.election) // 4)
                     if state.leader is None and self._is_up(heir):

@@ -53,9 +53,9 @@ class Entity(NamedTuple):
 def entities(clients: Iterable[Producers | Consumers]) -> Mapping[str, Entity]:
     """By client id."""
     return {
-        f"{one.name}-{at}": Entity(one.user or f"{one.name}-{at}", one.quota_request_percentage)
-        for one in clients
-        for at in range(1, one.count + 1)
+        f"{client.name}-{at}": Entity(client.user or f"{client.name}-{at}", client.quota_request_percentage)
+        for client in clients
+        for at in range(1, client.count + 1)
     }
 
 

@@ -264,8 +264,8 @@ class Scenario(_Section):
             _differ("clients", [client.name for client in clients])
         else:
             # A recorded client may do both under one name.
-            _differ("producers", [one.name for one in self.producers])
-            _differ("consumers", [one.name for one in self.consumers])
+            _differ("producers", [producer.name for producer in self.producers])
+            _differ("consumers", [consumer.name for consumer in self.consumers])
         for topic in self.topics:
             if topic.replication > self.brokers.count:
                 raise ValueError(f"topic {topic.name}: replication {topic.replication} of {self.brokers.count} brokers")
@@ -291,14 +291,14 @@ class Scenario(_Section):
             _known("broker", broker, brokers, incident.what)
         if getattr(incident, "consumer", None) is not None:
             sets = [consumers.name for consumers in self.consumers]
-            members = [f"{one.name}-{at}" for one in self.consumers for at in range(1, one.count + 1)]
+            members = [f"{consumer.name}-{at}" for consumer in self.consumers for at in range(1, consumer.count + 1)]
             _known("consumer", incident.consumer, [*sets, *members], incident.what)
 
     def scaled(self, scale: float) -> Scenario:
         """With so many times the clients; at least one of each."""
 
         def more(clients: Any) -> list[Any]:
-            return [one.model_copy(update={"count": max(1, round(one.count * scale))}) for one in clients]
+            return [client.model_copy(update={"count": max(1, round(client.count * scale))}) for client in clients]
 
         return self.model_copy(update={"producers": more(self.producers), "consumers": more(self.consumers)})
 

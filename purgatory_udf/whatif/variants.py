@@ -83,7 +83,9 @@ def _over(config: Path | None, settings: list[str], file: Path) -> Config:
     if not rules:
         return over
     both = [*rules, *over.model_dump(mode="json", exclude_unset=True)["what_if"]] if over.what_if else rules
-    return load(config, [*(one for one in settings if not is_scoped(one)), *flat, f"what_if={json.dumps(both)}"])
+    return load(
+        config, [*(setting for setting in settings if not is_scoped(setting)), *flat, f"what_if={json.dumps(both)}"]
+    )
 
 
 def _flat(values: dict[str, object], at: str = "") -> Iterable[tuple[str, object]]:

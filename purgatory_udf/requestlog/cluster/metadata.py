@@ -206,7 +206,7 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
 
 def named(changes: Iterable[Change], name: Callable[[str], str]) -> list[Change]:
     """The changes with topic names for ids."""
-    return [replace(one, topic=name(one.topic)) for one in changes]
+    return [replace(change, topic=name(change.topic)) for change in changes]
 
 
 def merged(changes: Sequence[Change]) -> Change | None:

@@ -89,7 +89,7 @@ class Telling:
         """What JSON can keep."""
         return {
             "names": self.names,
-            "changes": [asdict(one) for one in self.changes],
+            "changes": [asdict(change) for change in self.changes],
             "deletions": self.deletions,
             "min_isr": self.min_isr,
             "transactions": self.transactions.snapshot(),
@@ -114,6 +114,6 @@ class Telling:
 def _delete(changes_of: dict[Key, list[Change]], topic: str, at_us: int) -> None:
     """A deletion of which only the answer to DELETE_TOPICS tells."""
     for key, changes in changes_of.items():
-        if key[0] == topic and not any(one.deleted for one in changes):
+        if key[0] == topic and not any(change.deleted for change in changes):
             changes.append(Change(at_us, *key, clusters.REPORTED, deleted=True))
-            changes.sort(key=lambda one: one.at_us)
+            changes.sort(key=lambda change: change.at_us)

@@ -26,9 +26,9 @@ def names_in(request: Request) -> dict[str, str]:
         return {}
     topics = request.answer.get("topics") or request.answer.get("responses") or []
     return {
-        str(one["topicId"]): str(one["name"])
-        for one in topics
-        if one.get("topicId") and one["topicId"] != NO_TOPIC_ID and one.get("name")
+        str(topic["topicId"]): str(topic["name"])
+        for topic in topics
+        if topic.get("topicId") and topic["topicId"] != NO_TOPIC_ID and topic.get("name")
     }
 
 

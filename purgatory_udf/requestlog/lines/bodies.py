@@ -66,7 +66,7 @@ class FetchAnswer:
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.partitions)
+        return sum(partition.bytes for partition in self.partitions)
 
 
 class ProducedPartition(NamedTuple):

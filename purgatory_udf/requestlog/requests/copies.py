@@ -39,7 +39,7 @@ class Copies:
     def fetch(
         self, request: Request, partitions: Iterable[AskedPartition], answered: FetchAnswer
     ) -> Iterator[tuple[tuple[str, int], Copied]]:
-        ends = {(one.topic, one.partition): one.offset for one in partitions}
+        ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
         at = self._at_us + round((request.arrival_us - self._at_us) * COPIED_AT)
         for one in self._learnt:
             end = ends.get((one.topic, one.partition))
@@ -47,9 +47,18 @@ class Copies:
                 yield (one.topic, one.partition), Copied(at, one.base, end, one.bytes, min(end, one.high_watermark))
         self._at_us = request.answered_us
         self._learnt = [
-            Learnt(one.topic, one.partition, ends[one.topic, one.partition], one.bytes, one.high_watermark)
-            for one in answered.partitions
-            if not one.error and one.high_watermark >= 0 and one.parts_at < 0 and (one.topic, one.partition) in ends
+            Learnt(
+                partition.topic,
+                partition.partition,
+                ends[partition.topic, partition.partition],
+                partition.bytes,
+                partition.high_watermark,
+            )
+            for partition in answered.partitions
+            if not partition.error
+            and partition.high_watermark >= 0
+            and partition.parts_at < 0
+            and (partition.topic, partition.partition) in ends
         ]
 
     def snapshot(self) -> list[Any]:

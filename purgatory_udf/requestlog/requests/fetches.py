@@ -130,7 +130,7 @@ class SessionReader:
             return False
         # Unknown to the broker's metadata when the fetch came: left out as well. Deleted while it waited: not.
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
-        return any(one.deleted and one.at_us < request.start_us for one in changes)
+        return any(change.deleted and change.at_us < request.start_us for change in changes)
 
     def _fetched(self, one: AskedPartition, preferred: int | None) -> dict[str, object]:
         return {
@@ -200,17 +200,27 @@ class SessionReader:
         else:
             until = request.local_us
             since = request.start_us if asked.replica_id >= 0 else until - READ_BEFORE_US
-        for one in answered.partitions:
-            if one.high_watermark >= 0 and not one.error:
-                yield (self._context.name(one.topic), one.partition), Sight(since, until, one.high_watermark)
+        for partition in answered.partitions:
+            if partition.high_watermark >= 0 and not partition.error:
+                yield (
+                    (self._context.name(partition.topic), partition.partition),
+                    Sight(since, until, partition.high_watermark),
+                )
 
     def _deliveries(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
         if asked.replica_id >= 0:
-            for one in answered.partitions:
-                if one.bytes:
-                    yield (self._context.name(one.topic), one.partition), Delivered(request.answered_us, one.bytes)
+            for partition in answered.partitions:
+                if partition.bytes:
+                    yield (
+                        (self._context.name(partition.topic), partition.partition),
+                        Delivered(request.answered_us, partition.bytes),
+                    )
 
 
 def _sent_elsewhere(answered: FetchAnswer) -> dict[Key, int]:
     """Partitions of which a consumer is told that another replica is nearer; none of them waits."""
-    return {(one.topic, one.partition): one.preferred for one in answered.partitions if one.preferred >= 0}
+    return {
+        (partition.topic, partition.partition): partition.preferred
+        for partition in answered.partitions
+        if partition.preferred >= 0
+    }

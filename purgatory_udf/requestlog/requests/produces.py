@@ -20,7 +20,7 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Lo
     produced = produce_of(request.body, request.answer)
     at, check = append_and_check(request.start_us, request.local_us, produced.acks)
     report.count("acks_zero_errors", int(not produced.answered))
-    late = any(one.error == errors.REQUEST_TIMED_OUT for one in produced.partitions)
+    late = any(partition.error == errors.REQUEST_TIMED_OUT for partition in produced.partitions)
     in_time = produced.acks == ALL and request.remote_us > 0 and not late
     appends: list[tuple[Key, Append]] = []
     troubles: list[tuple[Key, Fact]] = []
@@ -51,16 +51,16 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Lo
     if late:
         expired_us = max(request.answered_us, event_us + max(0, produced.timeout_ms) * 1000)
         troubles += [
-            ((context.name(one.topic), one.partition), Trouble(expired_us, one.error))
-            for one in produced.partitions
-            if one.error == errors.REQUEST_TIMED_OUT
+            ((context.name(partition.topic), partition.partition), Trouble(expired_us, partition.error))
+            for partition in produced.partitions
+            if partition.error == errors.REQUEST_TIMED_OUT
         ]
     event = {
         "time_us": event_us,
         "type": "produce",
         "acks": produced.acks,
         "timeout_ms": max(0, produced.timeout_ms),
-        "partitions": [_written(one, context, produced.answered) for one in produced.partitions],
+        "partitions": [_written(partition, context, produced.answered) for partition in produced.partitions],
     }
     recorded = recorded_produce(request, produced)
     if not appends:

@@ -15,7 +15,7 @@ def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) ->
     """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
     recording that is the broker's own count of expirations, within one or two."""
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
-    found = _recorded(request, kind, [answered.error, *(one.error for one in answered.partitions)])
+    found = _recorded(request, kind, [answered.error, *(partition.error for partition in answered.partitions)])
     found.bytes = answered.bytes
     in_time = request.remote_us < asked.max_wait_ms * 1000 - TIMER_EARLY_US
     if request.remote_us and answered.bytes < asked.min_bytes and (found.error == "NONE" or not in_time):
@@ -24,7 +24,7 @@ def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) ->
 
 
 def recorded_produce(request: Request, produced: ProduceBody) -> Recorded:
-    found = _recorded(request, f"produce acks={produced.acks}", [one.error for one in produced.partitions])
+    found = _recorded(request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions])
     return _timing_out(found)
 
 

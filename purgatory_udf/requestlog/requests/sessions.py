@@ -44,10 +44,10 @@ class Session:
     complete: bool = False
 
     def fetch(self, asked: FetchBody, answered: FetchAnswer) -> FetchInForce:
-        listed = {(one.topic, one.partition) for one in asked.partitions}
+        listed = {(partition.topic, partition.partition) for partition in asked.partitions}
         if asked.session_epoch in (NEW, NONE):
             # A partition listed twice counts once, as in the broker's map.
-            self.partitions = {(one.topic, one.partition): one for one in asked.partitions}
+            self.partitions = {(partition.topic, partition.partition): partition for partition in asked.partitions}
             self.complete = True
             return FetchInForce(list(self.partitions.values()), listed)
         for one in asked.partitions:
