@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 _AGAIN = "give the same command again: it goes on where it was"
-_FILE = re.compile(r"(?:file:(?://)?)?(/[^\s'\":,;()\[\]]*/(?:_delta_log|checkpoints?)/[^\s'\":,;()\[\]]+)")
+_CHAR = r"[^\s'\":,;()\[\]]"
+_FILE = re.compile(rf"(?:file:(?://)?)?(/{_CHAR}*/(?:(?:_delta_log|checkpoints?)/{_CHAR}+|{_CHAR}+\.parquet))")
 
 # The first that is found counts.
 _CAUSES = (
@@ -42,7 +43,7 @@ _DAMAGED = re.compile(
     r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
     r"|batch \d+ doesn't"
     r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file|JsonEOFException"
-    r"|Unexpected end-of-input",
+    r"|ChecksumException|Unexpected end-of-input",
     re.IGNORECASE,
 )
 

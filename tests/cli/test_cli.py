@@ -81,6 +81,11 @@ FROM_A_CHECKPOINT = RuntimeError(
     "file:/o/_replay/checkpoints/p/offsets/4. Incomplete log file\n\tat org.apache…\nCaused by: java.io.EOFException: "
     "end of file\n\t... 41 more"
 )
+FROM_A_TABLE = RuntimeError(
+    "An error occurred while calling o105.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache…\n"
+    "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: "
+    "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2\n\t... 41 more"
+)
 AGAIN = "give the same command again: it goes on where it was (Read-only file system) (--verbose shows where)"
 
 
@@ -104,6 +109,13 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
             3,
             "/o/_replay/checkpoints/p/offsets/4 is missing or damaged; put it back from a copy, or begin anew with "
             "--overwrite (RuntimeError: java.io.EOFException: end of file) (--verbose shows where)",
+        ),
+        (
+            FROM_A_TABLE,
+            3,
+            "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; put it back from a copy, or begin anew "
+            "with --overwrite (RuntimeError: org.apache.hadoop.fs.ChecksumException: Checksum error: "
+            "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2) (--verbose shows where)",
         ),
         (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
         (KeyboardInterrupt(), 130, "interrupted"),
