@@ -53,14 +53,13 @@ FAULTS: dict[str, Fault] = {"missing": missing, "cut short": cut_short, "empty":
 def damages(
     session: OneSession, folder: Path, chance: random.Random, after: int, most: int
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each fault, what came of it, and what is wrong with that; of all in their chosen order those `after` so many."""
+    """Each fault, what came of it, and what is wrong with that; of all in their order those `after` so many."""
     command = commands(folder / "input")["replay by partition"]
     whole, copies = folder / "damage" / "whole", folder / "damage" / "copies"
     made = freeze(command, whole, copies, chance)
     # In the middle: something is written, something is left to do.
     interrupted = next(copy for copy in made if list(copy.glob(f"{_PARTITIONS}/commits/1")))
-    tries = [(kind, how) for kind in KINDS for how in FAULTS]
-    chance.shuffle(tries)
+    tries = [(kind, how) for how in FAULTS for kind in KINDS]
     for number, (kind, how) in enumerate(tries[after : after + most]):
         out = folder / "damage" / f"out-{number}"
         shutil.copytree(interrupted, out)
