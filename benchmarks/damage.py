@@ -24,7 +24,7 @@ KINDS = {
     "what a batch is to do": f"{_PARTITIONS}/offsets/[0-9]*",
     "that a batch is done": f"{_PARTITIONS}/commits/[0-9]*",
     "a state's changes": f"{_PARTITIONS}/state/0/*/*.changelog",
-    "a state's schema": f"{_PARTITIONS}/state/0/_stateSchema/**/*",
+    "a state's schema": f"{_PARTITIONS}/state/0/*/_metadata/schema",
     "a table's log": "completions/_delta_log/*.json",
     "a table's first log": "watches/_delta_log/00000000000000000000.json",
     "the log of what is replayed": "events/_delta_log/*.json",
