@@ -16,7 +16,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",))
+@cli.job(checks=_checks, reads=("out",), answers=True)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,
@@ -27,10 +27,10 @@ def main(
     """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
     from purgatory_udf.explain.question import explain
     from purgatory_udf.printing import plain
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
     question = Question(operation, request_id, group)
-    print("\n".join(map(plain, explain(build_session("purgatory-explain"), out, question, top))))
+    print("\n".join(map(plain, explain(session_for("purgatory-explain"), out, question, top))))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
 
-@cli.job(checks=_checks, reads=("out",))
+@cli.job(checks=_checks, reads=("out",), answers=True)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
     jmx_before: Annotated[
@@ -46,10 +46,10 @@ def main(
     """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
     from purgatory_udf.fidelity.run import FidelityOptions, run_fidelity
     from purgatory_udf.requestlog.lines.stamp import zone_of
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
-    fidelity = run_fidelity(build_session("purgatory-fidelity"), options)
+    fidelity = run_fidelity(session_for("purgatory-fidelity"), options)
     print("\n".join(fidelity.summary()))
 
 

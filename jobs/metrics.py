@@ -29,7 +29,7 @@ def _checks(
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",))
+@cli.job(checks=_checks, reads=("out",), answers=True)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,
@@ -56,10 +56,10 @@ def main(
     from purgatory_udf.metrics.prometheus import write_prometheus
     from purgatory_udf.metrics.run import write_metrics
     from purgatory_udf.metrics.summary import summary
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
     options = _options(window_ms, by, bytes_per_watch, top)
-    metrics = write_metrics(build_session("purgatory-metrics"), out, options)
+    metrics = write_metrics(session_for("purgatory-metrics"), out, options)
     print("\n".join(summary(metrics)))
     if prometheus is not None:
         write_prometheus(metrics, prometheus)

@@ -29,7 +29,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",))
+@cli.job(checks=_checks, reads=("out",), answers=True)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     html: Annotated[
@@ -40,11 +40,11 @@ def main(
 ) -> None:
     """One HTML page that needs no network: what ended when, how full purgatories were, what was slow and why."""
     from purgatory_udf.report.run import write_report
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
     file = _file(out, html)
     options = MetricsOptions(window_ms=window_ms, top=top)
-    print(f"Report: {write_report(build_session('purgatory-report'), out, options, file)}")
+    print(f"Report: {write_report(session_for('purgatory-report'), out, options, file)}")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from typing import Annotated, Any, overload
 import typer
 
 from purgatory_udf import faults, stdio
-from purgatory_udf.errors import LawBrokenError, UserError
-from purgatory_udf.size import TINY, settings_for
+from purgatory_udf.errors import LawBrokenError, NeedsSparkError, UserError
+from purgatory_udf.size import TINY, is_near, settings_for
 
 Run = Callable[..., None]
 
@@ -47,17 +47,24 @@ class Job:
 
     A `brief` job works on small tables: on one machine, it is over before the costlier compilers pay, so that it has
     settings of its own. So it is with most jobs if what they read is little (`reads`). One that needs no Spark is run
-    at once, without any JVM.
+    at once, without any JVM; so is one that `answers` questions about tables, if these are `near`.
     """
 
     def __init__(
-        self, run: Run, checks: Run | None = None, brief: bool = False, spark: bool = True, reads: tuple[str, ...] = ()
+        self,
+        run: Run,
+        checks: Run | None = None,
+        brief: bool = False,
+        spark: bool = True,
+        reads: tuple[str, ...] = (),
+        answers: bool = False,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark
-        self._checks, self._reads = checks, reads
+        self.near = False
+        self._checks, self._reads, self._answers = checks, reads, answers
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones) and exit with the status."""
@@ -82,6 +89,7 @@ class Job:
                 self._checks(**options)
             if local and self._reads:
                 self.settings = () if options.get("follow") else settings_for(_named(options, self._reads))
+                self.near = self._answers and is_near(_named(options, self._reads))
             passed = True
 
         status = _invoke(self.name, only_check, arguments)
@@ -92,7 +100,12 @@ class Job:
 def job(run: Run) -> Job: ...
 @overload
 def job(
-    *, checks: Run | None = None, brief: bool = False, spark: bool = True, reads: tuple[str, ...] = ()
+    *,
+    checks: Run | None = None,
+    brief: bool = False,
+    spark: bool = True,
+    reads: tuple[str, ...] = (),
+    answers: bool = False,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -101,13 +114,14 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
+    answers: bool = False,
 ) -> Job | Callable[[Run], Job]:
     """Make a function with typer's annotations a job.
 
     `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing. `reads`: the
-    options that name files and tables which the job reads.
+    options that name files and tables which the job reads. `answers`: it asks for its session by `query.session_for`.
     """
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads)
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, answers)
 
 
 def _named(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
@@ -190,6 +204,9 @@ def _guarded(name: str, run: Run) -> Run:
         except BrokenPipeError:
             # The reader of our output has seen enough (`… | head`); what Python flushes at its end must not complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except NeedsSparkError:
+            # For whoever began without it.
+            raise
         except (Exception, KeyboardInterrupt) as error:
             sentence, status = explain(error)
             if verbose:

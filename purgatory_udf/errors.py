@@ -9,3 +9,7 @@ class UserError(Exception):
 
 class LawBrokenError(Exception):
     """The run finished, but a law of the tables or a limit set by the user does not hold: exit status 1."""
+
+
+class NeedsSparkError(Exception):
+    """What was asked for cannot be had without Spark."""

@@ -7,9 +7,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from purgatory_udf import query
 from purgatory_udf.launch import delta, java
 
 if TYPE_CHECKING:
@@ -83,6 +84,16 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         # A JVM made from within Python is taken for a shell, and shells warn whatever the log's settings say.
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def session_for(app: str) -> SparkSession:
+    """The session of a job that answers questions about tables: Spark's, or what stands for it where these are near."""
+    if not query.is_local():
+        return build_session(app)
+    from purgatory_udf.local.session import LocalSession
+
+    found: Any = LocalSession()
+    return found
 
 
 def _submitted() -> dict[str, str]:

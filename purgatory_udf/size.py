@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
+# Up to so many, one process answers questions about them in seconds and in its own memory.
+_NEAR_BYTES = 1_000_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 # Files of these are so many times as long as they look.
@@ -16,18 +19,34 @@ UNPACKED_TIMES = 10
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
-    """For what these files, folders and patterns of this machine hold. Of what lies elsewhere nobody knows how much it
-    is."""
+    """For what these files, folders and patterns of this machine hold."""
+    total = held(paths, LITTLE_BYTES)
+    if total is None:
+        return ()
+    return TINY if total <= _TINY_BYTES else BRIEF
+
+
+def is_near(paths: Iterable[str]) -> bool:
+    """Whether these are folders of this machine that hold so little that Spark has no advantage."""
+    folders = list(paths)
+    # With such a configuration, a path without a scheme is another file system's.
+    if "HADOOP_CONF_DIR" in os.environ or not all(Path(one.removeprefix("file://")).is_dir() for one in folders):
+        return False
+    return held(folders, _NEAR_BYTES) is not None
+
+
+def held(paths: Iterable[str], most: int) -> int | None:
+    """How many bytes of text that is; None if there are more, or if it lies elsewhere, where nobody knows."""
     total = 0
     for path in paths:
         local = path.removeprefix("file://")
         if "://" in local:
-            return ()
+            return None
         for file in _files(local):
             total += file.stat().st_size * (UNPACKED_TIMES if file.suffix in PACKED else 1)
-            if total > LITTLE_BYTES:
-                return ()
-    return TINY if total <= _TINY_BYTES else BRIEF
+            if total > most:
+                return None
+    return total
 
 
 def _files(path: str) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.errors import UserError
 from purgatory_udf.explain.evidence import Evidence, collect
 from purgatory_udf.explain.group import changes_of, group_story
 from purgatory_udf.explain.story import story
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.run_tables import RunTables
 
 if TYPE_CHECKING:

@@ -98,13 +98,17 @@ def _arrived(request: Row) -> str:
 
 def _meanwhile(evidence: Evidence) -> Iterator[str]:
     for place, happenings in sorted(evidence.happenings.items())[:SHOWN]:
-        during = [_counted(each) for each in sorted(happenings, key=lambda each: -each.times) if each.times]
+        during = [_counted(each) for each in sorted(happenings, key=_most_first) if each.times]
         if during and evidence.end and evidence.end.watched:
             yield f"{_INDENT}meanwhile on {_name(*place)}: {', '.join(during)}"
     for change in evidence.changes:
         members = ", ".join(change.members or [])
         states = f"{change.from_state} to {change.to_state}"
         yield f"{moment(change.at_us)}  group {change.group}: {states} ({change.reason}); members: {members or 'none'}"
+
+
+def _most_first(happening: PartitionHappening) -> tuple[int, str, int]:
+    return -happening.times, happening.what, -1 if happening.replica is None else happening.replica
 
 
 def _counted(happening: PartitionHappening) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.fidelity import timer
 from purgatory_udf.fidelity.causes import AT_ONCE, COMPLETED, EXPIRED, NONE, Pair, cause_of
+from purgatory_udf.query import functions as sf
 from purgatory_udf.tables import FIDELITY
 
 if TYPE_CHECKING:

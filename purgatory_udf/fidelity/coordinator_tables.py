@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.fidelity.coordinators import Expired, Span, compare, facts_of, table
 from purgatory_udf.fidelity.server_log import Fact
 from purgatory_udf.outcomes import Transition
 from purgatory_udf.printing import Table
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.fidelity.causes import AT_ONCE, CAUSES, COMPLETED, EXPIRED, NONE
 from purgatory_udf.fidelity.comparison import ACCURACY, BY_ID
 from purgatory_udf.fidelity.counters import COUNTERS, Counted
 from purgatory_udf.printing import Table
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

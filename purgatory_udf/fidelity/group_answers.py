@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.fidelity.groups import ComparedRequest, GroupChange, answers
+from purgatory_udf.query import functions as sf
 from purgatory_udf.tables import FIDELITY
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import altair as alt
-from pyspark.sql import functions as sf
 
 from purgatory_udf.fidelity.comparison import BY_ID
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     import pandas as pd

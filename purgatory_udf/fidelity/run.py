@@ -8,8 +8,6 @@ from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.errors import UserError
 from purgatory_udf.fidelity import figures
 from purgatory_udf.fidelity.comparison import compared
@@ -20,6 +18,7 @@ from purgatory_udf.fidelity.page import page
 from purgatory_udf.fidelity.picture import as_svg, points, recorded_against_replayed
 from purgatory_udf.fidelity.server_log import Fact, facts_in_logs
 from purgatory_udf.printing import Table
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import FIDELITY

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
 from purgatory_udf import stdio
-from purgatory_udf.errors import UserError
+from purgatory_udf.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import catalog, command_line, java, spark_home, submission
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import Environment, say
 from purgatory_udf.launch.submission import Submission
+from purgatory_udf.query import locally
 
 if TYPE_CHECKING:
     from purgatory_udf.cli import Job
@@ -85,6 +87,14 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
         return ended
     if not job.spark:
         return job.status(line.arguments)
+    # Who gives options to Spark, or has told it where to run, wants Spark to do it.
+    if (
+        job.near
+        and not line.spark
+        and submission.is_local({"spark.master": os.environ.get("MASTER", "local"), **settings})
+    ):
+        with contextlib.suppress(NeedsSparkError), locally():
+            return job.status(line.arguments)
     _take_java(os.environ)
     return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.settings))
 

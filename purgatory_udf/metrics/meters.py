@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.run_tables import window_start
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.metrics.waits import ALL
 from purgatory_udf.printing import Cell, Table
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import Column, DataFrame, Row
 
     from purgatory_udf.metrics.run import Metrics
 
@@ -94,7 +93,7 @@ def _expires(frame: DataFrame, seconds: float, top: int) -> Table:
         .agg(
             sf.sum("expired").alias("expired"),
             sf.max("per_second").alias("busiest"),
-            sf.date_format(sf.max_by("window_start", "expired"), "HH:mm:ss").alias("at"),
+            _latest("expired").alias("at"),
         )
         .orderBy(sf.col("topic").isNotNull(), sf.desc("expired"), "mbean", "broker")
         .limit(top)
@@ -112,7 +111,7 @@ def _purgatories(frame: DataFrame, top: int) -> Table:
         frame.groupBy("broker", "purgatory")
         .agg(
             sf.max("purgatory_size_max").alias("size"),
-            sf.date_format(sf.max_by("window_start", "purgatory_size_max"), "HH:mm:ss").alias("at"),
+            _latest("purgatory_size_max").alias("at"),
             sf.max("num_delayed_max").alias("delayed"),
             sf.max("dead_watches_max").alias("dead"),
             sf.max("dead_bytes_max").alias("bytes"),
@@ -127,6 +126,11 @@ def _purgatories(frame: DataFrame, top: int) -> Table:
         (row.purgatory, row.broker, row.size, row.at, row.delayed, row.dead, row.bytes, row.purged) for row in found
     ]
     return Table("Purgatories", (*columns, "dead entries, most", "bytes they held", "purged"), rows)
+
+
+def _latest(most: str) -> Column:
+    """When the last of the windows began that have the most."""
+    return sf.date_format(sf.max_by("window_start", sf.struct(most, "window_start")), "HH:mm:ss")
 
 
 def _causes(frame: DataFrame) -> Table:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.metrics.waits import ALL
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from purgatory_udf.metrics.run import Metrics

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
-
 from purgatory_udf.purgatory.gauges import STEP_MS
+from purgatory_udf.query import Window
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

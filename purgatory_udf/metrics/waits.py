@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.metrics.operations import quantiles
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

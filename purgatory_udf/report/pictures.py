@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
-
 from purgatory_udf.metrics.options import SIDE_BY_SIDE
 from purgatory_udf.metrics.rebalances import in_order
+from purgatory_udf.query import Window
+from purgatory_udf.query import functions as sf
 from purgatory_udf.report.bins import bin_ms, binned
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
-
 from purgatory_udf.explain.evidence import collect
 from purgatory_udf.explain.story import story
+from purgatory_udf.query import Window
+from purgatory_udf.query import functions as sf
 
 if TYPE_CHECKING:
     from purgatory_udf.storage.run_tables import RunTables

@@ -10,6 +10,8 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.query import local
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,16 +41,23 @@ def is_file(spark: SparkSession, path: str) -> bool:
 
 def is_table(spark: SparkSession, path: str) -> bool:
     """Whether a first commit has been made there: a folder left by an interrupted write is none."""
-    return bool(DeltaTable.isDeltaTable(spark, path))
+    here = local(spark)
+    return here.table_at(path) is not None if here else bool(DeltaTable.isDeltaTable(spark, path))
 
 
 def remove(spark: SparkSession, path: str) -> None:
+    here = local(spark)
+    if here:
+        here.remove(path)
+        return
     files, place = files_at(spark, path)
     files.delete(place, True)
 
 
 def as_of_now(spark: SparkSession, path: str) -> DataFrame:
     """The table as it is at this moment, however often it is read, and whoever goes on writing."""
+    if local(spark):
+        return spark.read.format("delta").load(path)
     latest = DeltaTable.forPath(spark, path).history(1).select("version").first()
     assert latest is not None
     return spark.read.format("delta").option("versionAsOf", latest.version).load(path)

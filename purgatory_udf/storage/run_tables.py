@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import TABLES

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf import __version__
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.delta import is_table
 from purgatory_udf.tables import RUNS
 

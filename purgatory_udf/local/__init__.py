@@ -1,0 +1,6 @@
+"""Spark's frames without Spark: the part of pyspark's DataFrame that the answers use, run by DuckDB in this process.
+
+Where a replay's tables are small and on this machine's disk, an answer over them is over before a JVM has started. The
+answers are written once, with pyspark's names; `purgatory_udf.query` says whose names they are in this process. What is
+here keeps pyspark's meaning, not DuckDB's, wherever these differ: of nulls, orders, types, quantiles.
+"""

@@ -1,0 +1,33 @@
+"""One DuckDB, which is asked by one thread at a time, and works with as many as the machine has."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from purgatory_udf.local import exact
+from purgatory_udf.local.needing import needing_spark
+from purgatory_udf.local.rows import plain
+
+
+class Asking:
+    def __init__(self) -> None:
+        self._connection = duckdb.connect()
+        exact.register(self._connection)
+        self._numbers = itertools.count()
+        self._alone = threading.Lock()
+
+    def named(self, rows: Any) -> str:
+        """A name for a table or a dataset of Arrow's."""
+        with self._alone:
+            name = f"rows{next(self._numbers)}"
+            self._connection.register(name, rows)
+        return name
+
+    def run(self, sql: str) -> pa.Table:
+        with self._alone, needing_spark():
+            return plain(self._connection.sql(sql).to_arrow_table())

@@ -1,0 +1,218 @@
+"""A frame: a query of DuckDB's that has not run, and the names of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.local import functions
+from purgatory_udf.local.asking import Asking
+from purgatory_udf.local.column import Column, ColumnOrName, column, order_of, quoted
+from purgatory_udf.local.rows import as_rows
+from purgatory_udf.local.writer import Writer
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+Condition = Column | str
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN"}
+
+
+class LocalFrame:
+    """`source` is what stands behind FROM. Conditions wait for the columns that are chosen, so that of frames that are
+    joined by a condition each can still be called by its name."""
+
+    def __init__(self, asking: Asking, source: str, columns: Iterable[str], conditions: tuple[str, ...] = ()) -> None:
+        self._asking = asking
+        self._source, self._conditions = source, conditions
+        self.columns = list(columns)
+
+    def __getattr__(self, name: str) -> Column:
+        if name.startswith("_") or name not in self.columns:
+            raise AttributeError(name)
+        return column(name)
+
+    # What makes another frame of it.
+
+    def alias(self, name: str) -> LocalFrame:
+        return LocalFrame(self._asking, f"({self._sql()}) AS {quoted(name)}", self.columns)
+
+    def where(self, condition: Condition) -> LocalFrame:
+        said = condition if isinstance(condition, str) else condition.sql
+        return LocalFrame(self._asking, self._source, self.columns, (*self._conditions, f"({said})"))
+
+    def select(self, *of: ColumnOrName | Sequence[ColumnOrName]) -> LocalFrame:
+        chosen: list[tuple[str, str]] = []
+        for one in _flat(of):
+            if isinstance(one, str) and one == "*":
+                chosen += [(quoted(name), name) for name in self.columns]
+            else:
+                chosen.append(_named(one, len(chosen)))
+        return self._selected(chosen)
+
+    def withColumns(self, of: dict[str, Column]) -> LocalFrame:  # noqa: N802
+        """In the place of those that have these names, or behind all."""
+        kept = [(of[name].sql if name in of else quoted(name), name) for name in self.columns]
+        return self._selected([*kept, *((one.sql, name) for name, one in of.items() if name not in self.columns)])
+
+    def withColumn(self, name: str, one: Column) -> LocalFrame:  # noqa: N802
+        return self.withColumns({name: one})
+
+    def withColumnRenamed(self, name: str, to: str) -> LocalFrame:  # noqa: N802
+        return self._selected([(quoted(one), to if one == name else one) for one in self.columns])
+
+    def drop(self, *names: str) -> LocalFrame:
+        return self.select(*(name for name in self.columns if name not in names))
+
+    def distinct(self) -> LocalFrame:
+        return self._of(f"SELECT DISTINCT * FROM ({self._sql()}) AS t", self.columns)
+
+    def union(self, other: LocalFrame) -> LocalFrame:
+        """By the places of columns."""
+        return self._of(f"({self._sql()}) UNION ALL ({other._sql()})", self.columns)
+
+    def unionByName(self, other: LocalFrame) -> LocalFrame:  # noqa: N802
+        if set(self.columns) != set(other.columns):
+            raise ValueError(f"frames of {self.columns} and {other.columns}")
+        return self.union(other.select(*self.columns))
+
+    def orderBy(self, *by: ColumnOrName) -> LocalFrame:  # noqa: N802
+        return self._of(f"{self._sql()} ORDER BY {', '.join(map(order_of, by))}", self.columns)
+
+    sortWithinPartitions = orderBy  # noqa: N815
+
+    def limit(self, most: int) -> LocalFrame:
+        return self._of(f"SELECT * FROM ({self._sql()}) AS t LIMIT {most}", self.columns)
+
+    def repartition(self, *_: Any) -> LocalFrame:
+        return self
+
+    def unpivot(self, ids: Sequence[str], values: Sequence[str], named: str, value: str) -> LocalFrame:
+        each = functions.array(
+            *(functions.struct(functions.lit(name).alias("name"), column(name).alias("value")) for name in values)
+        )
+        long = self.select(*ids, functions.explode(each).alias("_one"))
+        return long.select(*ids, column("_one")["name"].alias(named), column("_one")["value"].alias(value))
+
+    def join(self, other: LocalFrame, on: Column | str | Sequence[str], how: str = "inner") -> LocalFrame:
+        kind = _JOINS[how]
+        if isinstance(on, Column):
+            source = f"{self._as_source('l')} {kind} {other._as_source('r')} ON {on.sql}"
+            return LocalFrame(self._asking, source, [*self.columns, *other.columns])
+        keys = [on] if isinstance(on, str) else list(on)
+        rest = [name for name in other.columns if name not in keys]
+        chosen = [f"{_key(name, how) if name in keys else f'l.{quoted(name)}'}" for name in [*keys, *self._but(keys)]]
+        chosen += [f"r.{quoted(name)}" for name in rest]
+        names = [*keys, *self._but(keys), *rest]
+        same = " AND ".join(f"l.{quoted(name)} = r.{quoted(name)}" for name in keys)
+        listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in zip(chosen, names, strict=True))
+        return self._of(f"SELECT {listed} FROM ({self._sql()}) AS l {kind} ({other._sql()}) AS r ON {same}", names)
+
+    def crossJoin(self, other: LocalFrame) -> LocalFrame:  # noqa: N802
+        both = f"SELECT * FROM ({self._sql()}) AS l CROSS JOIN ({other._sql()}) AS r"
+        return self._of(both, [*self.columns, *other.columns])
+
+    def groupBy(self, *by: ColumnOrName) -> Grouped:  # noqa: N802
+        return Grouped(self, [_named(one, place) for place, one in enumerate(by)])
+
+    def agg(self, *of: Column) -> LocalFrame:
+        return self.groupBy().agg(*of)
+
+    def mapInArrow(self, work: Work, schema: StructType) -> LocalFrame:  # noqa: N802
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        made = list(work(iter(self.toArrow().to_batches())))
+        return frame_of(self._asking, pa.Table.from_batches(made, made[0].schema if made else to_arrow_schema(schema)))
+
+    def cache(self) -> LocalFrame:
+        return frame_of(self._asking, self.toArrow())
+
+    def unpersist(self) -> LocalFrame:
+        return self
+
+    # What runs it.
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return self._asking.run(self._sql())
+
+    def collect(self) -> list[Row]:
+        return as_rows(self.toArrow())
+
+    def toLocalIterator(self) -> Iterator[Row]:  # noqa: N802
+        return iter(self.collect())
+
+    def first(self) -> Row | None:
+        return next(iter(self.limit(1).collect()), None)
+
+    def count(self) -> int:
+        return int(self.agg(functions.count("*")).toArrow()[0][0].as_py())
+
+    def toPandas(self) -> pd.DataFrame:  # noqa: N802
+        return self.toArrow().to_pandas()
+
+    @property
+    def write(self) -> Writer:
+        return Writer(self.toArrow)
+
+    def _sql(self) -> str:
+        return f"SELECT * FROM {self._source}{self._behind()}"
+
+    def _behind(self) -> str:
+        return f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+
+    def _of(self, sql: str, columns: Iterable[str]) -> LocalFrame:
+        return LocalFrame(self._asking, f"({sql}) AS t", columns)
+
+    def _selected(self, chosen: Sequence[tuple[str, str]]) -> LocalFrame:
+        listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
+        return self._of(f"SELECT {listed} FROM {self._source}{self._behind()}", [name for _, name in chosen])
+
+    def _as_source(self, name: str) -> str:
+        return f"({self._sql()}) AS {name}" if self._conditions or self._source.endswith(" AS t") else self._source
+
+    def _but(self, names: Sequence[str]) -> list[str]:
+        return [name for name in self.columns if name not in names]
+
+
+def frame_of(asking: Asking, rows: Any) -> LocalFrame:
+    """Of a table or a dataset of Arrow's."""
+    return LocalFrame(asking, asking.named(rows), rows.schema.names)
+
+
+class Grouped:
+    def __init__(self, frame: LocalFrame, keys: Sequence[tuple[str, str]]) -> None:
+        self._frame, self._keys = frame, keys
+
+    def agg(self, *of: Column) -> LocalFrame:
+        chosen = [*self._keys, *(_named(one, len(self._keys) + place) for place, one in enumerate(of))]
+        by = f" GROUP BY {', '.join(str(place + 1) for place in range(len(self._keys)))}" if self._keys else ""
+        listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
+        sql = f"SELECT {listed} FROM {self._frame._source}{self._frame._behind()}{by}"
+        return self._frame._of(sql, [name for _, name in chosen])
+
+    def count(self) -> LocalFrame:
+        return self.agg(functions.count("*").alias("count"))
+
+
+def _flat(of: Iterable[Any]) -> Iterator[ColumnOrName]:
+    for one in of:
+        if isinstance(one, list | tuple):
+            yield from one
+        else:
+            yield one
+
+
+def _named(one: ColumnOrName, place: int) -> tuple[str, str]:
+    chosen = column(one)
+    return chosen.sql, chosen.name or f"column{place}"
+
+
+def _key(name: str, how: str) -> str:
+    of = quoted(name)
+    return f"coalesce(l.{of}, r.{of})" if how == "full" else f"l.{of}"

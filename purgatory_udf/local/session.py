@@ -1,0 +1,83 @@
+"""The session of this process: Delta tables of this machine's disk, and what queries them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.local.asking import Asking
+from purgatory_udf.local.column import type_of
+from purgatory_udf.local.frame import LocalFrame, frame_of
+from purgatory_udf.local.needing import needing_spark
+
+_ARROW = {"VARCHAR": pa.string(), "INTEGER": pa.int32(), "BIGINT": pa.int64()}
+
+
+class LocalSession:
+    """In place of a SparkSession, for who asks tables and writes what they are told."""
+
+    def __init__(self) -> None:
+        self._asking = Asking()
+
+    @property
+    def read(self) -> _Reader:
+        return _Reader(self, self._asking)
+
+    def createDataFrame(self, rows: Sequence[Sequence[Any]], schema: Any) -> LocalFrame:  # noqa: N802
+        """`schema` is pyspark's, or names and types of Spark's."""
+        arrow = _schema_of(schema) if isinstance(schema, str) else _arrow_schema(schema)
+        columns = zip(*rows, strict=True) if rows else [[] for _ in arrow]
+        made = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]
+        return frame_of(self._asking, pa.Table.from_arrays(made, schema=arrow))
+
+    def table_at(self, path: str) -> DeltaTable | None:
+        """The table as it is now; None if there is none."""
+        with needing_spark():
+            try:
+                return DeltaTable(_local(path))
+            except TableNotFoundError:
+                return None
+
+    def remove(self, path: str) -> None:
+        shutil.rmtree(_local(path), ignore_errors=True)
+
+
+class _Reader:
+    def __init__(self, session: LocalSession, asking: Asking) -> None:
+        self._session, self._asking = session, asking
+
+    def format(self, name: str) -> _Reader:
+        if name != "delta":
+            raise NeedsSparkError(f"{name}: only Delta tables are read here")
+        return self
+
+    def load(self, path: str) -> LocalFrame:
+        table = self._session.table_at(path)
+        if table is None:
+            raise NeedsSparkError(f"{path}: no table that can be read here")
+        with needing_spark():
+            return frame_of(self._asking, table.to_pyarrow_dataset())
+
+
+def _local(path: str) -> str:
+    if "://" in path.removeprefix("file://"):
+        raise NeedsSparkError(f"{path}: is not on this machine")
+    return str(Path(path.removeprefix("file://")))
+
+
+def _schema_of(said: str) -> pa.Schema:
+    words: Iterable[list[str]] = (one.split() for one in said.split(","))
+    return pa.schema([(name, _ARROW[type_of(kind)]) for name, kind in words])
+
+
+def _arrow_schema(schema: Any) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema)

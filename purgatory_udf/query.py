@@ -1,0 +1,65 @@
+"""Whose columns and windows the answers are made of in this process: Spark's, or those of `purgatory_udf.local`.
+
+    from purgatory_udf.query import Window
+    from purgatory_udf.query import functions as sf
+
+An answer is written once, with pyspark's names, for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession, Window, functions
+
+    from purgatory_udf.local.session import LocalSession
+
+__all__ = ["Window", "functions", "is_local", "local", "locally"]
+
+# Where each is found: a module, and the name within it, if it is not the module itself.
+_SPARK = {"functions": ("pyspark.sql.functions", ""), "Window": ("pyspark.sql.window", "Window")}
+_LOCAL = {"functions": ("purgatory_udf.local.functions", ""), "Window": ("purgatory_udf.local.window", "LocalWindow")}
+_chosen = _SPARK
+
+
+class _Names:
+    """The names of what is looked up when they are used."""
+
+    def __init__(self, of: str) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        module, within = _chosen[self._of]
+        found = import_module(module)
+        return getattr(getattr(found, within) if within else found, name)
+
+
+if not TYPE_CHECKING:
+    functions = _Names("functions")
+    Window = _Names("Window")
+
+
+@contextmanager
+def locally() -> Iterator[None]:
+    """Answers that are given meanwhile are given without Spark."""
+    global _chosen
+    before, _chosen = _chosen, _LOCAL
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+def local(session: SparkSession) -> LocalSession | None:
+    """The session, if it is none of Spark's."""
+    found: Any = session
+    return found if is_local() else None
+
+
+def is_local() -> bool:
+    """Whether this is such a moment."""
+    return _chosen is _LOCAL
