@@ -8,6 +8,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.explain.question import Question
+from purgatory_udf.size import ANSWERED_BYTES
 from purgatory_udf.storage.outputs import require_folder
 
 
@@ -16,7 +17,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",), answers=True)
+@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,

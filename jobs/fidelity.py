@@ -9,6 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.size import ANSWERED_BYTES
 
 
 def _checks(
@@ -27,7 +28,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
 
-@cli.job(checks=_checks, reads=("out",), answers=True)
+@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
     jmx_before: Annotated[

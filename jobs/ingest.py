@@ -9,13 +9,16 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.config import Config, load
+from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.ingest.form import Form, require_fit
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
 from purgatory_udf.ingest.pieces import FileLimits
 from purgatory_udf.ingest.report import IngestOptions, IngestReport
 from purgatory_udf.kafka.options import KafkaTopic, Messages
+from purgatory_udf.query import is_local
 from purgatory_udf.requestlog.importing.options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.requestlog.lines.log_files import find_logs
+from purgatory_udf.size import IMPORTED_BYTES
 from purgatory_udf.storage.alone import alone
 
 if TYPE_CHECKING:
@@ -96,7 +99,7 @@ def _checks(**given: Any) -> None:
     asked.require_files()
 
 
-@cli.job(checks=_checks, reads=("paths",))
+@cli.job(checks=_checks, reads=("paths",), near=IMPORTED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
     paths: Annotated[
@@ -200,9 +203,11 @@ def main(
     asked = _asked(**locals())
     asked.require_fit()
     from purgatory_udf.ingest.progress import Phases, running_tasks
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
-    spark = build_session("purgatory-ingest")
+    if is_local() and form is not Form.REQUEST_LOG:
+        raise NeedsSparkError(f"--from {form}")
+    spark = session_for("purgatory-ingest")
     if follow:
         from purgatory_udf.kafka.follow import follow_until_stopped
 

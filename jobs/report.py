@@ -10,6 +10,7 @@ import typer
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
 from purgatory_udf.metrics.options import MetricsOptions
+from purgatory_udf.size import ANSWERED_BYTES
 from purgatory_udf.storage.outputs import local_folder, require_folder
 
 
@@ -29,7 +30,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",), answers=True)
+@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     html: Annotated[

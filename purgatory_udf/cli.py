@@ -47,7 +47,7 @@ class Job:
 
     A `brief` job works on small tables: on one machine, it is over before the costlier compilers pay, so that it has
     settings of its own. So it is with most jobs if what they read is little (`reads`). One that needs no Spark is run
-    at once, without any JVM; so is one that `answers` questions about tables, if these are `near`.
+    at once, without any JVM; so is one that can do with less than Spark, if what it reads is `near`.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Job:
         brief: bool = False,
         spark: bool = True,
         reads: tuple[str, ...] = (),
-        answers: bool = False,
+        near: int = 0,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark
         self.near = False
-        self._checks, self._reads, self._answers = checks, reads, answers
+        self._checks, self._reads, self._most_near = checks, reads, near
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones) and exit with the status."""
@@ -89,7 +89,7 @@ class Job:
                 self._checks(**options)
             if local and self._reads:
                 self.settings = () if options.get("follow") else settings_for(_named(options, self._reads))
-                self.near = self._answers and is_near(_named(options, self._reads))
+                self.near = is_near(_named(options, self._reads), self._most_near)
             passed = True
 
         status = _invoke(self.name, only_check, arguments)
@@ -105,7 +105,7 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
-    answers: bool = False,
+    near: int = 0,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -114,14 +114,15 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
-    answers: bool = False,
+    near: int = 0,
 ) -> Job | Callable[[Run], Job]:
     """Make a function with typer's annotations a job.
 
     `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing. `reads`: the
-    options that name files and tables which the job reads. `answers`: it asks for its session by `query.session_for`.
+    options that name files and tables which the job reads. `near`: up to so many bytes of these the job does without
+    Spark, which it then asks for by `session.session_for`; what it cannot do so, it ends by `NeedsSparkError`.
     """
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, answers)
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, near)
 
 
 def _named(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 # Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
-# Up to so many, one process answers questions about them in seconds and in its own memory.
-_NEAR_BYTES = 1_000_000_000
+# Up to so many, one process does what there is to do in seconds, in its own memory: answer questions about tables; take
+# request logs apart.
+ANSWERED_BYTES, IMPORTED_BYTES = 1_000_000_000, 64_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 # Files of these are so many times as long as they look.
@@ -26,20 +27,20 @@ def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
     return TINY if total <= _TINY_BYTES else BRIEF
 
 
-def is_near(paths: Iterable[str]) -> bool:
-    """Whether these are folders of this machine that hold so little that Spark has no advantage."""
-    folders = list(paths)
+def is_near(paths: Iterable[str], most: int) -> bool:
+    """Whether these are files, folders and patterns of this machine, each with something in it, and hold no more."""
+    given = list(paths)
     # With such a configuration, a path without a scheme is another file system's.
-    if "HADOOP_CONF_DIR" in os.environ or not all(Path(one.removeprefix("file://")).is_dir() for one in folders):
+    if not given or "HADOOP_CONF_DIR" in os.environ or not all(any(_files(_local(one))) for one in given):
         return False
-    return held(folders, _NEAR_BYTES) is not None
+    return held(given, most) is not None
 
 
 def held(paths: Iterable[str], most: int) -> int | None:
     """How many bytes of text that is; None if there are more, or if it lies elsewhere, where nobody knows."""
     total = 0
     for path in paths:
-        local = path.removeprefix("file://")
+        local = _local(path)
         if "://" in local:
             return None
         for file in _files(local):
@@ -47,6 +48,10 @@ def held(paths: Iterable[str], most: int) -> int | None:
             if total > most:
                 return None
     return total
+
+
+def _local(path: str) -> str:
+    return path.removeprefix("file://")
 
 
 def _files(path: str) -> Iterator[Path]:

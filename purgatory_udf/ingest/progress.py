@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 from rich.status import Status
 
+from purgatory_udf.query import local
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -67,6 +69,8 @@ class Phases:
 
 def running_tasks(spark: SparkSession) -> Tasks:
     """How many tasks of the stages that run now are done, of how many."""
+    if local(spark):
+        return lambda: (0, 0)
     tracker = spark.sparkContext.statusTracker()
 
     def count() -> tuple[int, int]:

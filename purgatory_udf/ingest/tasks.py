@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.query import local
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +30,10 @@ def spread(
                 for part in tasks[task]:
                     yield from work(part)
 
+    here = local(spark)
+    if here is not None:
+        made = [batch for task in tasks for part in task for batch in work(part)]
+        return here.frame_of(pa.Table.from_batches(made, schema))
     # A range of n rows in n partitions has row i in partition i: the task's number, without shuffling the work itself.
     count = max(1, len(tasks))
     return spark.range(0, len(tasks), 1, count).mapInArrow(run, from_arrow_schema(schema))

@@ -77,10 +77,11 @@ class LocalFrame:
         """By the places of columns."""
         return self._of(f"({self._sql()}) UNION ALL ({other._sql()})", self.columns)
 
-    def unionByName(self, other: LocalFrame) -> LocalFrame:  # noqa: N802
-        if set(self.columns) != set(other.columns):
+    def unionByName(self, other: LocalFrame, allowMissingColumns: bool = False) -> LocalFrame:  # noqa: N802, N803
+        if not allowMissingColumns and set(self.columns) != set(other.columns):
             raise ValueError(f"frames of {self.columns} and {other.columns}")
-        return self.union(other.select(*self.columns))
+        names = [*self.columns, *(name for name in other.columns if name not in self.columns)]
+        return self._with(names).union(other._with(names))
 
     def orderBy(self, *by: ColumnOrName) -> LocalFrame:  # noqa: N802
         return self._of(f"{self._sql()} ORDER BY {', '.join(map(order_of, by))}", self.columns)
@@ -91,7 +92,11 @@ class LocalFrame:
         return self._of(f"SELECT * FROM ({self._sql()}) AS t LIMIT {most}", self.columns)
 
     def repartition(self, *_: Any) -> LocalFrame:
+        """All is in one part."""
         return self
+
+    repartitionByRange = repartition  # noqa: N815
+    coalesce = repartition
 
     def unpivot(self, ids: Sequence[str], values: Sequence[str], named: str, value: str) -> LocalFrame:
         each = functions.array(
@@ -128,7 +133,10 @@ class LocalFrame:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         made = list(work(iter(self.toArrow().to_batches())))
-        return frame_of(self._asking, pa.Table.from_batches(made, made[0].schema if made else to_arrow_schema(schema)))
+        return frame_of(
+            self._asking,
+            pa.Table.from_batches(made, made[0].schema if made else to_arrow_schema(schema, timezone="UTC")),
+        )
 
     def cache(self) -> LocalFrame:
         return frame_of(self._asking, self.toArrow())
@@ -172,6 +180,9 @@ class LocalFrame:
     def _selected(self, chosen: Sequence[tuple[str, str]]) -> LocalFrame:
         listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
         return self._of(f"SELECT {listed} FROM {self._source}{self._behind()}", [name for _, name in chosen])
+
+    def _with(self, names: Sequence[str]) -> LocalFrame:
+        return self._selected([(quoted(name) if name in self.columns else "NULL", name) for name in names])
 
     def _as_source(self, name: str) -> str:
         return f"({self._sql()}) AS {name}" if self._conditions or self._source.endswith(" AS t") else self._source

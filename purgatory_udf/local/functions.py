@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from purgatory_udf.local.column import Column, ColumnOrName, Ordered, column, literal
+from purgatory_udf.local.column import Column, ColumnOrName, Ordered, column, literal, type_of
 
 col = column
 
@@ -105,6 +105,10 @@ def unix_millis(one: ColumnOrName) -> Column:
     return Column(f"(epoch_us({column(one).sql}) // 1000)")
 
 
+def timestamp_micros(one: ColumnOrName) -> Column:
+    return _call("make_timestamptz", one)
+
+
 def timestamp_millis(one: ColumnOrName) -> Column:
     return Column(f"make_timestamptz({column(one).sql} * 1000)")
 
@@ -144,8 +148,8 @@ def size(one: ColumnOrName) -> Column:
     return _call("len", one)
 
 
-def element_at(one: ColumnOrName, place: int) -> Column:
-    return Column(f"({column(one).sql})[{place}]")
+def element_at(one: ColumnOrName, place: int | Column) -> Column:
+    return Column(f"({column(one).sql})[{literal(place)}]")
 
 
 def sequence(first: ColumnOrName, last: ColumnOrName, step: ColumnOrName) -> Column:
@@ -189,6 +193,18 @@ def transform(one: ColumnOrName, to: Each) -> Column:
 
 def exists(one: ColumnOrName, holds: Each) -> Column:
     return Column(f"(len({filter(one, holds).sql}) > 0)")
+
+
+def from_json(one: ColumnOrName, schema: str) -> Column:
+    """A struct of these names and types of Spark's; what the text does not say is null."""
+    fields = (field.split() for field in schema.split(","))
+    shape = ", ".join(f'"{name}": "{type_of(kind)}"' for name, kind in fields)
+    return Column(f"from_json({column(one).sql}, '{{{shape}}}')")
+
+
+def spark_partition_id() -> Column:
+    """There is only one."""
+    return lit(0)
 
 
 # Of a group's rows, or of a window's.

@@ -37,6 +37,9 @@ class LocalSession:
         made = [pa.array(list(values), field.type) for values, field in zip(columns, arrow, strict=True)]
         return frame_of(self._asking, pa.Table.from_arrays(made, schema=arrow))
 
+    def frame_of(self, rows: pa.Table) -> Any:
+        return frame_of(self._asking, rows)
+
     def table_at(self, path: str) -> DeltaTable | None:
         """The table as it is now; None if there is none."""
         with needing_spark():
@@ -44,6 +47,9 @@ class LocalSession:
                 return DeltaTable(_local(path))
             except TableNotFoundError:
                 return None
+
+    def place(self, path: str) -> Path:
+        return Path(_local(path))
 
     def remove(self, path: str) -> None:
         shutil.rmtree(_local(path), ignore_errors=True)
@@ -80,4 +86,4 @@ def _schema_of(said: str) -> pa.Schema:
 def _arrow_schema(schema: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema)
+    return to_arrow_schema(schema, timezone="UTC")

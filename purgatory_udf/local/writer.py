@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from purgatory_udf.local.needing import needing_spark
 
@@ -30,11 +30,28 @@ class Writer:
         self._options[name] = value
         return self
 
+    def options(self, **options: Any) -> Writer:
+        self._options |= options
+        return self
+
     def save(self, path: str) -> None:
-        place, rows = path.removeprefix("file://"), self._rows()
+        place, rows, options = path.removeprefix("file://"), self._rows(), self._options
+        given: dict[str, Any] = {
+            "configuration": {name: value for name, value in options.items() if name.startswith("delta.")} or None,
+            "commit_properties": CommitProperties(
+                custom_metadata={name: options[name] for name in ("userMetadata",) if name in options}
+            ),
+        }
         with needing_spark():
             if self._mode == "overwrite":
-                renewed = self._options.get("overwriteSchema") == "true"
-                write_deltalake(place, rows, mode="overwrite", schema_mode="overwrite" if renewed else None)
+                renewed = options.get("overwriteSchema") == "true"
+                write_deltalake(
+                    place,
+                    rows,
+                    mode="overwrite",
+                    schema_mode="overwrite" if renewed else None,
+                    predicate=options.get("replaceWhere"),
+                    **given,
+                )
             else:
-                write_deltalake(place, rows, mode="error")
+                write_deltalake(place, rows, mode="error", **given)

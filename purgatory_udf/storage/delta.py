@@ -30,11 +30,17 @@ def files_at(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 def exists(spark: SparkSession, path: str) -> bool:
     """Whether anything lies at the path, on whatever file system it names."""
+    here = local(spark)
+    if here:
+        return here.place(path).exists()
     files, place = files_at(spark, path)
     return bool(files.exists(place))
 
 
 def is_file(spark: SparkSession, path: str) -> bool:
+    here = local(spark)
+    if here:
+        return here.place(path).is_file()
     files, place = files_at(spark, path)
     return bool(files.exists(place)) and bool(files.getFileStatus(place).isFile())
 
@@ -52,6 +58,16 @@ def remove(spark: SparkSession, path: str) -> None:
         return
     files, place = files_at(spark, path)
     files.delete(place, True)
+
+
+def mark(spark: SparkSession, path: str) -> None:
+    """A folder, that says by being there that something is under way."""
+    here = local(spark)
+    if here:
+        here.place(path).mkdir(parents=True, exist_ok=True)
+        return
+    files, place = files_at(spark, path)
+    files.mkdirs(place)
 
 
 def as_of_now(spark: SparkSession, path: str) -> DataFrame:
@@ -72,6 +88,12 @@ def names(spark: SparkSession, path: str) -> list[str]:
 def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
+        return
+    here = local(spark)
+    if here:
+        here.remove(path)
+        writer = here.frame_of(schema.empty_table()).write.format("delta").option(*_RETENTION)
+        writer.save(path)
         return
     if not any(name[0].isdigit() or name == _LAST for name in names(spark, f"{path}/_delta_log")):
         # What a kill has left of a first commit: Delta makes no table where anything lies.

@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf import __version__
 from purgatory_udf.query import functions as sf
+from purgatory_udf.query import local
 from purgatory_udf.storage.delta import is_table
 from purgatory_udf.tables import RUNS
 
@@ -47,7 +48,7 @@ class Run:
 def _versions(spark: SparkSession) -> dict[str, str]:
     return {
         "purgatory_replay": __version__,
-        "spark": spark.version,
+        "spark": version("pyspark") if local(spark) else spark.version,
         "delta": version("delta-spark"),
         "python": platform.python_version(),
     }
@@ -97,7 +98,7 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
     )
     writer = spark.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1).write.format("delta").mode("overwrite")
     if is_table(spark, path):
-        writer = writer.option("replaceWhere", _row_of(run))
+        writer = writer.option("replaceWhere", _row_here(run) if local(spark) else _row_of(run))
     writer.save(path)
 
 
@@ -109,6 +110,12 @@ def forget(spark: SparkSession, path: str, run: Run) -> None:
 def _row_of(run: Run) -> str:
     """Whatever the run is called, SQL sees its letters only."""
     return f"run_id = decode(X'{run.run_id.encode().hex()}', 'UTF-8') AND job = '{run.job}'"
+
+
+def _row_here(run: Run) -> str:
+    """In the SQL of who writes without Spark, where only a quote ends what stands in quotes."""
+    named = run.run_id.replace("'", "''")
+    return f"run_id = '{named}' AND job = '{run.job}'"
 
 
 def events_of(spark: SparkSession, out: str, run: Run) -> str:

@@ -34,17 +34,17 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_small_tables_are_near_unless_they_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
-    assert size.is_near([str(tmp_path), f"file://{tmp_path}"])
-    assert not size.is_near([str(tmp_path), "s3a://bucket/out"])
-    assert not size.is_near([f"{tmp_path}/nothing"])
+    assert size.is_near([str(tmp_path), f"file://{tmp_path}"], size.ANSWERED_BYTES)
+    assert not size.is_near([str(tmp_path), "s3a://bucket/out"], size.ANSWERED_BYTES)
+    assert not size.is_near([f"{tmp_path}/nothing"], size.ANSWERED_BYTES)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    assert not size.is_near([str(tmp_path)])
+    assert not size.is_near([str(tmp_path)], size.ANSWERED_BYTES)
 
 
 def test_large_tables_are_not_near(tmp_path: Path) -> None:
     with (tmp_path / "part.parquet").open("wb") as file:
         file.truncate(100_000_001)
-    assert not size.is_near([str(tmp_path)])
+    assert not size.is_near([str(tmp_path)], size.ANSWERED_BYTES)
 
 
 @pytest.mark.end_to_end

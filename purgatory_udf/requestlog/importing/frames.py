@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import local
 from purgatory_udf.requestlog.importing import reading, rows, tasks
 from purgatory_udf.requestlog.importing.anonymise import Rename
 
@@ -42,6 +43,8 @@ def _without_collection(work: Work) -> Work:
 
 def held(spark: SparkSession, value: Any) -> Callable[[], Any]:
     """The value, handed to each worker once."""
+    if local(spark):
+        return lambda: value
     broadcast = spark.sparkContext.broadcast(value)
     return lambda: broadcast.value
 

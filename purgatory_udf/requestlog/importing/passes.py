@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 
+from purgatory_udf.query import functions as sf
 from purgatory_udf.requestlog.importing import rows
 from purgatory_udf.requestlog.importing.frames import PARTITION, Work, mapped
 from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf import secrets
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
 from purgatory_udf.ingest.tasks import spread
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import local
 from purgatory_udf.requestlog.cluster.batches import batches_in_file
 from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given, build_context, nameless
 from purgatory_udf.requestlog.cluster.metadata import KnownCluster, cluster_in_file
@@ -193,10 +193,13 @@ def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFram
     """
 
     def keep(name: str, frame: DataFrame) -> DataFrame:
+        if local(spark):
+            return frame.cache()
         place = f"{path}/{name}"
         frame.write.mode("overwrite").parquet(place)
         return spark.read.schema(frame.schema).parquet(place)
 
+    delta.mark(spark, path)
     try:
         yield keep
     except UserError:

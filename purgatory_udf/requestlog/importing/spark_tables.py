@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.errors import UserError
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import write_in_time_order

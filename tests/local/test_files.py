@@ -1,0 +1,43 @@
+"""Tables in files whose borders are chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.local.files import at_borders, write_files
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "expected"),
+    [
+        ([1, 2, 3, 1000, 1001, 2000], 1, [[1, 2, 3, 1000, 1001, 2000]]),
+        ([1, 2, 3, 1000, 1001, 2000], 2, [[1, 2, 3], [1000, 1001, 2000]]),
+        # No millisecond is divided, so there are fewer.
+        ([1, 2, 3, 1000, 1001, 2000], 6, [[1, 2, 3], [1000, 1001], [2000]]),
+        ([1, 2, 999], 3, [[1, 2, 999]]),
+        ([], 1, []),
+    ],
+)
+def test_rows_are_cut_where_a_millisecond_ends(times: list[int], count: int, expected: list[list[int]]) -> None:
+    rows = pa.table({"time_us": pa.array(times, pa.int64())})
+    assert [part.column("time_us").to_pylist() for part in at_borders(rows, "time_us", count, 1000)] == expected
+
+
+def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_path: Path) -> None:
+    rows = pa.table({"time_us": [1, 2000, 3000, 3001], "name": ["a", "b", None, "d"]})
+    parts = list(at_borders(rows, "time_us", 2, 1000))
+    write_files(parts, str(tmp_path), ("time_us",), {"delta.logRetentionDuration": "interval 7 days"}, {"told": "so"})
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().equals(rows)
+    (log,) = (tmp_path / "_delta_log").glob("*.json")
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    stats = [json.loads(entry["add"]["stats"]) for entry in entries if "add" in entry]
+    assert [(one["numRecords"], one["minValues"], one["maxValues"]) for one in stats] == [
+        (2, {"time_us": 1}, {"time_us": 2000}),
+        (2, {"time_us": 3000}, {"time_us": 3001}),
+    ]
+    assert [entry["commitInfo"]["told"] for entry in entries if "commitInfo" in entry] == ["so"]
