@@ -9,8 +9,10 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.config import Config, load
-from purgatory_udf.errors import UserError
+from purgatory_udf.errors import NeedsSparkError, UserError
 from purgatory_udf.ingest.inputs import JSON_LINES, find_files
+from purgatory_udf.query import is_local
+from purgatory_udf.size import REPLAYED_BYTES
 from purgatory_udf.storage.alone import alone
 
 
@@ -50,7 +52,7 @@ def _checks(
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
-@cli.job(checks=_checks, reads=("events", "trace", "more"))
+@cli.job(checks=_checks, reads=("events", "trace", "more"), near=REPLAYED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="", help="More files of --trace.", hidden=True)] = None,
@@ -98,7 +100,7 @@ def main(
 ) -> None:
     """Replay events of a trace: completions, expirations and watches, as Delta tables."""
     from purgatory_udf.ingest.trace import ingest_trace
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
     from purgatory_udf.stream.group_disagreements import explained
     from purgatory_udf.stream.options import ReplayOptions
     from purgatory_udf.stream.replay import run_replay
@@ -106,7 +108,9 @@ def main(
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
-    spark = build_session("purgatory-replay")
+    if is_local() and (trace or follow):
+        raise NeedsSparkError("--trace and --follow")
+    spark = session_for("purgatory-replay")
     if explain is not None and events is None and not trace:
         print("\n".join(explained(spark, out, explain)))
         return

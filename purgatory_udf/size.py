@@ -10,8 +10,8 @@ from pathlib import Path
 # Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 # Up to so many, one process does what there is to do in seconds, in its own memory: answer questions about tables; take
-# request logs apart.
-ANSWERED_BYTES, IMPORTED_BYTES = 1_000_000_000, 64_000_000
+# request logs apart; replay events that are one batch.
+ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 64_000_000, 256_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 # Files of these are so many times as long as they look.

@@ -52,7 +52,8 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     found = {number: Evidence(number, ends.get(number)) for number in wanted}
     for request in _requests(tables, wanted):
         found[request.seq].request = request
-    for watch in tables.table("watches").where(_among("operation_id", wanted)).collect():
+    watches = tables.table("watches").where(_among("operation_id", wanted)).orderBy("topic", "partition")
+    for watch in watches.collect():
         found[watch.operation_id].watches.append(watch)
     _look_around(tables, found)
     return [each for each in found.values() if each.end or each.request]

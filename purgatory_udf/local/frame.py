@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Condition = Column | str
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-_JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN"}
+_JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_anti": "ANTI JOIN"}
 
 
 class LocalFrame:
@@ -111,7 +111,7 @@ class LocalFrame:
             source = f"{self._as_source('l')} {kind} {other._as_source('r')} ON {on.sql}"
             return LocalFrame(self._asking, source, [*self.columns, *other.columns])
         keys = [on] if isinstance(on, str) else list(on)
-        rest = [name for name in other.columns if name not in keys]
+        rest = [name for name in other.columns if name not in keys and how != "left_anti"]
         chosen = [f"{_key(name, how) if name in keys else f'l.{quoted(name)}'}" for name in [*keys, *self._but(keys)]]
         chosen += [f"r.{quoted(name)}" for name in rest]
         names = [*keys, *self._but(keys), *rest]
@@ -141,6 +141,8 @@ class LocalFrame:
     def cache(self) -> LocalFrame:
         return frame_of(self._asking, self.toArrow())
 
+    persist = cache
+
     def unpersist(self) -> LocalFrame:
         return self
 
@@ -158,11 +160,18 @@ class LocalFrame:
     def first(self) -> Row | None:
         return next(iter(self.limit(1).collect()), None)
 
+    def head(self, most: int) -> list[Row]:
+        return self.limit(most).collect()
+
     def count(self) -> int:
         return int(self.agg(functions.count("*")).toArrow()[0][0].as_py())
 
     def toPandas(self) -> pd.DataFrame:  # noqa: N802
         return self.toArrow().to_pandas()
+
+    @property
+    def sparkSession(self) -> Frames:  # noqa: N802
+        return Frames(self._asking)
 
     @property
     def write(self) -> Writer:
@@ -189,6 +198,16 @@ class LocalFrame:
 
     def _but(self, names: Sequence[str]) -> list[str]:
         return [name for name in self.columns if name not in names]
+
+
+class Frames:
+    """What makes frames, for who has one."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    def createDataFrame(self, rows: pa.Table) -> LocalFrame:  # noqa: N802
+        return frame_of(self._asking, rows)
 
 
 def frame_of(asking: Asking, rows: Any) -> LocalFrame:

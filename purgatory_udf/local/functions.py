@@ -140,12 +140,20 @@ def concat(*of: ColumnOrName) -> Column:
     return Column(f"({' || '.join(column(one).sql for one in of)})")
 
 
+def lower(one: ColumnOrName) -> Column:
+    return _call("lower", one)
+
+
 def concat_ws(between: str, *of: ColumnOrName) -> Column:
     return Column(f"concat_ws({', '.join([literal(between), *(column(one).sql for one in of)])})")
 
 
 def size(one: ColumnOrName) -> Column:
     return _call("len", one)
+
+
+def array_max(one: ColumnOrName) -> Column:
+    return _call("list_max", one)
 
 
 def element_at(one: ColumnOrName, place: int | Column) -> Column:
@@ -175,7 +183,7 @@ def sort_array(one: ColumnOrName) -> Column:
 
 
 def array_except(one: ColumnOrName, other: ColumnOrName) -> Column:
-    """In no order that is told."""
+    """In no order that is told; of arrays without nulls."""
     kept = f"list_filter(list_distinct({column(one).sql}), lambda e: NOT list_contains({column(other).sql}, e))"
     return Column(kept)
 
@@ -211,7 +219,7 @@ def spark_partition_id() -> Column:
 
 
 def count(one: ColumnOrName) -> Column:
-    return Column("count(*)") if one == "*" else _call("count", one)
+    return Column("count(*)") if isinstance(one, str) and one == "*" else _call("count", one)
 
 
 def count_if(condition: ColumnOrName) -> Column:

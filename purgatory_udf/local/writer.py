@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
 
 from purgatory_udf.local.needing import needing_spark
 
@@ -30,16 +31,27 @@ class Writer:
         self._options[name] = value
         return self
 
+    def partitionBy(self, *columns: str) -> Writer:  # noqa: N802
+        if columns:
+            raise NotImplementedError(f"partitioned by {columns}")
+        return self
+
     def options(self, **options: Any) -> Writer:
         self._options |= options
         return self
 
     def save(self, path: str) -> None:
-        place, rows, options = path.removeprefix("file://"), self._rows(), self._options
+        place, options = path.removeprefix("file://"), self._options
+        step = Transaction(options["txnAppId"], options["txnVersion"]) if "txnAppId" in options else None
+        with needing_spark():
+            if step is not None and _has(place, step):
+                return
+        rows = self._rows()
         given: dict[str, Any] = {
             "configuration": {name: value for name, value in options.items() if name.startswith("delta.")} or None,
             "commit_properties": CommitProperties(
-                custom_metadata={name: options[name] for name in ("userMetadata",) if name in options}
+                custom_metadata={name: options[name] for name in ("userMetadata",) if name in options},
+                app_transactions=[step] if step is not None else None,
             ),
         }
         with needing_spark():
@@ -54,4 +66,13 @@ class Writer:
                     **given,
                 )
             else:
-                write_deltalake(place, rows, mode="error", **given)
+                write_deltalake(place, rows, mode="append" if self._mode == "append" else "error", **given)
+
+
+def _has(path: str, step: Transaction) -> bool:
+    """Whether the table has taken this step already, as a kill may leave it."""
+    try:
+        known = DeltaTable(path).transaction_version(step.app_id)
+    except TableNotFoundError:
+        return False
+    return known is not None and known >= step.version

@@ -104,6 +104,12 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
 
 def forget(spark: SparkSession, path: str, run: Run) -> None:
     """Take the run's row away: what it recorded is about to be replaced."""
+    here = local(spark)
+    if here:
+        table = here.table_at(path)
+        assert table is not None
+        table.delete(_row_here(run))
+        return
     DeltaTable.forPath(spark, path).delete(_row_of(run))
 
 

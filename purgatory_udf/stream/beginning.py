@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.asked import FORMATS, as_now, other_formats
+from purgatory_udf.stream.here import GROUPING
 from purgatory_udf.stream.options import ReplayOptions, semantic_settings
 from purgatory_udf.stream.partition_rules import WRITTEN
 from purgatory_udf.stream.survey import TraceSurvey, grouping_for
@@ -63,6 +65,8 @@ def at_once(run: Run) -> bool:
 
 def _grouping(spark: SparkSession, options: ReplayOptions, trace: TraceSurvey) -> str:
     """The run's for good; what a table that still grows will hold, nobody knows."""
+    if local(spark):
+        return GROUPING
     if options.config.grouping != "auto":
         return options.config.grouping
     if options.follow:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.groups.words import KINDS
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.group_disagreements import counted

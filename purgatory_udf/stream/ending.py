@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from delta.tables import DeltaTable
-from pyspark.sql import functions as sf
 
 from purgatory_udf.config import Config
 from purgatory_udf.purgatory.gauges import STEP_MS
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import local
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def close_gauges(
         until_ms = closing_ms(last_us, _all_over_us(spark, layout) if latest_us is None else latest_us)
     table = layout.table("purgatory_gauges")
     # A stream's last readings may come later than the last end of any operation.
-    _remove(spark, table, f"at > timestamp_millis({until_ms})")
+    _remove(spark, table, until_ms)
 
 
 def closing_ms(last_us: int, latest_us: int | None) -> int:
@@ -53,9 +54,15 @@ def closing_ms(last_us: int, latest_us: int | None) -> int:
     return -(-max((latest_us or 0) // 1000, last_us // 1000 + 1) // STEP_MS) * STEP_MS
 
 
-def _remove(spark: SparkSession, table: str, which: str) -> None:
-    if spark.read.format("delta").load(table).where(which).head(1):
-        DeltaTable.forPath(spark, table).delete(which)
+def _remove(spark: SparkSession, table: str, until_ms: int) -> None:
+    """Readings that come later."""
+    readings, late = spark.read.format("delta").load(table), sf.unix_micros("at") > until_ms * 1000
+    if not readings.where(late).head(1):
+        return
+    if local(spark):
+        readings.where(~late).write.format("delta").mode("overwrite").save(table)
+    else:
+        DeltaTable.forPath(spark, table).delete(f"at > timestamp_millis({until_ms})")
 
 
 def _all_over_us(spark: SparkSession, layout: Layout) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.disagreements import COMPARED, disagreements
 from purgatory_udf.printing import Table
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run

@@ -13,12 +13,14 @@ from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.loop.engine import purge_intervals
 from purgatory_udf.loop.state import Limits
+from purgatory_udf.query import local
 from purgatory_udf.storage import relay
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges
 from purgatory_udf.stream.group_rules import GroupRules
+from purgatory_udf.stream.here import OneBatchQuery
 from purgatory_udf.stream.packing import PACKED
 from purgatory_udf.stream.partition_rules import PartitionRules, Sees
 from purgatory_udf.stream.query import Query, packed
@@ -76,7 +78,8 @@ class Queries:
         return lambda: packed(self.events(), rules)
 
     def _query(self, title: str, arriving: Callable[[], DataFrame], sink: Sink) -> Query:
-        return Query(self.spark, title, arriving, self.config.max_disorder_ms, sink)
+        made = OneBatchQuery if local(self.spark) else Query
+        return made(self.spark, title, arriving, self.config.max_disorder_ms, sink)
 
     def _sink(self, name: str, rules: AnyRules, closes: bool = False, gauges: CoordinatorGauges | None = None) -> Sink:
         stream_id = f"{self.run.run_id}/{self.run.configuration['stream']}/{name}"

@@ -21,6 +21,7 @@ from purgatory_udf.stream.counting import counts, group_counts, latest_us, writt
 from purgatory_udf.stream.ending import close_gauges
 from purgatory_udf.stream.following import follow
 from purgatory_udf.stream.group_disagreements import write_disagreements
+from purgatory_udf.stream.here import require_possible
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.partition_rules import WRITTEN
 from purgatory_udf.stream.queries import Queries
@@ -44,6 +45,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     trace = TraceSurvey(spark, options.events)
     if not options.follow and not delta.is_table(spark, layout.table("runs")):
         trace.look_ahead()
+    require_possible(spark, options, layout, trace)
     run = begin(spark, options, layout, trace)
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.live.boards import Boards
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.relay import UNTIL
 from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from purgatory_udf.query import local
 from purgatory_udf.storage import delta
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class TraceSource:
         return self.files is None
 
     def stream(self, spark: SparkSession) -> DataFrame:
+        if local(spark):
+            return spark.read.format("delta").load(self.path)
         if self.files is None:
             return delta_stream(spark, self.path, _ALL_FILES)
         return delta_stream(spark, self.path, self.files, delta.began(spark, self.path))

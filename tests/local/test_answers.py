@@ -15,6 +15,7 @@ from jobs import explain, fidelity, metrics, report
 from purgatory_udf.cli import Job
 from purgatory_udf.query import locally
 from tests.answers.conftest import story_folder as story_folder
+from tests.answers.test_hostile_names import folder as folder
 from tests.requestlog.conftest import piece as piece
 from tests.requestlog.conftest import replayed as replayed
 
@@ -75,10 +76,10 @@ def test_a_question_to_a_trace_is_answered_alike(
 
 
 def test_names_stay_names(
-    spark: SparkSession, hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for job in (metrics.main, report.main):
-        asked_twice(hostile, tmp_path / 'it\'s 100% "ours"; --', job, [], capsys)
+        asked_twice(folder, tmp_path / 'it\'s 100% "ours"; --', job, [], capsys)
 
 
 def test_a_recording_is_held_against_its_replay_alike(

@@ -49,7 +49,7 @@ OF_A_ROW: dict[str, Callable[[], Column]] = {
     "some of it": lambda: sf.filter(sf.array("id", "n"), lambda one: one > 4),
     "size": lambda: sf.size(sf.filter(sf.array("id", "n"), lambda one: one.isNotNull())),
     "range": lambda: sf.sequence(sf.lit(1).cast("long"), sf.lit(9).cast("long"), sf.lit(4).cast("long")),
-    "without": lambda: sf.array_sort(sf.array_except(sf.array("id", "n", "n"), sf.array(sf.lit(7).cast("long")))),
+    "without": lambda: sf.array_sort(sf.array_except(sf.array("id", "id"), sf.array(sf.lit(3).cast("long")))),
     "found in": lambda: sf.regexp_extract(sf.lit("type=Some,name=x"), "type=([^,]+)", 1),
     "running sum": lambda: sf.sum("id").over(Window.partitionBy("name").orderBy("n", "id")),
     "next": lambda: sf.lead("n").over(Window.partitionBy("name").orderBy(sf.desc("n"), "id")),

@@ -34,6 +34,7 @@ def _submit(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def test_small_tables_are_near_unless_they_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    (tmp_path / "some").write_text("rows")
     assert size.is_near([str(tmp_path), f"file://{tmp_path}"], size.ANSWERED_BYTES)
     assert not size.is_near([str(tmp_path), "s3a://bucket/out"], size.ANSWERED_BYTES)
     assert not size.is_near([f"{tmp_path}/nothing"], size.ANSWERED_BYTES)
