@@ -147,8 +147,10 @@ def _groups(transitions: DataFrame) -> DataFrame:
             "reason",
             sf.size("members").alias("members"),
             sf.col("changes"),
+            sf.row_number().over(in_order()).alias("place"),
         )
-        .orderBy(sf.desc("changes"), "name", "t")
+        .orderBy(sf.desc("changes"), "name", "place")
         .limit(MOST_SPANS)
+        .drop("place")
         .withColumnRenamed("name", "group")
     )
