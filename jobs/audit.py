@@ -10,6 +10,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.size import ANSWERED_BYTES
 
 
 def _checks(out: str) -> None:
@@ -18,13 +19,13 @@ def _checks(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-@cli.job(checks=_checks, reads=("out",))
+@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
     """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
     from purgatory_udf.audit import audit, report, require_all
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
-    findings = audit(build_session("purgatory-audit"), out)
+    findings = audit(session_for("purgatory-audit"), out)
     print("\n".join(report(findings)))
     require_all(findings)
 

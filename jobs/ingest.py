@@ -205,7 +205,7 @@ def main(
     from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.session import session_for
 
-    if is_local() and form is not Form.REQUEST_LOG:
+    if is_local() and form not in (Form.JSONL, Form.REQUEST_LOG):
         raise NeedsSparkError(f"--from {form}")
     spark = session_for("purgatory-ingest")
     if follow:

@@ -108,8 +108,8 @@ def main(
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
-    if is_local() and (trace or follow):
-        raise NeedsSparkError("--trace and --follow")
+    if is_local() and follow:
+        raise NeedsSparkError("--follow")
     spark = session_for("purgatory-replay")
     if explain is not None and events is None and not trace:
         print("\n".join(explained(spark, out, explain)))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
-from pyspark.sql import functions as sf
 
+from purgatory_udf.query import functions as sf
 from purgatory_udf.summary import outcomes
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.ingest.columns import FIELDS
 from purgatory_udf.ingest.judge import EVENTS_JUDGED, PieceEnd, pack, unpack
 from purgatory_udf.ingest.placing import SEQ_PER_FILE, seq_may_repeat, starts
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import is_local
 from purgatory_udf.tables import EVENTS, TIMESTAMP
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def in_order(
     before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
     packed = staged.where("packed IS NOT NULL").select("packed")
     cut = packed.mapInArrow(_cut(before, list(sources), run_id, np.array(cuts, np.int64)), from_arrow_schema(CUT))
+    if is_local():
+        return cut.mapInArrow(_sorted, from_arrow_schema(EVENTS))
     return cut.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
 
 

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as sf
-
+from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.ingest.arrange import borders, in_order, nothing_is_left_to_decide, unpacked
 from purgatory_udf.ingest.judge import PLACE, PieceEnd
 from purgatory_udf.ingest.placing import numbered, place, seq_may_repeat, starts
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.source import Source
 from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import is_local
 from purgatory_udf.storage.staging import in_files
 from purgatory_udf.tables import TABLES
 
@@ -58,6 +59,8 @@ def decided(
         cuts = borders(ends, options.events_per_file)
         if cuts is not None:
             return Decided(_summed(ends), in_order(staged, ends, sources, run_id, cuts), refused)
+    if is_local():
+        raise NeedsSparkError("events that are late, or whose numbers may repeat")
     rows = numbered(place(spark, unpacked(staged), ends, sources)).withColumns(
         {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
     )

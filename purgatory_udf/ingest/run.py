@@ -13,10 +13,11 @@ from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.placing import ends_of
 from purgatory_udf.ingest.report import IngestOptions, IngestReport, counted
 from purgatory_udf.ingest.source import source_of
+from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
-from purgatory_udf.storage.staging import write_files
+from purgatory_udf.storage.staging import write_files, write_in_time_order
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ def ingest(
             found.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
         else:
             delta.create(spark, report.rejected_events, TABLES[REJECTED])
-        write_files(found.events, report.events)
+        if local(spark):
+            write_in_time_order(found.events, report.events, report.accepted, options.events_per_file)
+        else:
+            write_files(found.events, report.events)
         runs.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report
 
@@ -91,8 +95,12 @@ def _staged(spark: SparkSession, rows: DataFrame, path: str) -> Iterator[DataFra
     They stay if anything but a mistake of the user's ends the ingest: so the next one knows that it was interrupted.
     """
     try:
-        rows.write.mode("overwrite").option("compression", "none").parquet(path)
-        yield spark.read.schema(rows.schema).parquet(path)
+        if local(spark):
+            delta.mark(spark, path)
+            yield rows.cache()
+        else:
+            rows.write.mode("overwrite").option("compression", "none").parquet(path)
+            yield spark.read.schema(rows.schema).parquet(path)
     except UserError:
         delta.remove(spark, path)
         raise

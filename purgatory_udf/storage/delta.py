@@ -63,11 +63,8 @@ def remove(spark: SparkSession, path: str) -> None:
 def mark(spark: SparkSession, path: str) -> None:
     """A folder, that says by being there that something is under way."""
     here = local(spark)
-    if here:
-        here.place(path).mkdir(parents=True, exist_ok=True)
-        return
-    files, place = files_at(spark, path)
-    files.mkdirs(place)
+    assert here is not None, "what Spark stages says so by itself"
+    here.place(path).mkdir(parents=True, exist_ok=True)
 
 
 def as_of_now(spark: SparkSession, path: str) -> DataFrame:

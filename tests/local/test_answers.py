@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs import explain, fidelity, metrics, report
+from jobs import audit, explain, fidelity, metrics, report
 from purgatory_udf.cli import Job
 from purgatory_udf.query import locally
 from tests.answers.conftest import story_folder as story_folder
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 QUESTIONS: dict[str, tuple[Job, list[str]]] = {
     "metrics": (metrics.main, ["--by", "broker,topic,partition,client,group", "--window-ms", "500"]),
     "metrics for a collector": (metrics.main, ["--prometheus", "OUT/metrics.prom"]),
+    "audit": (audit.main, []),
     "report": (report.main, ["--top", "20"]),
     "a request": (explain.main, ["--request-id", "checkout-web-672"]),
     "an operation": (explain.main, ["--operation", "885"]),

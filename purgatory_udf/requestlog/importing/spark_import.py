@@ -199,7 +199,8 @@ def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFram
         frame.write.mode("overwrite").parquet(place)
         return spark.read.schema(frame.schema).parquet(place)
 
-    delta.mark(spark, path)
+    if local(spark):
+        delta.mark(spark, path)
     try:
         yield keep
     except UserError:
