@@ -14,7 +14,10 @@ from purgatory_udf.local.needing import needing_spark
 from purgatory_udf.local.rows import plain
 
 # It is handed all that it reads: no query of it has business with files or the network.
-_ALONE: dict[str, str | bool | int | float | list[str]] = {"enable_external_access": "false", "autoinstall_known_extensions": "false"}
+_ALONE: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+}
 
 
 class Asking:

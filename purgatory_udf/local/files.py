@@ -7,11 +7,14 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -30,30 +33,36 @@ def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[
         yield rows.slice(begin, end - begin)
 
 
-def write_files(
-    parts: Sequence[pa.Table],
-    path: str,
-    ordered_by: Sequence[str],
-    configuration: Mapping[str, str],
-    metadata: Mapping[str, str],
-) -> None:
-    """A file a part; of the columns that all is ordered by, the log says what each file holds."""
+def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str]) -> None:
+    """A file a part. The log says between which values of these columns each file lies, and has no others: whoever
+    reads takes a column that the table is skipped by, and that no file tells of, for empty."""
     with needing_spark():
         Path(path).mkdir(parents=True, exist_ok=True)
         create_table_with_add_actions(
             path,
             Schema.from_arrow(parts[0].schema),
-            [_written(part, number, path, ordered_by) for number, part in enumerate(parts)],
+            [_written(part, number, path, skipped_by) for number, part in enumerate(parts)],
             mode="error",
-            configuration=configuration,
+            configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),
         )
 
 
-def _written(rows: pa.Table, number: int, path: str, ordered_by: Sequence[str]) -> AddAction:
+def _written(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) -> AddAction:
     name = f"part-{number:05}-{uuid.uuid4()}.parquet"
     place = os.path.join(path, name)
     pq.write_table(rows, place, compression="snappy")
-    first, last = ({one: rows.column(one)[at].as_py() for one in ordered_by} for at in (0, -1)) if rows else ({}, {})
-    stats = {"numRecords": rows.num_rows, "minValues": first, "maxValues": last, "nullCount": dict.fromkeys(first, 0)}
+    ranges = {column: pc.min_max(rows.column(column)) for column in skipped_by}
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": {column: _told(found["min"]) for column, found in ranges.items()},
+        "maxValues": {column: _told(found["max"]) for column, found in ranges.items()},
+        "nullCount": {column: rows.column(column).null_count for column in skipped_by},
+    }
     return AddAction(name, os.path.getsize(place), {}, int(time.time() * 1000), True, json.dumps(stats))
+
+
+def _told(value: pa.Scalar) -> Any:
+    """As JSON has it; a moment to the microsecond, for what is cut off would be skipped."""
+    found = value.as_py()
+    return found.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(found, datetime) else found

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyarrow.dataset import dataset
 
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.local.asking import Asking
@@ -69,7 +70,18 @@ class _Reader:
         if table is None:
             raise NeedsSparkError(f"{path}: no table that can be read here")
         with needing_spark():
-            return frame_of(self._asking, table.to_pyarrow_dataset())
+            return frame_of(self._asking, _whole(table))
+
+
+def _whole(table: DeltaTable) -> Any:
+    """All of its rows, whatever its log tells of its files: to skip some of so few would gain nothing, and who wrote
+    the log may have cut a moment's microseconds off."""
+    found = table.to_pyarrow_dataset()
+    if table.metadata().partition_columns:
+        return found
+    if not found.files:
+        return found.schema.empty_table()
+    return dataset(found.files, schema=found.schema, format="parquet", filesystem=found.filesystem)
 
 
 def _local(path: str) -> str:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # Put on every commit whose files this product wrote in time order.
 IN_TIME_ORDER = "purgatory-replay: files in time order"
-_SKIPPED_BY, _SKIPPED = "delta.dataSkippingStatsColumns", "event_time,time_us,seq"
+_SKIPPED_BY = ("event_time", "time_us", "seq")
 
 
 def write_in_time_order(
@@ -37,8 +37,7 @@ def _write_here(events: pa.Table, path: str, per_file: int) -> None:
     from purgatory_udf.local.files import at_borders, write_files
 
     parts = list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
-    # Its moments are in the order of `time_us`, too.
-    write_files(parts, path, ("time_us",), {_SKIPPED_BY: _SKIPPED}, {"userMetadata": IN_TIME_ORDER})
+    write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER})
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
@@ -55,7 +54,7 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
         .mode(mode)
         .option("userMetadata", IN_TIME_ORDER)
         # What is ever skipped by; statistics of all columns cost a third of an ingest.
-        .option(_SKIPPED_BY, _SKIPPED)
+        .option("delta.dataSkippingStatsColumns", ",".join(_SKIPPED_BY))
         .options(**options)
         .save(path)
     )
