@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 
 from jobs import metrics
-from purgatory_udf import size
+from purgatory_udf import cli, size
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import locally
 from tests.outcome_folder import story, write_folder
@@ -48,19 +50,43 @@ def test_large_tables_are_not_near(tmp_path: Path) -> None:
     assert not size.is_near([str(tmp_path)], size.ANSWERED_BYTES)
 
 
+@pytest.fixture(scope="module")
+def no_java(tmp_path_factory: pytest.TempPathFactory) -> str:
+    home = tmp_path_factory.mktemp("java")
+    (home / "bin").mkdir()
+    (home / "bin" / "java").write_text("#!/bin/sh\necho no java >&2\nexit 9\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    return str(home)
+
+
 @pytest.mark.end_to_end
-def test_an_answer_over_them_needs_no_java(folder: Path, tmp_path: Path) -> None:
-    none = tmp_path / "bin" / "java"
-    none.parent.mkdir()
-    none.write_text("#!/bin/sh\necho no java >&2\nexit 9\n")
-    none.chmod(0o755)
-    (tmp_path / "release").write_text('JAVA_VERSION="17.0.1"\n')
-    answered = _submit("metrics", "--out", str(folder), JAVA_HOME=str(tmp_path))
+def test_an_answer_over_them_needs_no_java(folder: Path, no_java: str) -> None:
+    answered = _submit("metrics", "--out", str(folder), JAVA_HOME=no_java)
     assert answered.returncode == 0 and "no java" not in answered.stderr
     assert "Kafka's meters" in answered.stdout
     # Who gives Spark an option wants Spark.
-    asked = _submit("--master", "local[1]", "metrics", "--out", str(folder), JAVA_HOME=str(tmp_path))
+    asked = _submit("--master", "local[1]", "metrics", "--out", str(folder), JAVA_HOME=no_java)
     assert asked.returncode != 0 and "no java" in asked.stderr
+
+
+@pytest.mark.end_to_end
+def test_what_cannot_be_done_so_is_begun_again_in_spark(folder: Path, tmp_path: Path, no_java: str) -> None:
+    words = ("replay", "--events", f"{folder}/events", "--out", str(tmp_path / "out"), "--set", "grouping=partition")
+    asked = _submit(*words, JAVA_HOME=no_java)
+    assert asked.returncode != 0 and "no java" in asked.stderr
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+@pytest.mark.parametrize(("most", "local", "near"), [(100, True, True), (9, True, False), (100, False, False)])
+def test_a_job_says_how_much_it_does_without_spark(tmp_path: Path, most: int, local: bool, near: bool) -> None:
+    def run(out: Annotated[str, typer.Option()]) -> None:
+        """Look at tables."""
+
+    (tmp_path / "rows").write_text("of ten let")
+    job = cli.Job(run, reads=("out",), near=most)
+    assert job.check(["--out", str(tmp_path)], local) is None
+    assert job.near == near
 
 
 def test_a_table_that_only_spark_reads_is_left_to_spark(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""A trace that is one batch, replayed without Spark: the same tables, and a run that either goes on with."""
+"""A trace that is one batch, replayed without Spark: its run is begun, killed, gone on with, overwritten, left."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -14,11 +14,6 @@ from jobs import replay
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import locally
 from tests.outcome_folder import story, write_folder
-from tests.requestlog.conftest import piece as piece
-from tests.requestlog.conftest import replayed as replayed
-
-if TYPE_CHECKING:
-    from tests.requestlog.conftest import Replayed
 
 TABLES = (
     *("completions", "expirations", "cancellations", "watches", "purgatory_gauges"),
@@ -26,7 +21,7 @@ TABLES = (
 )
 
 
-def rows(out: Path, name: str) -> list[dict[str, Any]]:
+def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
     return sorted(DeltaTable(str(out / name)).to_pyarrow_table().to_pylist(), key=repr)
 
 
@@ -51,28 +46,12 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "events"
 
 
-def test_the_tables_and_the_run_are_sparks(replayed: Replayed, tmp_path: Path) -> None:
-    """Of a real recording, left open where it ends."""
-    with locally():
-        assert replays(replayed.out / "events", tmp_path, "--no-drain") == 0
-    for name in TABLES:
-        ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed.out))
-        assert ours.schema == theirs.schema, name
-        assert rows(tmp_path, name) == rows(replayed.out, name), name
-    assert len(rows(tmp_path, "completions")) > 1_000
-    ours, theirs = run_of(tmp_path), run_of(replayed.out)
-    # A few events go by partition in Spark, which its checkpoint shows; here there is none.
-    assert theirs["configuration"].pop("grouping") in ("broker", "partition")
-    assert ours["configuration"].pop("grouping") == "broker"
-    assert ours == theirs
-
-
 def test_a_run_that_was_killed_goes_on_with_the_tables_that_it_has(events: Path, tmp_path: Path) -> None:
     """Whichever of its writes was the last."""
     whole = tmp_path / "whole"
     with locally():
         assert replays(events, whole) == 0
-        expected = {name: rows(whole, name) for name in TABLES}
+        expected = {name: rows_of(whole, name) for name in TABLES}
         running = _unfinished(tmp_path, events)
         for missing in ("completions", "purgatory_gauges", "_replay/told"):
             out = tmp_path / "killed"
@@ -80,7 +59,7 @@ def test_a_run_that_was_killed_goes_on_with_the_tables_that_it_has(events: Path,
             shutil.copytree(running, out)
             shutil.rmtree(out / missing)
             assert replays(events, out) == 0
-            assert {name: rows(out, name) for name in TABLES} == expected, missing
+            assert {name: rows_of(out, name) for name in TABLES} == expected, missing
             assert run_of(out) == run_of(whole)
 
 
@@ -99,15 +78,15 @@ def test_a_finished_run_is_left_and_another_is_refused_unless_it_is_overwritten(
 ) -> None:
     with locally():
         assert replays(events, tmp_path) == 0
-        before = rows(tmp_path, "runs")
+        before = rows_of(tmp_path, "runs")
         assert replays(events, tmp_path) == 0
-        assert rows(tmp_path, "runs") == before
+        assert rows_of(tmp_path, "runs") == before
         halved = ("--set", "produce.timeout_ms=100")
         assert replays(events, tmp_path, *halved) == 2
         assert "of another trace or with other settings" in capsys.readouterr().err
         assert replays(events, tmp_path, *halved, "--overwrite") == 0
-    assert rows(tmp_path, "runs") != before
-    assert {row["run_id"] for row in rows(tmp_path, "watches")} == {run_of(tmp_path)["run_id"]}
+    assert rows_of(tmp_path, "runs") != before
+    assert {row["run_id"] for row in rows_of(tmp_path, "watches")} == {run_of(tmp_path)["run_id"]}
 
 
 @pytest.mark.parametrize(

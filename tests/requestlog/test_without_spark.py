@@ -1,4 +1,4 @@
-"""A request log that is taken apart without Spark becomes the same tables, row for row, and Spark goes on with them."""
+"""A request log goes the whole way without Spark, taken apart, replayed, compared: to the same tables, row for row."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs import ingest
-from purgatory_udf.errors import NeedsSparkError
+from jobs import fidelity, ingest, report
 from purgatory_udf.query import locally
 from purgatory_udf.storage.staging import in_time_order
-from tests.outcome_folder import SAMPLE
-from tests.requestlog.conftest import piece as piece
-from tests.requestlog.conftest import replayed as replayed
+from tests.local.test_replay import TABLES, replays, rows_of, run_of
+from tests.twice import asked_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.requestlog.conftest import Piece, Replayed
 
-TABLES = ("events", "recorded", "rejected_events")
+MADE = ("events", "recorded", "rejected_events")
 
 
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
@@ -37,13 +35,13 @@ def taken_in(out: Path, *words: str) -> str:
     return str(counted)
 
 
-def test_the_tables_are_sparks(
+def test_an_imports_tables_are_sparks(
     spark: SparkSession, replayed: Replayed, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with locally():
         taken_in(tmp_path, str(piece.logs[0].parent), *piece.beside)
     assert capsys.readouterr().out.replace(str(tmp_path), str(replayed.out)) == replayed.imported
-    for name in TABLES:
+    for name in MADE:
         assert rows(tmp_path, name) == rows(replayed.out, name)
     assert len(rows(tmp_path, "events")) > 1_000
     assert not (tmp_path / "_ingest").exists()
@@ -60,18 +58,13 @@ def test_what_is_no_request_is_rejected_alike_and_names_are_hidden_alike(
     lines = piece.logs[0].read_text().splitlines()[:600]
     log.write_text("\n".join([*lines[:300], lines[300][: len(lines[300]) // 2], *lines[301:]]) + "\n")
     words = [str(log), "--anonymise", "--events-per-file", "200", "--set", "max_rejected=50", "--overwrite"]
-    counts = []
-    for out in (tmp_path / "theirs", tmp_path / "theirs", tmp_path / "ours", tmp_path / "ours"):
-        if out.name == "theirs":
-            counts.append(taken_in(out, *words))
-        else:
-            with locally():
-                counts.append(taken_in(out, *words))
+    counts = [taken_in(tmp_path / "theirs", *words)]
+    with locally():
+        counts += [taken_in(tmp_path / "ours", *words) for _ in range(2)]
     assert len(set(counts)) == 1 and json.loads(counts[0])["rejected"] > 0
-    for name in TABLES:
+    for name in MADE:
         assert rows(tmp_path / "ours", name) == rows(tmp_path / "theirs", name)
-    files = len(list((tmp_path / "ours" / "events").glob("*.parquet")))
-    assert files == len(list((tmp_path / "theirs" / "events").glob("*.parquet"))) > 1
+    assert len(DeltaTable(str(tmp_path / "ours" / "events")).file_uris()) > 1
 
 
 def test_what_was_interrupted_is_made_anew_and_what_is_there_is_kept(
@@ -90,35 +83,30 @@ def test_what_was_interrupted_is_made_anew_and_what_is_there_is_kept(
         assert DeltaTable(str(tmp_path / "events")).file_uris() == before
 
 
-def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Of two files, with lines that are none, in files of the table of a few events."""
-    lines = SAMPLE.read_text(encoding="utf-8").splitlines()
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:300], "no event", '{"time_us": 1, "type": "fetch"}']) + "\n")
-    (tmp_path / "b.jsonl").write_text("\n".join(lines[300:]) + "\n")
-    words = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--events-per-file", "500", "--max-rejected", "1"]
-    assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
+def test_a_replays_tables_and_the_run_are_sparks(replayed: Replayed, tmp_path: Path) -> None:
+    """Of a real recording, left open where it ends."""
     with locally():
-        assert ingest.main.status([*words, "--out", str(tmp_path / "ours")]) == 0
-    for name in ("events", "rejected_events", "runs"):
-        ours, theirs = (_timeless(tmp_path / out, name) for out in ("ours", "theirs"))
-        assert ours == theirs, name
-    assert len(rows(tmp_path / "ours", "events")) == len(lines) and len(rows(tmp_path / "ours", "rejected_events")) == 2
-    assert in_time_order(spark, f"{tmp_path}/ours/events")
+        assert replays(replayed.out / "events", tmp_path, "--no-drain") == 0
+    for name in TABLES:
+        ours, theirs = (DeltaTable(str(out / name)).to_pyarrow_table() for out in (tmp_path, replayed.out))
+        assert ours.schema == theirs.schema, name
+        assert rows_of(tmp_path, name) == rows_of(replayed.out, name), name
+    assert len(rows_of(tmp_path, "completions")) > 1_000
+    ours, theirs = run_of(tmp_path), run_of(replayed.out)
+    # A few events go by partition in Spark, which its checkpoint shows; here there is none.
+    assert theirs["configuration"].pop("grouping") in ("broker", "partition")
+    assert ours["configuration"].pop("grouping") == "broker"
+    assert ours == theirs
 
 
-def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
-    """Events in their order; of a run, what does not tell when it was."""
-    table = DeltaTable(str(out / name)).to_pyarrow_table()
-    told = [one for one in table.column_names if one not in ("started_at", "finished_at", "wall_seconds")]
-    found: list[dict[str, Any]] = table.select(told).to_pylist()
-    return found if name == "events" else sorted(found, key=repr)
+def test_a_recording_is_held_against_its_replay_alike(
+    replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = asked_twice(replayed.out, tmp_path / "out", fidelity.main, [], capsys)
+    assert len(answer.tables["fidelity"]) > 1_000 and "fidelity.html" in answer.files
 
 
-def test_what_only_spark_decides_is_left_to_it(tmp_path: Path) -> None:
-    """Rows of Parquet; events that are late; before anything is there."""
-    late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
-    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
-    for words in (["--from", "parquet", str(tmp_path)], [str(tmp_path / "trace.jsonl")]):
-        with locally(), pytest.raises(NeedsSparkError):
-            ingest.main.status([*words, "--out", str(tmp_path / "out")])
-        assert not (tmp_path / "out" / "events").exists()
+def test_a_recordings_report_is_the_same(
+    replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_twice(replayed.out, tmp_path / "out", report.main, [], capsys)

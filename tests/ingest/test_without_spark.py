@@ -1,0 +1,56 @@
+"""Lines of events are taken in without Spark, to Spark's own tables; what is more than that is left to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs import ingest
+from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.query import locally
+from purgatory_udf.storage.staging import in_time_order
+from tests.outcome_folder import SAMPLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two files, with lines that are none, in files of the table of a few events."""
+    lines = SAMPLE.read_text(encoding="utf-8").splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:300], "no event", '{"time_us": 1, "type": "fetch"}']) + "\n")
+    (tmp_path / "b.jsonl").write_text("\n".join(lines[300:]) + "\n")
+    words = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--events-per-file", "500", "--max-rejected", "1"]
+    assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
+    with locally():
+        assert ingest.main.status([*words, "--out", str(tmp_path / "ours")]) == 0
+    for name in ("events", "rejected_events", "runs"):
+        ours, theirs = (_timeless(tmp_path / out, name) for out in ("ours", "theirs"))
+        assert ours == theirs, name
+    assert (
+        len(_timeless(tmp_path / "ours", "events")) == len(lines)
+        and len(_timeless(tmp_path / "ours", "rejected_events")) == 2
+    )
+    assert in_time_order(spark, f"{tmp_path}/ours/events")
+
+
+def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
+    """Events in their order; of a run, what does not tell when it was."""
+    table = DeltaTable(str(out / name)).to_pyarrow_table()
+    told = [one for one in table.column_names if one not in ("started_at", "finished_at", "wall_seconds")]
+    found: list[dict[str, Any]] = table.select(told).to_pylist()
+    return found if name == "events" else sorted(found, key=repr)
+
+
+def test_what_only_spark_decides_is_left_to_it(tmp_path: Path) -> None:
+    """Rows of Parquet; events that are late; before anything is there."""
+    late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
+    (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
+    for words in (["--from", "parquet", str(tmp_path)], [str(tmp_path / "trace.jsonl")]):
+        with locally(), pytest.raises(NeedsSparkError):
+            ingest.main.status([*words, "--out", str(tmp_path / "out")])
+        assert not (tmp_path / "out" / "events").exists()
