@@ -66,7 +66,7 @@ class Checked:
     def verdict(self) -> list[str]:
         """How far a prediction can be trusted."""
         reasons = self.reasons()
-        doubts = ["Not to be trusted, for the unchanged scenario misses it:", *(f"  {one}" for one in reasons)]
+        doubts = ["Not to be trusted, for the unchanged scenario misses it:", *(f"  {reason}" for reason in reasons)]
         near = f"The unchanged scenario reproduces {self.near} of {self.judged} recorded figures"
         return [near, *(doubts if reasons else [])]
 

@@ -219,7 +219,7 @@ class _Fit:
         """A replica that fetches nothing holds nothing up: it is out of sync."""
         key, led = self.recording.keys[place], self.led.get(place)
         leader = 1 if led is None else led.leader
-        follow = {one.replica for one in readers if one.replica >= 0 and place in one.reads.get(leader, ())}
+        follow = {reader.replica for reader in readers if reader.replica >= 0 and place in reader.reads.get(leader, ())}
         return FittedPartition(topic=key.topic, partition=key.partition, replicas=[leader, *sorted(follow)])
 
     def _leads(self, broker: int, place: int) -> bool:

@@ -66,9 +66,9 @@ class Recording:
     def led(self, at: float) -> dict[int, Led]:
         """By whom each partition was led at that time, or next."""
         found: dict[int, Led] = {}
-        for one in self.leaders:
-            if one.at <= at or one.key not in found:
-                found[one.key] = one
+        for leader in self.leaders:
+            if leader.at <= at or leader.key not in found:
+                found[leader.key] = leader
         return found
 
 

@@ -36,7 +36,9 @@ class PlayedSeeds:
     @property
     def median_effects(self) -> Effects:
         names = self.effects[0]
-        return {name: sorted(one.get(name, 0.0) for one in self.effects)[len(self.effects) // 2] for name in names}
+        return {
+            name: sorted(effect.get(name, 0.0) for effect in self.effects)[len(self.effects) // 2] for name in names
+        }
 
 
 def play_all(

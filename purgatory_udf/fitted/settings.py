@@ -147,7 +147,7 @@ def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str
         return Subject(reader.client, reader.broker, topics, groups.get(reader.client))
 
     def of(fields: Mapping[str, str], mine: Callable[[ReaderPlan], bool]) -> _Settings:
-        return _Settings(settings, fields, [subject(one) for one in plan.readers if mine(one)])
+        return _Settings(settings, fields, [subject(reader) for reader in plan.readers if mine(reader)])
 
     followers = of(_FOLLOWERS, lambda one: one.replica >= 0)
     consumers = of(_CONSUMERS, lambda one: one.replica < 0)

@@ -15,7 +15,7 @@ from purgatory_udf.frames.frame import Frame
 from purgatory_udf.groups.kept import KeptGroup, KeptRound
 from purgatory_udf.groups.rows import parts_of
 
-_MEMBER = tuple(one.name for one in fields(Member))
+_MEMBER = tuple(field.name for field in fields(Member))
 _of_member = attrgetter(*_MEMBER)
 _WAITING: dict[str, type[JoinGroup] | type[SyncGroup]] = {"awaiting_join": JoinGroup, "awaiting_sync": SyncGroup}
 
@@ -109,7 +109,7 @@ def _member(document: dict[str, Any]) -> Member:
 
 def _request_document(request: GroupRequest) -> dict[str, Any]:
     """A waiting request, without the way back to whoever sent it."""
-    return {one.name: getattr(request, one.name) for one in fields(request) if one.name != "respond"}
+    return {field.name: getattr(request, field.name) for field in fields(request) if field.name != "respond"}
 
 
 def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -> GroupRequest:

@@ -47,8 +47,11 @@ def _clients(simulated: Simulated) -> list[str]:
     deliveries = [producer.delivery for producer in simulated.producers]
     lines = []
     if deliveries:
-        delivered, lost = sum(one.delivered for one in deliveries), sum(one.lost for one in deliveries)
-        retried = sum(one.retried for one in deliveries)
+        delivered, lost = (
+            sum(delivery.delivered for delivery in deliveries),
+            sum(delivery.lost for delivery in deliveries),
+        )
+        retried = sum(delivery.retried for delivery in deliveries)
         lines.append(f"produced  {delivered:,} records, {retried:,} sent again, {lost:,} lost")
     if simulated.instances:
         consumed = sum(instance.records for instance in simulated.instances)

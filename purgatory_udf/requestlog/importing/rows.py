@@ -117,7 +117,7 @@ _FACTS: dict[str, type[Fact]] = {
 }
 _NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
 _KINDS = list(_FACTS.values())
-_VALUES = {kind: attrgetter(*(one.name for one in fields(kind))) for kind in _KINDS}
+_VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS}
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode

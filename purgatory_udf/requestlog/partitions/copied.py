@@ -18,7 +18,7 @@ def served_as_follower(facts: PartitionFacts, states: Iterable[LeadershipState])
     found = list(states)
     for place, state in enumerate(found):
         until = found[place + 1].at_us if place + 1 < len(found) else NEVER
-        served = any(state.at_us <= one.until_us < until for one in facts.sights)
+        served = any(state.at_us <= sight.until_us < until for sight in facts.sights)
         if state.fields["change"] == "not_leader" and facts.copies and served:
             found[place] = LeadershipState(state.at_us, {"change": "online"})
     return found

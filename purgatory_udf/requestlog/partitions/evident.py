@@ -21,8 +21,12 @@ def with_evident(
     states: Sequence[LeadershipState], facts: PartitionFacts, history: Sequence[InSync], min_isr: int | None
 ) -> list[LeadershipState]:
     """The states, those added that answers show, in the order of time; less those that answers have shown before."""
-    served = [(max(one.start_us, 0) or one.at_us, 1, one) for one in facts.positions if one.replica >= 0]
-    refused = [(one.at_us, 1, None) for one in facts.troubles if one.error == errors.NOT_LEADER_OR_FOLLOWER]
+    served = [
+        (max(position.start_us, 0) or position.at_us, 1, position)
+        for position in facts.positions
+        if position.replica >= 0
+    ]
+    refused = [(trouble.at_us, 1, None) for trouble in facts.troubles if trouble.error == errors.NOT_LEADER_OR_FOLLOWER]
     told: list[tuple[int, int, Any]] = [(one.at_us, 0, one) for one in states]
     found: list[LeadershipState] = []
     leads: bool | None = None

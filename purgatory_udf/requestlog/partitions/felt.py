@@ -16,26 +16,30 @@ NOT_READY = frozenset({errors.UNKNOWN_TOPIC_OR_PARTITION, errors.NOT_LEADER_OR_F
 
 def ready_us(facts: PartitionFacts, first_us: int) -> int:
     """A new leader turns requests away until the metadata has reached it: it leads from the last of those on."""
-    appended = (one.start_us for one in facts.appends if one.base >= 0)
-    served = min([*appended, *(one.at_us for one in facts.positions)], default=2**62)
-    early = [one.at_us + 1 for one in facts.troubles if one.error in NOT_READY and one.at_us < served]
+    appended = (append.start_us for append in facts.appends if append.base >= 0)
+    served = min([*appended, *(position.at_us for position in facts.positions)], default=2**62)
+    early = [trouble.at_us + 1 for trouble in facts.troubles if trouble.error in NOT_READY and trouble.at_us < served]
     return max([first_us, *early])
 
 
 def taken_over_us(facts: PartitionFacts, change: Change) -> int:
     """When a broker began to lead what another had led: after the last request that it still turned away, and before
     the first that it served."""
-    appended = (one.start_us for one in facts.appends if one.base >= 0)
-    read = (one.at_us for one in facts.positions if one.replica >= 0)
+    appended = (append.start_us for append in facts.appends if append.base >= 0)
+    read = (position.at_us for position in facts.positions if position.replica >= 0)
     served = min((one for one in (*appended, *read) if one >= change.at_us), default=2**62)
-    refused = [one.at_us + 1 for one in facts.troubles if one.error in NOT_READY and change.at_us <= one.at_us < served]
+    refused = [
+        trouble.at_us + 1
+        for trouble in facts.troubles
+        if trouble.error in NOT_READY and change.at_us <= trouble.at_us < served
+    ]
     return min(max([_applied_us(change), *refused]), served - 1)
 
 
 def felt_us(facts: PartitionFacts, change: Change, codes: Collection[int]) -> int:
     """When the broker acted on a change: just before the first answer that shows it, else a little later than it was
     made. A broker that was stopped learns of it when it goes on. What a broker reported itself is already dated."""
-    shown = [one.at_us for one in facts.troubles if one.error in codes and change.at_us <= one.at_us]
+    shown = [trouble.at_us for trouble in facts.troubles if trouble.error in codes and change.at_us <= trouble.at_us]
     return min(shown) - 1 if shown else _applied_us(change)
 
 
@@ -44,12 +48,14 @@ def _shrunk_us(facts: PartitionFacts, change: Change) -> int:
     waited for them in vain, at the first answer that had waited for nothing else."""
     until = change.at_us + RELEASES_WITHIN_US
     vain = [
-        one.at_us + 1
-        for one in facts.troubles
-        if one.error == errors.REQUEST_TIMED_OUT and change.at_us <= one.at_us <= until
+        trouble.at_us + 1
+        for trouble in facts.troubles
+        if trouble.error == errors.REQUEST_TIMED_OUT and change.at_us <= trouble.at_us <= until
     ]
     at = max([_applied_us(change), *vain])
-    released = [one.answered_us for one in facts.appends if one.start_us < change.at_us <= one.answered_us <= until]
+    released = [
+        append.answered_us for append in facts.appends if append.start_us < change.at_us <= append.answered_us <= until
+    ]
     return min(released) - ANSWER_US if released else at
 
 

@@ -107,7 +107,7 @@ def _beginning(began_us: int) -> Append:
 def hidden_appends(found: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report) -> Iterator[Append]:
     """What followers' offsets show beyond the appends `found` (in offset order)."""
     followers = sorted(
-        (one for one in facts.positions if one.replica >= 0), key=lambda one: (one.proven_us, one.offset)
+        (position for position in facts.positions if position.replica >= 0), key=lambda one: (one.proven_us, one.offset)
     )
     if not followers:
         return
@@ -162,7 +162,7 @@ class _Search:
     def _inferred(self, base: int, limit: int, shown_by: Position) -> Append:
         """No request explains it: it is put just before the answer that carried it, else just before the offset."""
         at, size = shown_by.proven_us - 1, 1
-        place = bisect_right(self._deliveries, at, key=lambda one: one.at_us) - 1
+        place = bisect_right(self._deliveries, at, key=lambda delivery: delivery.at_us) - 1
         if place >= 0 and at - self._deliveries[place].at_us < SHOWN_WITHIN_US:
             at, size = self._deliveries[place].at_us - 1, self._deliveries[place].bytes
         self._report.count("hidden_inferred")

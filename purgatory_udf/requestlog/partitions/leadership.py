@@ -124,12 +124,14 @@ def _leader(now: _Known, min_isr: int | None) -> dict[str, Any]:
 
 def _served(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
     """This broker and the followers that fetched from it until then; none if none did."""
-    followers = sorted({one.replica for one in facts.positions if one.replica >= 0 and one.at_us < until_us})
+    followers = sorted(
+        {position.replica for position in facts.positions if position.replica >= 0 and position.at_us < until_us}
+    )
     return (facts.broker, *followers) if followers else ()
 
 
 def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[LeadershipState]:
-    followers = sorted({one.replica for one in facts.positions if one.replica >= 0})
+    followers = sorted({position.replica for position in facts.positions if position.replica >= 0})
     found: list[LeadershipState] = []
     if followers:
         report.count("isr_supposed")
@@ -140,9 +142,9 @@ def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report:
 
 def _shown(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
     """Leadership as the errors in answers tell it, and its return as the first thing that works again."""
-    marks = [(one.start_us, "online") for one in facts.appends if one.base >= 0]
-    marks += [(one.proven_us, "online") for one in facts.positions]
-    marks += [(one.at_us, SHOWS[one.error]) for one in facts.troubles if one.error in SHOWS]
+    marks = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
+    marks += [(position.proven_us, "online") for position in facts.positions]
+    marks += [(trouble.at_us, SHOWS[trouble.error]) for trouble in facts.troubles if trouble.error in SHOWS]
     found: list[LeadershipState] = []
     now = "online"
     for at, change in sorted(marks):

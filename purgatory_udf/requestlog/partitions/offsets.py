@@ -76,14 +76,14 @@ def _named(facts: PartitionFacts, report: Report) -> list[Append]:
 
 
 def _unanswered(facts: PartitionFacts) -> list[Append]:
-    return [one for one in facts.appends if one.base < 0 and one.is_operation]
+    return [append for append in facts.appends if append.base < 0 and append.is_operation]
 
 
 def _close(found: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
     """Ends that nothing has told yet: the least boundary beyond the first offset, else one record."""
-    followed = {one.offset for one in facts.positions if one.replica >= 0}
+    followed = {position.offset for position in facts.positions if position.replica >= 0}
     # A high watermark moves from end to end of batches, as followers do.
-    followed |= {one.offset for one in facts.sights}
+    followed |= {sight.offset for sight in facts.sights}
     boundaries = sorted(followed | {one.base for one in found})
     for append in found:
         if append.end >= 0:
@@ -103,10 +103,10 @@ def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, repo
     groups: dict[int, list[Append]] = {}
     for append in _unanswered(facts):
         groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
-    sights = [one.offset for one in facts.sights]
-    highest = max([*sights, *(one.offset for one in facts.positions)], default=0)
+    sights = [sight.offset for sight in facts.sights]
+    highest = max([*sights, *(position.offset for position in facts.positions)], default=0)
     # Followers were at an end of the log from the first; a consumer may read what is old.
-    lowest = min([*sights, *(one.offset for one in facts.positions if one.replica >= 0)], default=0)
+    lowest = min([*sights, *(position.offset for position in facts.positions if position.replica >= 0)], default=0)
     placed: list[Append] = []
     for following, group in groups.items():
         before = [named[following - 1]] if following else []

@@ -23,8 +23,8 @@ def place_appends(appends: Sequence[Append], positions: Sequence[Position], trie
     `tries` are those of followers: consumers see no append before the high watermark has passed it.
     """
     latest = _latest(appends, positions)
-    earliest = _Earliest(tries, [(one.proven_us, one.offset) for one in positions])
-    moments_of_tries = sorted(one.at_us for one in tries)
+    earliest = _Earliest(tries, [(position.proven_us, position.offset) for position in positions])
+    moments_of_tries = sorted(attempt.at_us for attempt in tries)
     before = 0
     for append, bound in zip(appends, latest, strict=True):
         at = max(append.at_us, min(earliest.after(append.end), append.until_us))
@@ -40,8 +40,8 @@ def place_positions(positions: Sequence[Position], sights: Iterable[Sight], trie
     """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
     wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
     readable = [(one.at_us, one.offset) for one in positions if one.replica < 0]
-    earliest = _Earliest(tries, [*readable, *((one.until_us, one.offset) for one in sights)])
-    moments_of_tries = sorted(one.at_us for one in tries)
+    earliest = _Earliest(tries, [*readable, *((sight.until_us, sight.offset) for sight in sights)])
+    moments_of_tries = sorted(attempt.at_us for attempt in tries)
     for position in positions:
         if position.replica >= 0:
             bound = min(earliest.after(position.offset), position.until_us)
@@ -53,13 +53,13 @@ def place_positions(positions: Sequence[Position], sights: Iterable[Sight], trie
 def place_by_sight(positions: Sequence[Position], sights: Sequence[Sight]) -> None:
     """Sets `at_us` and `wake_us` of followers' positions by the high watermarks that answers have shown: at one beyond
     an offset every follower had that offset; at one below it, the last of them had yet to get there."""
-    by_offset = sorted(sights, key=lambda one: one.offset)
+    by_offset = sorted(sights, key=lambda sight: sight.offset)
     offsets = [one.offset for one in by_offset]
     firsts = [one.until_us for one in by_offset]
     for number in range(len(firsts) - 2, -1, -1):
         firsts[number] = min(firsts[number], firsts[number + 1])
     reached = _Reached(positions)
-    by_time = sorted(sights, key=lambda one: one.since_us)
+    by_time = sorted(sights, key=lambda sight: sight.since_us)
     moments = [one.since_us for one in by_time]
     for position in positions:
         if position.replica < 0:
@@ -79,11 +79,11 @@ class _Reached:
 
     def __init__(self, positions: Sequence[Position]) -> None:
         self._of: dict[int, tuple[list[int], list[int]]] = {}
-        for one in positions:
-            if one.replica >= 0:
-                moments, offsets = self._of.setdefault(one.replica, ([], []))
-                moments.append(max(one.until_us, moments[-1] if moments else 0))
-                offsets.append(max(one.offset, offsets[-1] if offsets else 0))
+        for position in positions:
+            if position.replica >= 0:
+                moments, offsets = self._of.setdefault(position.replica, ([], []))
+                moments.append(max(position.until_us, moments[-1] if moments else 0))
+                offsets.append(max(position.offset, offsets[-1] if offsets else 0))
 
     def by_others(self, position: Position, at_us: int) -> bool:
         for replica, (moments, offsets) in self._of.items():
@@ -104,7 +104,7 @@ class _Earliest:
     """The last moment at which a reader was turned away below some offset. `had`: when which offset was there."""
 
     def __init__(self, tries: Iterable[Try], had: Iterable[tuple[int, int]]) -> None:
-        barren = _in_vain((one for one in tries if one.barren), sorted(had))
+        barren = _in_vain((attempt for attempt in tries if attempt.barren), sorted(had))
         self._offsets: list[int] = []
         self._moments: list[int] = []
         for one in sorted(barren, key=lambda one: one.offset):
@@ -120,18 +120,18 @@ class _Earliest:
 def _in_vain(tries: Iterable[Try], had: Sequence[tuple[int, int]]) -> Iterator[Try]:
     """Those (in time order) that asked for what nobody had had before them."""
     highest, upcoming = -1, 0
-    for one in tries:
-        while upcoming < len(had) and had[upcoming][0] < one.at_us:
+    for attempt in tries:
+        while upcoming < len(had) and had[upcoming][0] < attempt.at_us:
             highest = max(highest, had[upcoming][1])
             upcoming += 1
-        if one.offset >= highest:
-            yield one
+        if attempt.offset >= highest:
+            yield attempt
 
 
 def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:
     """For each append, the moment just before the first reader that asks for something beyond it; no later than the
     handling of any produce that was appended after it."""
-    ends = [one.end for one in appends]
+    ends = [append.end for append in appends]
     latest = [NEVER] * len(appends)
     for position in positions:
         # The last append that lies wholly below the offset; the ones before it inherit its bound.

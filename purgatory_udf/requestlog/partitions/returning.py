@@ -56,4 +56,6 @@ def returning(
 
 
 def _last_fetch_us(tries: Sequence[Try], replica: int, before_us: int) -> int:
-    return max((one.at_us for one in tries if one.replica == replica and one.at_us <= before_us), default=0)
+    return max(
+        (attempt.at_us for attempt in tries if attempt.replica == replica and attempt.at_us <= before_us), default=0
+    )

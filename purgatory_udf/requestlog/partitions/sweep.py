@@ -73,7 +73,7 @@ class Sweep:
 
     def run(self, leadership: Sequence[LeadershipState], appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
         """`start_us` is before everything: what the log held until then is said there."""
-        self._transactional |= any(one.transaction or one.ends_transaction for one in appends)
+        self._transactional |= any(append.transaction or append.ends_transaction for append in appends)
         positions, trims = self._facts.positions, self._facts.trims
         moments: list[tuple[int, int, int, Any]] = [
             *((one.at_us, STATE, number, one) for number, one in enumerate(self._news(leadership))),
@@ -120,8 +120,8 @@ class Sweep:
     def _begin(self, appends: Sequence[Append], start_us: int) -> Iterator[Timed]:
         """What the log held before: all below the first append; without one, all that any reader has asked for, and
         what an answer first said that it could have read."""
-        offsets = [one.offset for one in self._facts.positions]
-        offsets += [one.offset for one in self._facts.sights[:1]]
+        offsets = [position.offset for position in self._facts.positions]
+        offsets += [sight.offset for sight in self._facts.sights[:1]]
         if not appends and not offsets:
             return
         end = appends[0].base if appends else max(offsets)

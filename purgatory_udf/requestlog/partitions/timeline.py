@@ -59,7 +59,7 @@ def build_timeline(
     place_appends(appends, facts.positions, facts.follower_tries)
     place_positions(facts.positions, facts.sights, facts.consumer_tries)
     place_by_sight(facts.positions, facts.sights)
-    start_us = min([first_us, *(one.check_us for one in appends[:1])]) - 1
+    start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
     events = [*sweep.run(leadership, appends, start_us), *moves(facts, context, leadership, stretch)]
     return PartitionTimeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
@@ -71,7 +71,7 @@ def _appends(
     whatever its log holds."""
     leads = any(state.fields["change"] == "leader" for state in leadership)
     batches = context.batches.get((facts.topic, facts.partition))
-    if not leads and not any(one.base >= 0 for one in facts.appends):
+    if not leads and not any(append.base >= 0 for append in facts.appends):
         served = any(state.fields["change"] == "online" for state in leadership)
         return list(copied_appends(facts, batches or (), context.transactions)) if served else []
     classic = context.is_classic(facts.broker)
@@ -83,7 +83,7 @@ def _appends(
 def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedAt]:
     """A retry has the offsets of the append that it repeats. The end of a transaction is a produce, too, of which only
     the append says the offsets."""
-    ends: dict[int, Any] = {one.base: one.end for one in appends}
+    ends: dict[int, Any] = {append.base: append.end for append in appends}
     for one in facts.appends:
         if one.is_operation and one.base in ends:
             yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base], one.check_us)

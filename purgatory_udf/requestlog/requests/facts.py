@@ -155,10 +155,10 @@ class PartitionFacts:
         made = cls(broker, *key)
         for fact in facts:
             made.add(fact)
-        made.appends.sort(key=lambda one: (one.start_us, one.file, one.line))
+        made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
         for kind in (made.positions, made.follower_tries, made.consumer_tries):
             kind.sort(key=lambda one: (one.at_us, one.replica, one.offset))
-        made.sights.sort(key=lambda one: (one.until_us, one.offset))
+        made.sights.sort(key=lambda sight: (sight.until_us, sight.offset))
         for other in (made.deliveries, made.troubles, made.trims, made.copies):
             other.sort(key=lambda one: one.at_us)
         return made
@@ -192,5 +192,5 @@ class PartitionFacts:
     def first_us(self) -> int:
         """The first moment of which anything is known."""
         kinds = (self.positions, self.follower_tries, self.consumer_tries, self.troubles, self.trims)
-        firsts = [kind[0].at_us for kind in kinds if kind] + [one.start_us for one in self.appends[:1]]
+        firsts = [kind[0].at_us for kind in kinds if kind] + [append.start_us for append in self.appends[:1]]
         return min(firsts, default=1)
