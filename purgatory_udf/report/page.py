@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any
 
@@ -104,8 +105,9 @@ def _data(specs: dict[str, dict[str, Any]]) -> str:
     return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")
 
 
+@cache
 def _library() -> str:
-    """Vega, Vega-Lite and vega-embed, as a Python package ships them."""
+    """Vega, Vega-Lite and vega-embed, as a Python package ships them; to put them together takes more than a second."""
     import altair as alt
     import vl_convert
 
