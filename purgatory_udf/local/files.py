@@ -36,12 +36,13 @@ def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[
 def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str]) -> None:
     """A file a part. The log says between which values of these columns each file lies, and has no others: whoever
     reads takes a column that the table is skipped by, and that no file tells of, for empty."""
+    place = path.removeprefix("file://")
     with needing_spark():
-        Path(path).mkdir(parents=True, exist_ok=True)
+        Path(place).mkdir(parents=True, exist_ok=True)
         create_table_with_add_actions(
-            path,
+            place,
             Schema.from_arrow(parts[0].schema),
-            [_written(part, number, path, skipped_by) for number, part in enumerate(parts)],
+            [_written(part, number, place, skipped_by) for number, part in enumerate(parts)],
             mode="error",
             configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),

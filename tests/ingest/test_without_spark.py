@@ -27,7 +27,7 @@ def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Pat
     words = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--events-per-file", "500", "--max-rejected", "1"]
     assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
     with locally():
-        assert ingest.main.status([*words, "--out", str(tmp_path / "ours")]) == 0
+        assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()]) == 0
     for name in ("events", "rejected_events", "runs"):
         ours, theirs = (_timeless(tmp_path / out, name) for out in ("ours", "theirs"))
         assert ours == theirs, name
