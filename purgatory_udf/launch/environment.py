@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -155,14 +154,10 @@ def say(sentence: str) -> None:
     print(f"[spark-submit.sh] {sentence} …", file=sys.stderr, flush=True)
 
 
-def main(root: Path, groups: list[str]) -> None:
-    """Set up, for the scripts of `.ci`: ends with status 2 and a sentence if that fails."""
+def set_up(root: Path, *groups: str) -> None:
+    """For `.ci/test`: ends with status 2 and a sentence if that fails."""
     try:
         Environment(root).set_up(*groups)
     except UserError as error:
-        sys.exit(f"set-up: {error}")
-
-
-if __name__ == "__main__":
-    os.environ.pop("PYTHONHOME", None)
-    main(Path(sys.argv[1]), sys.argv[2:])
+        print(f"set-up: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -82,7 +82,8 @@ def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_othe
     half.parent.mkdir(parents=True)
     for file in (half, tmp_path / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
         file.touch()
-    command = [sys.executable, str(ROOT / "purgatory_udf" / "launch" / "environment.py"), str(tmp_path), "run"]
+    code = "import sys; from pathlib import Path; from purgatory_udf.launch import environment as it; "
+    command = [sys.executable, "-c", f"{code}it.set_up(Path(sys.argv[1]), 'run')", str(tmp_path)]
     both = [
         subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
