@@ -2,7 +2,7 @@
 
     purgatory.json   of which sources it was made, for which Python
     bin/python       finds a Python of that version on the machine and gives it what lies in lib/
-    lib/             every package of requirements.txt but Spark's own, which a worker has, and ours, compiled
+    lib/             every package of requirements.txt but those that a worker has or has no use for, and ours, compiled
 
 A virtual environment names its Python by a path of the machine it was made on; `bin/python` here looks for one where it
 is run, so the archive may be unpacked anywhere.
@@ -29,8 +29,8 @@ from purgatory_udf.launch import bundle
 
 MANIFEST = "purgatory.json"
 PYTHON = "bin/python"
-# A worker runs within Spark, which has these.
-_SPARKS_OWN = frozenset({"pyspark", "py4j"})
+# A worker runs within Spark, which has the first; the others do without Spark, where a command is given.
+_NOT_SENT = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated", "duckdb", "wrapt"})
 # A module that compiles what is compiled on first use, and leaves it beside the sources.
 WARM = "purgatory_udf.loop.warm"
 # Where that is, in a folder that is named after the sources by this.
@@ -128,7 +128,7 @@ def _manifest(root: Path, python: str) -> dict[str, str]:
 
 def _pinned(requirements: Path) -> list[str]:
     names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    return [name for name in names if name not in _SPARKS_OWN]
+    return [name for name in names if name not in _NOT_SENT]
 
 
 def _copy(package: metadata.Distribution, lib: Path) -> None:
