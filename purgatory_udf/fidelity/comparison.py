@@ -25,6 +25,7 @@ BY_ID = (
     "produce acks=0",
     "transaction markers",
     "delete_records",
+    "create_topics",
 )
 # Whose handling may hide when something happened.
 CHANGING = ("follower fetch", "produce acks=-1", "produce acks=1", "produce acks=0")

@@ -15,8 +15,8 @@ CAUSES = {
     "operations": "requests that became events",
     "controller": "requests of the controller's listener or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",
-    "topic_admin": "requests that create, grow or delete topics or elect leaders: a ZooKeeper controller parks some of "
-    "them until its own metadata say so, which no operation here stands for; a KRaft broker passes them on",
+    "topic_admin": "requests that create, grow or delete topics or elect leaders, and are no operations: a ZooKeeper "
+    "controller parks deletions and elections until its own metadata say so; a KRaft broker passes all of them on",
     "no_broker": "lines that do not say which broker wrote them: taken from the file's name",
     "unnamed_topic": "topics without a name: their id stands for it",
     "session_unknown": "fetches of a session that began before the log: left out, their partitions are unknown",

@@ -37,6 +37,12 @@ def test_a_name_has_one_pseudonym_in_whatever_field_it_stands() -> None:
     assert not any(name in str(changed) for name in ("billing", "orders"))
 
 
+def test_topics_that_are_created_have_pseudonyms_too() -> None:
+    rename = pseudonyms("secret")
+    event = {"type": "create_topics", "topics": [{"topic": "orders", "partitions": 3}], "timeout_ms": 5000}
+    assert anonymised(event, rename)["topics"] == [{"topic": rename("topic", "orders"), "partitions": 3}]
+
+
 def test_another_key_makes_other_pseudonyms_and_the_same_key_the_same() -> None:
     assert pseudonyms("a")("topic", "orders") == pseudonyms("a")("topic", "orders")
     assert pseudonyms("a")("topic", "orders") != pseudonyms("b")("topic", "orders")

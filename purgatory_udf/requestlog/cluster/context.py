@@ -28,7 +28,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 class Context:
     """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread.
     `follower_reads`: some consumer names its rack, so that it may read from a follower. `modern_groups` are those of
-    newer protocols than the classic one.
+    newer protocols than the classic one. `zookeeper`: the controller is a ZooKeeper cluster's.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -43,6 +43,7 @@ class Context:
     classic: bool | None = None
     follower_reads: bool = False
     modern_groups: frozenset[str] = frozenset()
+    zookeeper: bool = False
     span_us: tuple[int, int] = (0, 2**62)
 
     def is_classic(self, broker: int) -> bool:
@@ -106,6 +107,7 @@ def context_from(
         classic=given.classic,
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
+        zookeeper=told.zookeeper,
     )
     told.changes = [*given.cluster.changes, *told.changes]
     context.changes = told.changes_by_partition(context.name)

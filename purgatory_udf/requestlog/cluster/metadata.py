@@ -4,6 +4,7 @@ PARTITION_RECORD, PARTITION_CHANGE_RECORD   `kafka-dump-log --cluster-metadata-d
 METADATA, DESCRIBE_TOPIC_PARTITIONS         a snapshot that some broker gave a client
 ALTER_PARTITION                             the in-sync set that the controller granted a leader
 DELETE_TOPICS                               the end of a topic
+UPDATE_METADATA                             what a ZooKeeper controller tells every broker
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ Key = tuple[str, int]
 
 _RECORD = re.compile(r"offset: \d+ .*?CreateTime: (\d+) .*?payload: (\{.*\})\s*$")
 NO_LEADER_CHANGE = -2
+# What a controller calls the leader of a partition that is being deleted (Kafka: `LeaderAndIsr.LEADER_DURING_DELETE`).
+LEADER_DURING_DELETE = -2
+UPDATE_METADATA = "UPDATE_METADATA"
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 # A broker is fenced (1), or no longer (-1).
 NO_LONGER = -1
@@ -170,6 +174,8 @@ def changes_in(request: Request) -> Iterator[Change]:
                         _replicas(one.get("replicaNodes")),
                         _replicas(one["isrNodes"]),
                     )
+    elif request.api == UPDATE_METADATA:
+        yield from _updates(request)
     elif request.api == "ALTER_PARTITION" and not answer.get("errorCode"):
         for topic in answer.get("topics") or []:
             for one in topic["partitions"]:
@@ -185,6 +191,26 @@ def changes_in(request: Request) -> Iterator[Change]:
                         _replicas(one["isr"]),
                         asked_us=request.arrival_us,
                     )
+
+
+def _updates(request: Request) -> Iterator[Change]:
+    """Of partitions one by one, or from version 5 on by topic."""
+    states = [(one.get("topicName"), one) for one in request.body.get("ungroupedPartitionStates") or []]
+    for topic in request.body.get("topicStates") or []:
+        states += [(topic["topicName"], one) for one in topic["partitionStates"]]
+    for name, one in states:
+        leader = int(one["leader"])
+        yield Change(
+            request.answered_us,
+            str(name),
+            int(one["partitionIndex"]),
+            REPORTED,
+            leader,
+            int(one["leaderEpoch"]),
+            _replicas(one.get("replicas")),
+            _replicas(one["isr"]),
+            deleted=leader == LEADER_DURING_DELETE,
+        )
 
 
 def deletions_in(request: Request) -> Iterator[tuple[int, str]]:

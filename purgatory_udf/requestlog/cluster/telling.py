@@ -25,6 +25,7 @@ TELLING = frozenset(
         "METADATA",
         "DESCRIBE_TOPIC_PARTITIONS",
         "CREATE_TOPICS",
+        clusters.UPDATE_METADATA,
         "DELETE_TOPICS",
         "ALTER_PARTITION",
         "ADD_PARTITIONS_TO_TXN",
@@ -38,7 +39,10 @@ TELLING = frozenset(
 
 @dataclass(slots=True)
 class Telling:
-    """Feed it requests in the order of time. Topics are called as the requests call them: by name or by id."""
+    """Feed it requests in the order of time. Topics are called as the requests call them: by name or by id.
+
+    `zookeeper`: a controller tells brokers of partitions, which a KRaft controller never does.
+    """
 
     names: dict[str, str] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
@@ -47,6 +51,7 @@ class Telling:
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     groups: GroupHistory = field(default_factory=GroupHistory)
     signs: list[Sign] = field(default_factory=list)
+    zookeeper: bool = False
 
     def read(self, request: Request) -> None:
         # What cannot be read is rejected where it becomes an event; here it only tells nothing.
@@ -54,6 +59,7 @@ class Telling:
             if request.api in STORING:
                 self.groups.read(request)
                 return
+            self.zookeeper = self.zookeeper or request.api == clusters.UPDATE_METADATA
             self.signs.extend(signs_in(request))
             self.names.update(names_in(request))
             self.changes.extend(clusters.changes_in(request))
@@ -95,6 +101,7 @@ class Telling:
             "transactions": self.transactions.snapshot(),
             "groups": self.groups.snapshot(),
             "signs": list(map(list, self.signs)),
+            "zookeeper": self.zookeeper,
         }
 
     @classmethod
@@ -108,6 +115,7 @@ class Telling:
             transactions=TransactionFacts.resumed(state["transactions"]),
             groups=GroupHistory.resumed(state["groups"]),
             signs=[Sign(*one) for one in state.get("signs", ())],
+            zookeeper=bool(state.get("zookeeper")),
         )
 
 

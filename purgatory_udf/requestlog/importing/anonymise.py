@@ -53,13 +53,15 @@ FIELDS = {
 
 
 def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
-    """The event with pseudonyms for names, in its partitions and protocols as well."""
+    """The event with pseudonyms for names, in its partitions, topics and protocols as well."""
     changed = {
         field: rename(FIELDS[field], value) if field in FIELDS and value is not None else value
         for field, value in event.items()
     }
-    if "partitions" in changed and isinstance(changed["partitions"], list):
-        changed["partitions"] = [{**one, "topic": rename("topic", one["topic"])} for one in changed["partitions"]]
+    for field in ("partitions", "topics"):
+        named = changed.get(field)
+        if isinstance(named, list):
+            changed[field] = [{**one, "topic": rename("topic", one["topic"])} for one in named]
     if changed.get("protocols"):
         changed["protocols"] = [rename("protocol", name) for name in changed["protocols"]]
     return changed

@@ -41,6 +41,11 @@ def recorded_delete_records(request: Request) -> Recorded:
     return _timing_out(_recorded(request, "delete_records", codes))
 
 
+def recorded_creation(request: Request, codes: Iterable[int]) -> Recorded:
+    """Topics created, or grown: each is answered for itself."""
+    return _timing_out(_recorded(request, "create_topics", codes))
+
+
 def recorded_group(request: Request, code: int) -> Recorded:
     found = _recorded(request, request.api.lower(), [code])
     generation = (request.answer or {}).get("generationId", -1)

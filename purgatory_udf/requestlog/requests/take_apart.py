@@ -17,6 +17,7 @@ from purgatory_udf.requestlog.lines.bodies import topic_of
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
+from purgatory_udf.requestlog.requests.creations import CREATIONS, read_creation
 from purgatory_udf.requestlog.requests.facts import Append, Fact, Key, Trim
 from purgatory_udf.requestlog.requests.groups import GROUP_APIS, MODERN, group_operations
 from purgatory_udf.requestlog.requests.handling import append_and_check
@@ -26,7 +27,7 @@ from purgatory_udf.requestlog.requests.produces import read_produce
 from purgatory_udf.requestlog.requests.recorded import recorded_delete_records
 
 # Requests that become events, or tell of appends. All others only count.
-USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *GROUP_APIS, *COORDINATOR_APIS})
+USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *CREATIONS, *GROUP_APIS, *COORDINATOR_APIS})
 
 
 def take_apart(
@@ -43,6 +44,8 @@ def take_apart(
     elif request.api == "DELETE_RECORDS":
         deletion, facts = _delete_records(request, context)
         operations = [deletion]
+    elif request.api in CREATIONS and context.zookeeper:
+        operations = [read_creation(request, context)]
     elif request.api == MARKERS:
         operations, facts = read_markers(request, context, report)
     elif request.api in GROUP_APIS:
