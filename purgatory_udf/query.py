@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from purgatory_udf.errors import NeedsSparkError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession, Window, functions
 
@@ -35,7 +37,12 @@ class _Names:
     def __getattr__(self, name: str) -> Any:
         module, within = _chosen[self._of]
         found = import_module(module)
-        return getattr(getattr(found, within) if within else found, name)
+        try:
+            return getattr(getattr(found, within) if within else found, name)
+        except AttributeError:
+            if _chosen is _LOCAL:
+                raise NeedsSparkError(f"{self._of}.{name}") from None
+            raise
 
 
 if not TYPE_CHECKING:

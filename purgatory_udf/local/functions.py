@@ -94,6 +94,12 @@ def regexp_extract(one: ColumnOrName, pattern: str, group: int) -> Column:
     return Column(f"regexp_extract({column(one).sql}, {literal(pattern)}, {group})")
 
 
+def substring_index(one: ColumnOrName, delimiter: str, count: int) -> Column:
+    """What stands before so many delimiters, counted from the left."""
+    parts = f"string_split({column(one).sql}, {literal(delimiter)})"
+    return Column(f"array_to_string({parts}[1:{count}], {literal(delimiter)})")
+
+
 # Of moments: what they are in words is in UTC.
 
 

@@ -50,6 +50,8 @@ OF_A_ROW: dict[str, Callable[[], Column]] = {
     "size": lambda: sf.size(sf.filter(sf.array("id", "n"), lambda one: one.isNotNull())),
     "range": lambda: sf.sequence(sf.lit(1).cast("long"), sf.lit(9).cast("long"), sf.lit(4).cast("long")),
     "without": lambda: sf.array_sort(sf.array_except(sf.array("id", "id"), sf.array(sf.lit(3).cast("long")))),
+    "before a mark": lambda: sf.substring_index(sf.concat("name", sf.lit(": b: c")), ": ", 2),
+    "all of it without a mark": lambda: sf.substring_index("name", ":", 1),
     "found in": lambda: sf.regexp_extract(sf.lit("type=Some,name=x"), "type=([^,]+)", 1),
     "running sum": lambda: sf.sum("id").over(Window.partitionBy("name").orderBy("n", "id")),
     "next": lambda: sf.lead("n").over(Window.partitionBy("name").orderBy(sf.desc("n"), "id")),

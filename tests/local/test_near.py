@@ -14,6 +14,7 @@ import typer
 from jobs import metrics
 from purgatory_udf import cli, size
 from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.query import functions as sf
 from purgatory_udf.query import locally
 from tests.outcome_folder import story, write_folder
 
@@ -110,3 +111,8 @@ def test_events_that_lie_elsewhere_are_left_to_spark(tmp_path: Path) -> None:
     write_folder(tmp_path, story(), events_path="s3a://bucket/events")
     with locally(), pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
         metrics.main.status(["--out", str(tmp_path)])
+
+
+def test_a_function_that_only_spark_has_is_asked_of_spark() -> None:
+    with locally(), pytest.raises(NeedsSparkError, match=r"functions\.soundex"):
+        sf.soundex("name")
