@@ -76,6 +76,8 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     """`events` and `recorded` as an import of a request log writes them, with at least the columns above."""
     if not recorded.num_rows:
         raise UserError("the table recorded is empty: a scenario is fitted to an imported request log")
+    if not events.num_rows:
+        raise UserError("the table events is empty: a scenario is fitted to an imported request log")
     events = events.sort_by("seq")
     # Whole, as the milliseconds of a broker's timer are.
     begin_us = pc.min(events["time_us"]).as_py() // 1000 * 1000
@@ -88,7 +90,8 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     keys = _Keys()
     key_of = np.array([keys.place(topic, number) for topic, number in names], dtype=np.int64)
     lists["key"] = key_of[lists["name"].to_numpy()] if len(lists) else np.empty(0, dtype=np.int64)
-    leaders = _leaders(changes, keys, begin_us)
+    told = _leaders(changes, keys, begin_us)
+    leaders = [*told, *_supposed(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), told)]
     key_sets, fetch_keys = _key_sets(requests, lists)
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
     most = lists.groupby("row")["max_bytes"].max().reindex(requests.loc[requests["type"] == "fetch", "row"])
@@ -188,6 +191,15 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
         )
         for row in rows
     ]
+
+
+def _supposed(lists: pd.DataFrame, told: list[Led]) -> list[Led]:
+    """A partition is led until told otherwise: by the broker that is asked of it most."""
+    untold = lists[~lists["key"].isin([one.key for one in told])]
+    asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
+    most = asked.drop_duplicates("key").sort_values("key")
+    pairs = zip(most["key"].tolist(), most["broker"].tolist(), strict=True)
+    return [Led(0.0, int(key), int(broker), (int(broker),), 1) for key, broker in pairs]
 
 
 def _others(

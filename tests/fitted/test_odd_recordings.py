@@ -104,6 +104,20 @@ def test_brokers_may_be_numbered_from_0() -> None:
     assert checked_by_play(scenario, 1).reasons() == []
 
 
+def test_a_partition_of_which_no_leader_is_told_is_led_by_whom_it_is_asked_of() -> None:
+    scenario = _fitted(_events().filter(pc.invert(_is("partition"))))
+    told = _fitted(_events())
+    assert {(one.topic, one.partition): one.replicas for one in fitted_of(scenario).partitions} == {
+        (one.topic, one.partition): one.replicas for one in fitted_of(told).partitions
+    }
+    assert checked_by_play(scenario, 1).reasons() == []
+
+
+def test_a_table_without_events_is_a_mistake() -> None:
+    with pytest.raises(UserError, match="the table events is empty"):
+        _fitted(_events().slice(0, 0))
+
+
 def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
     """One that produces and consumes under one name, too."""
     odd = 'a,b]="c": #- *\n'
