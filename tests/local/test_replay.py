@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
 from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.loop.engine import event_table
 from purgatory_udf.query import locally
+from tests import oracle_traces
 from tests.outcome_folder import story, write_folder
+from tests.outcome_rows import outcomes_of
 
 TABLES = (
     *("completions", "expirations", "cancellations", "watches", "purgatory_gauges"),
@@ -104,3 +107,14 @@ def test_what_a_stream_has_begun_is_left_to_spark(events: Path, tmp_path: Path) 
         (running / "_replay" / "checkpoints" / "partitions").mkdir(parents=True)
         with pytest.raises(NeedsSparkError):
             replays(events, running)
+
+
+@pytest.mark.parametrize("name", ["tiny-2", "purge20-1", "special-1"])
+def test_operations_end_as_kafka_ended_them(name: str, tmp_path: Path) -> None:
+    trace = oracle_traces.load(name)
+    write_deltalake(str(tmp_path / "events"), event_table(trace.events))
+    with locally():
+        purges = [f"{kind}.purge_interval={trace.purge_interval}" for kind in ("produce", "fetch")]
+        assert replays(tmp_path / "events", tmp_path, *(word for purge in purges for word in ("--set", purge))) == 0
+    ended = (DeltaTable(str(tmp_path / name)).to_pyarrow_table() for name in ("completions", "expirations"))
+    assert trace.rows(outcomes_of(*ended)) == trace.outcomes
