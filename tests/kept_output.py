@@ -16,7 +16,7 @@ from purgatory_udf import __version__
 from purgatory_udf.config import Config
 from purgatory_udf.stream.asked import FORMATS
 from purgatory_udf.stream.options import ReplayOptions
-from tests.stream.test_following import CONFIG, append, caught_up, following, portions, trace
+from tests.stream.followed import CONFIG, append, caught_up, following, portions, trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

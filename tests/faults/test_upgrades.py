@@ -20,7 +20,7 @@ from purgatory_udf.stream.asked import FORMATS
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
 from tests import kept_output
-from tests.stream.test_following import TABLES, append, caught_up, portions, rows, trace
+from tests.stream.followed import TABLES, append, caught_up, portions, rows, trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

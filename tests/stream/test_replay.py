@@ -75,7 +75,7 @@ def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
     folder = tmp_path_factory.mktemp("killed")
     out = folder / "out"
-    words = ["replay", "--events", events, "--out", str(out), "--batch-events", "300", "--set", "grouping=partition"]
+    words = ["replay", "--events", events, "--out", str(out), "--batch-events", "450", "--set", "grouping=partition"]
     command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *brief.WORDS, *words]
     # A group of its own, so that the JVM dies with it; what it says comes line by line.
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -96,7 +96,7 @@ def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     stopped = runs.load(spark, str(killed / "runs"), "replay")
     assert stopped is not None and stopped.status != runs.FINISHED, "it had not come to the end"
     assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "nothing else lies where it was begun"
-    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=300", "grouping=partition"])))
+    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=450", "grouping=partition"])))
     assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
     return run, _rows(killed)
 
