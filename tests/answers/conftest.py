@@ -1,12 +1,18 @@
-"""One replayed folder for all questions, and its metrics."""
+"""One replayed folder for all questions, and its metrics.
+
+Most are asked without Spark, which is quicker: `test_without_spark` holds every answer to Spark's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from purgatory_udf.query import locally
+from purgatory_udf.session import session_for
 from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
@@ -24,10 +30,18 @@ def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def metrics(spark: SparkSession, story_folder: Path) -> Metrics:
+def metrics(story_folder: Path) -> Metrics:
     """The metrics of the story, written beside its tables."""
     from purgatory_udf.metrics.options import MetricsOptions
     from purgatory_udf.metrics.run import write_metrics
 
     by = ("broker", "topic", "partition", "client", "group")
-    return write_metrics(spark, str(story_folder), MetricsOptions(by=by, top=3))
+    with locally():
+        return write_metrics(session_for("answers"), str(story_folder), MetricsOptions(by=by, top=3))
+
+
+@pytest.fixture
+def without_spark() -> Iterator[SparkSession]:
+    """What stands for Spark's session, while the test lasts."""
+    with locally():
+        yield session_for("answers")

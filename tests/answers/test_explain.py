@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_an_expired_produce_names_the_replica_that_lagged(spark: SparkSession, story_folder: Path) -> None:
-    assert explain(spark, str(story_folder), Question(request_id="checkout-web-672")) == [
+def test_an_expired_produce_names_the_replica_that_lagged(without_spark: SparkSession, story_folder: Path) -> None:
+    assert explain(without_spark, str(story_folder), Question(request_id="checkout-web-672")) == [
         "produce checkout-web-672 of checkout-web at broker 1 (operation 738): expired after 1,500 ms",
         "  09:00:02.244522  arrived: acks=-1, may wait 1,500 ms, appended to orders-1 (offsets 246 to 247), "
         "orders-2 (offsets 228 to 231)",
@@ -32,16 +32,18 @@ def test_an_expired_produce_names_the_replica_that_lagged(spark: SparkSession, s
     ]
 
 
-def test_a_completion_names_the_event_that_brought_it_about(spark: SparkSession, story_folder: Path) -> None:
-    assert explain(spark, str(story_folder), Question(operation=885))[-3:] == [
+def test_a_completion_names_the_event_that_brought_it_about(without_spark: SparkSession, story_folder: Path) -> None:
+    assert explain(without_spark, str(story_folder), Question(operation=885))[-3:] == [
         "                   meanwhile on orders-2: 98 × a fetch of replica 2, 37 × an append, 2 × a fetch of replica 3",
         "  09:00:04.405427  high_watermark: every in-sync replica had its records: the high watermark had passed them",
         "                   decided on orders-2 by a fetch of replica 3 (replica-3-1007)",
     ]
 
 
-def test_a_group_tells_who_came_who_went_and_who_was_waited_for(spark: SparkSession, story_folder: Path) -> None:
-    assert explain(spark, str(story_folder), Question(group="g"), top=6) == [
+def test_a_group_tells_who_came_who_went_and_who_was_waited_for(
+    without_spark: SparkSession, story_folder: Path
+) -> None:
+    assert explain(without_spark, str(story_folder), Question(group="g"), top=6) == [
         "group g at broker 1",
         "  09:00:00.100000  PreparingRebalance, generation 0: member a joined; with a (1 members)",
         "  09:00:05.100000  CompletingRebalance, generation 1: initial delay over; with b, c (3 members)",

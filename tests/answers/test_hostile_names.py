@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_report_of_them_is_text_and_does_nothing(
-    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+    without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report.main.status(["--out", str(folder)]) == 0
     capsys.readouterr()

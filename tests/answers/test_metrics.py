@@ -136,7 +136,7 @@ def test_a_rebalance_tells_its_length_who_was_missing_and_who_was_waited_for(lak
     ]
 
 
-def test_the_summary_names_kafkas_meters_and_the_worst(metrics: Metrics) -> None:
+def test_the_summary_names_kafkas_meters_and_the_worst(without_spark: SparkSession, metrics: Metrics) -> None:
     lines = summary(metrics)
     assert lines[0] == "Run run-1: 1,619 operations, 79.9 % had to wait, 94 expired (2 of them after the trace's end)"
     cells = [line.split() for line in lines]

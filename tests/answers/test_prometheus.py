@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families_of
 
 from purgatory_udf.metrics.prometheus import Family, write_prometheus
+from purgatory_udf.query import locally
 from tests.lake import Lake
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def file(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Written where an earlier one lies."""
     file = tmp_path_factory.mktemp("collector") / "replay.prom"
     file.write_text("an earlier one")
-    write_prometheus(metrics, file)
+    with locally():
+        write_prometheus(metrics, file)
     return file
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from purgatory_udf.printing import Table
+from purgatory_udf.query import locally
 from purgatory_udf.report import page
 from purgatory_udf.report.charts import charts
 from purgatory_udf.report.pictures import Pictures
@@ -28,7 +29,8 @@ FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
 def report(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story's page."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(report_page(metrics), encoding="utf-8")
+    with locally():
+        file.write_text(report_page(metrics), encoding="utf-8")
     return file
 
 
