@@ -110,8 +110,9 @@ class _Settings:
                 raise UserError(f"{_told(one.key, one.scope)}: there is nobody in the scenario that it is about")
 
     def of(self, subject: Subject) -> dict[str, Setting]:
-        """By field, the one that counts."""
-        plain = {self._fields[one.key]: one for one in self._mine if not one.scoped}
+        """By field, the one that counts: of consumers, what says so before what does not."""
+        unscoped = sorted((one for one in self._mine if not one.scoped), key=lambda one: "consumer." in one.key)
+        plain = {self._fields[one.key]: one for one in unscoped}
         rules = [one for one in self._mine if one.scoped and one.scope.matches(subject)]
         return plain | {self._fields[rule.key]: rule for rule in reversed(rules)}
 

@@ -60,6 +60,10 @@ def test_of_scopes_the_first_that_matches_counts_before_what_has_none(words: lis
     assert _min_bytes(after)["audit"] == audit
 
 
+def test_a_key_of_consumers_counts_before_the_plain_one() -> None:
+    assert _min_bytes(_with("fetch.consumer.min_bytes=5", "fetch.min_bytes=9"))["audit"] == 5
+
+
 def test_rules_are_a_file_of_settings_as_they_are_for_recorded_arrivals(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(
