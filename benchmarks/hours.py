@@ -1,7 +1,7 @@
 """`python -m benchmarks.hours --minutes 60`: does anything grow while a replay or an import follows, hour after hour?
 
-A simulated cluster's events are fed as fast as they happened, to a table that `replay --follow` follows, or (`--what
-import`) to a topic of a real broker that `ingest --from kafka --follow` follows. Each half minute is noted:
+A trace's events are fed as fast as they happened, to a table that `replay --follow` follows, or (`--what import`) to a
+topic of a real broker that `ingest --from kafka --follow` follows. Each half minute is noted:
 the memory of all its processes, how long its batches took, how many files there are, how large Delta's logs, state and
 checkpoints are. Every `--maintain` minutes `maintain` is run beside it. At the end the last third is held
 against the second: what is flat stays about 1.0. (The first third warms up.)
@@ -10,6 +10,7 @@ against the second: what is flat stays about 1.0. (The first third warms up.)
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,13 +56,13 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.hours", description=(__doc__ or "").split("\n")[0])
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--what", choices=("replay", "import"), default="replay")
-    options.add_argument("--scenario", default="steady")
+    options.add_argument("--rate", type=int, default=100, help="requests a second")
     options.add_argument("--grouping", default="broker", help="of the replay: broker, partition or shard")
     options.add_argument("--maintain", type=float, default=10, metavar="MINUTES", help="how often; 0: never")
     asked = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hours-"))
     try:
-        trace = simulated(folder, asked.scenario, asked.minutes)
+        trace = simulated(folder, asked.rate, asked.minutes)
         follow = partial(followed_replay, grouping=asked.grouping) if asked.what == "replay" else followed_import
         with follow(folder, trace) as (feed, running, out):
             notes = watch(trace, feed, running, out, asked.minutes, asked.maintain)
@@ -70,12 +72,21 @@ def main() -> int:
     return 0
 
 
+# Of which a request of the open loop has fewer.
+_EVENTS_A_REQUEST = 4
+
+
 @dataclass(frozen=True)
 class Trace:
-    """Events in order as a table, and as JSON Lines, line by line the same."""
+    """Events in order."""
 
     table: pa.Table
-    lines: list[str]
+
+    def lines(self, first: int, end: int) -> list[str]:
+        """These events as JSON Lines."""
+        columns = [name for name in self.table.column_names if name not in ("run_id", "event_time", "source", "line")]
+        rows = self.table.select(columns).slice(first, end - first).to_pylist()
+        return [json.dumps(_told(row)) for row in rows]
 
     def until(self, passed_s: float) -> int:
         """How many events have happened by then."""
@@ -83,12 +94,21 @@ class Trace:
         return int(pc.sum(pc.less(times, times[0].as_py() + int(passed_s * 1e6))).as_py() or 0)
 
 
-def simulated(folder: Path, scenario: str, minutes: float) -> Trace:
-    lines, out = folder / "trace.jsonl", folder / "simulated"
-    words = ("simulate", "--scenario", scenario, "--duration", str(minutes * 60), "--jsonl", str(lines))
-    _done((*words, "--out", str(out)))
+def _told(value: Any) -> Any:
+    """Without what is not there."""
+    if isinstance(value, dict):
+        return {name: _told(inner) for name, inner in value.items() if inner is not None}
+    return [_told(inner) for inner in value] if isinstance(value, list) else value
+
+
+def simulated(folder: Path, rate: int, minutes: float) -> Trace:
+    """Made in the time that it takes to start: an hour of clients that react takes half an hour."""
+    events = int(minutes * 60 * rate * _EVENTS_A_REQUEST)
+    words = ("--open-loop", "--rate", str(rate), "--events", str(events), "--partitions", "60", "--max-wait-ms", "500")
+    out = folder / "simulated"
+    _done(("simulate", *words, "--out", str(out)))
     table = DeltaTable(str(out / "events")).to_pyarrow_table().sort_by([("time_us", "ascending"), ("seq", "ascending")])
-    return Trace(table, lines.read_text(encoding="utf-8").splitlines())
+    return Trace(table)
 
 
 @contextmanager
@@ -110,7 +130,7 @@ def followed_import(folder: Path, trace: Trace) -> Iterator[tuple[Feed, subproce
     with broker_of(folder / "broker") as bootstrap, topic(bootstrap, "events") as events:
 
         def feed(first: int, end: int) -> None:
-            events.send(trace.lines[first:end])
+            events.send(trace.lines(first, end))
 
         feed(0, 1)
         words = ("ingest", "--from", "kafka", "--bootstrap", bootstrap, "--topic", "events", "--follow")
