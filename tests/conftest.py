@@ -33,6 +33,14 @@ _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ing
 _THEN = ("reference", "requestlog", "timeline")
 
 
+# Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better.
+_SMALLEST = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.python.daemon.module": "tests.forked",
+}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whoever asks for the session is marked by it: `-m "not spark"` is the part that needs no Java. What looks at a
     page in a browser runs where there is one."""
@@ -76,6 +84,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         {
             "spark.master": "local[2]",
             **brief.SETTINGS,
+            **_SMALLEST,
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
         },
