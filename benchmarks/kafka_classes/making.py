@@ -31,12 +31,13 @@ SHAPES = {
     "ordinary-2000": Shape(60_000, 2_000, per_second=4_000),
     "wide-100": Shape(3_000, 1_000, produced=(90, 110), fetched=(90, 110), min_bytes=(400, 400_000)),
     "wide-fetches": Shape(6_000, 1_000, produced=(10, 30), fetched=(90, 110), min_bytes=(400, 400_000)),
+    # Lists of thousands of watchers each.
     "long-in-reach": Shape(
-        12_000, 10, produced=(1, 1), fetched=(1, 3), per_second=400, fetches=0.8, max_wait_ms=(1_000, 60_000),
-        min_bytes=(1_000, 1_000_000), transactions=0.2, specials=2.0,
+        24_000, 4, produced=(1, 1), fetched=(1, 3), per_second=400, fetches=0.8, max_wait_ms=(1_000, 60_000),
+        min_bytes=(10_000, 3_000_000), transactions=0.2, specials=0.1,
     ),
     "long-out-of-reach": Shape(
-        12_000, 10, produced=(1, 1), fetched=(1, 3), per_second=200, fetches=0.8, max_wait_ms=(10, 60_000),
+        24_000, 4, produced=(1, 1), fetched=(1, 3), per_second=400, fetches=0.8, max_wait_ms=(10, 60_000),
         min_bytes=(1 << 30, 1 << 30),
     ),
 }  # fmt: skip

@@ -154,10 +154,12 @@ class CoordinatorPurgatory:
             "expired": np.empty(len(operations), WHICH),
             "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
         }
-        world = world_of(tables, now_ms=self.now_ms, operations=len(operations), purgatories=1, due=NONE, checking=NONE)
+        world = world_of(
+            tables, now=self.now_ms * 1000, operations=len(operations), purgatories=1, due=NONE, checking=NONE
+        )
         link(world)
         tell(world, moments, lists, TURNS[self.code], until_ms)
-        self.now_ms = int(world["now_ms"][0])
+        self.now_ms = int(world["now"][0]) // 1000
         self.dead = np.where(lists["stamp"] == self.record["stamp"][0], lists["dead"], 0)
         gone = np.zeros(len(ids), bool)
         gone[moments["operation"][moments["kind"] == END]] = True

@@ -46,15 +46,15 @@ def error_of(key: Any, part: Any) -> int:
             return _FENCED
         if part.epoch > key.epoch:
             return _UNKNOWN_EPOCH
-    beyond = key.end != UNKNOWN and part.offset > key.end
-    deleted = key.log_start != UNKNOWN and part.offset < key.log_start
+    beyond = part.offset > key.end and key.end != UNKNOWN
+    deleted = part.offset < key.log_start and key.log_start != UNKNOWN
     return _OUT_OF_RANGE if beyond or deleted else _ONLINE
 
 
 @inlined
 def _has_data(key: Any, part: Any, reader: int) -> bool:
     end, _, _ = reader_end(key, reader)
-    return key.standing == _ONLINE and not part.throttled and end != UNKNOWN and part.offset < end
+    return part.offset < end and end != UNKNOWN and not part.throttled and key.standing == _ONLINE
 
 
 @inlined

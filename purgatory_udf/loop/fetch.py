@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import answers, heap, logs
+from purgatory_udf.loop import answers, heap, listed, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
@@ -68,7 +68,8 @@ def arrive(w: World, o: int, sent: int) -> None:
             return
         if end != UNKNOWN and part.offset == end:
             # It takes over that end's metadata, be they old.
-            part.start_seg, part.start_pos = end_seg, end_pos
+            part.start_seg, part.start_pos, part.wants = end_seg, end_pos, 0
+            odd |= part.again > 0
         else:
             part.start_seg = logs.segment(w, key, part.offset)
             part.start_pos = logs.position(w, key, part.offset)
@@ -79,8 +80,8 @@ def arrive(w: World, o: int, sent: int) -> None:
                     return
                 if part.start_seg == end_seg:
                     accumulated += max(0, min(end_pos - part.start_pos, part.size))
-        if _is_odd(part, end, end_seg, end_pos):
-            odd = True
+            part.wants = _gained(part, end_pos)
+            odd |= _is_odd(part, end, end_seg, end_pos)
         # What happened to the key before is none of its business.
         part.told = key.told
         entries += 1 - part.again
@@ -175,8 +176,8 @@ def _hang_anew(w: World, o: int, lacking: int) -> None:
         part = part_at(w, at)
         key = key_at(w, part.key)
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if _is_odd(part, end, end_seg, end_pos):
-            odd = True
+        part.wants = _gained(part, end_pos)
+        odd |= _is_odd(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
         size += key.end_pos
         batches += key.batch_count
@@ -197,44 +198,44 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
 
 
 @inlined
-def _gained(w: World, key: Any, part: Any, reader: int) -> int:
+def _gained(part: Any, end_pos: int) -> int:
     """Bytes between where the part begins and the reader's end."""
-    _, _, end_pos = answers.reader_end(key, reader)
     return min(end_pos - part.start_pos, part.size)
 
 
 @inlined
 def _count(w: World, o: int, lacking: int) -> None:
-    """Put every part on the list of those that are counted; one that has its maximum, or is throttled, gains nothing
-    any more, and is only there to be shaken."""
+    """Put every part, which knows what it has gained, on the list of those that are counted; one that has its maximum,
+    or is throttled, gains nothing any more, and is only there to be shaken."""
     operation = operation_at(w, o)
     operation.lacking = lacking
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        part.wants = _gained(w, key_at(w, part.key), part, operation.mode)
-        heap.push_listed(w, at, COUNTED + operation.mode)
+        listed.push(w, at, COUNTED + operation.mode)
 
 
 @inlined
 def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
     """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
     complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
-    key = key_at(w, k)
+    _, _, end_pos = answers.reader_end(key_at(w, k), reader)
     at = heap.first_of(w, k, COUNTED + reader)
     while at != NONE:
         part = part_at(w, at)
         # One that is complete leaves the list; nobody else does.
         following = part.next
-        gained = _gained(w, key, part, reader)
+        gained = _gained(part, end_pos)
         if gained != part.wants and part.throttled == 0:
             operation = operation_at(w, part.operation)
             operation.lacking -= gained - part.wants
             part.wants = gained
             if operation.lacking <= 0:
-                if heard:
+                if not heard:
+                    lists.make_odd(w, part.operation)
+                elif w.checking != NONE:
+                    # Another of the event's keys may have moved otherwise, and comes first in the request.
                     _try(w, at, t)
                 else:
-                    lists.make_odd(w, part.operation)
+                    _complete(w, part.operation, _BY_MIN_BYTES, t, at, NONE)
         at = following
 
 

@@ -1,13 +1,14 @@
 """The parts that wait on a key, by what they wait for: a pairing heap for each kind of watermark (see `world.HEAPS`).
 
 An event moves a watermark, and gives up the parts with `wants` at or below it; nobody else is touched. A part that
-ends otherwise is taken out from wherever it is. Parts that every event must look at are in plain lists.
+ends otherwise is taken out from wherever it is. Parts that every event must look at are in plain lists (`listed`).
 
     roots[key, kind] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
 """
 
 from __future__ import annotations
 
+from purgatory_udf.loop import listed
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, key_at, part_at, root_at
 from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
@@ -74,18 +75,6 @@ def push(w: World, p: int, kind: int, wants: int) -> None:
     key_at(w, part.key).hung |= 1 << kind
 
 
-@inlined
-def push_listed(w: World, p: int, kind: int) -> None:
-    """To the front of one of the key's plain lists."""
-    part = part_at(w, p)
-    root = root_at(w, part.key * HEAPS + kind)
-    part.heap, part.child, part.prev, part.next = kind, NONE, NONE, root.part
-    if root.part != NONE:
-        part_at(w, root.part).prev = p
-    root.part = p
-    key_at(w, part.key).hung |= 1 << kind
-
-
 @rule
 def remove(w: World, p: int) -> None:
     """Out of whichever heap or list it is in; nothing if it is in none."""
@@ -94,26 +83,21 @@ def remove(w: World, p: int) -> None:
     if kind == NONE:
         return
     part.heap = NONE
-    root = root_at(w, part.key * HEAPS + kind)
     if kind >= COUNTED:
-        if part.prev == NONE:
-            root.part = part.next
+        listed.remove(w, part, kind)
+        return
+    root = root_at(w, part.key * HEAPS + kind)
+    below = _merged(w, part.child)
+    part.child = NONE
+    if root.part == p:
+        root.part = below
+    else:
+        if part_at(w, part.prev).child == p:
+            part_at(w, part.prev).child = part.next
         else:
             part_at(w, part.prev).next = part.next
         if part.next != NONE:
             part_at(w, part.next).prev = part.prev
-    else:
-        below = _merged(w, part.child)
-        part.child = NONE
-        if root.part == p:
-            root.part = below
-        else:
-            if part_at(w, part.prev).child == p:
-                part_at(w, part.prev).child = part.next
-            else:
-                part_at(w, part.prev).next = part.next
-            if part.next != NONE:
-                part_at(w, part.next).prev = part.prev
-            root.part = _meld(w, root.part, below)
+        root.part = _meld(w, root.part, below)
     if root.part == NONE:
         key_at(w, part.key).hung &= ~(1 << kind)

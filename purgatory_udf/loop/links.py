@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop import heap
+from purgatory_udf.loop import heap, listed
 from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import operation_at, part_at, wheel_at
 from purgatory_udf.loop.world import COUNTED, NONE, TIMER, Records
@@ -16,7 +16,7 @@ def link(world: Records) -> None:
         part = part_at(w, p)
         if part.heap != NONE:
             if part.heap >= COUNTED:
-                heap.push_listed(w, p, part.heap)
+                listed.push(w, p, part.heap)
             else:
                 heap.push(w, p, part.heap, part.wants)
     for o in range(w.operations):

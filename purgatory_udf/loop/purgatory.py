@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import answers, heap, timer
+from purgatory_udf.loop import answers, heap, listed, timer
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import (
@@ -52,14 +52,10 @@ def purgatory_of(w: World, broker: int, code: int) -> int:
 
 @inlined
 def _bury(w: World, p: int, key: Any, code: int) -> None:
-    """An entry of the key's list is dead, and stays until the list is walked or purged."""
+    """An entry of the key's list is dead, and stays until the list is walked or purged. (Fetches': see their end.)"""
     purgatory = purgatory_at(w, p)
     purgatory.dead += 1
-    if code == _FETCH:
-        if key.stamp_fetch != purgatory.stamp:
-            key.stamp_fetch, key.dead_fetch = purgatory.stamp, 0
-        key.dead_fetch += 1
-    elif code == _PRODUCE:
+    if code == _PRODUCE:
         if key.stamp_produce != purgatory.stamp:
             key.stamp_produce, key.dead_produce = purgatory.stamp, 0
         key.dead_produce += 1
@@ -164,10 +160,11 @@ def watch(w: World, o: int, entries: int) -> None:
     operation.watched = 1
     purgatory.watched += entries
     purgatory.estimated += 1
-    if not timer.add(w, p, o):
+    if timer.add(w, p, o):
+        w.next_due = min(w.next_due, purgatory.next_bucket_ms * 1000)
+    else:
         # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
         operation.next, w.due = w.due, o
-    w.next_due_ms = min(w.next_due_ms, purgatory.next_bucket_ms)
 
 
 @inlined
@@ -208,8 +205,37 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
         w.completed += 1
     w.ended_parts += operation.count
     timer.cancel(w, operation)
-    fetch, left, at_least_one = operation.code == _FETCH, operation.most, operation.hard == 0
-    counts = operation.watched and operation.total > 1
+    if operation.code == _FETCH:
+        _end_parts_of_fetch(w, operation, t, trigger)
+    else:
+        _end_parts(w, operation, t, trigger)
+
+
+@inlined
+def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        if part.heap != NONE:
+            heap.remove(w, at)
+        if part.settled == 0:
+            part.end_t, part.error = t, _TIMED_OUT
+        if operation.watched and part.again == 0:
+            key = key_at(w, part.key)
+            # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
+            if at == trigger or (trigger != NONE and walked_before(w, key, operation.code)):
+                purgatory_at(w, operation.purgatory).watched -= 1
+            else:
+                _bury(w, operation.purgatory, key, operation.code)
+
+
+@inlined
+def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
+    """As the others', and each is read once more: what one carries, those behind it cannot."""
+    purgatory = purgatory_at(w, operation.purgatory)
+    stamp, watched, several = purgatory.stamp, operation.watched, w.checking > 0 and trigger != NONE
+    told = watched and operation.total > 1
+    left, at_least_one, carried = operation.most, operation.hard == 0, 0
+    walked = dead = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
@@ -217,20 +243,23 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
             heap.remove(w, at)
         if part.settled == 0:
             part.end_t = t
-        if fetch:
-            carried = answers.answer(w, key, part, operation, left, at_least_one)
-            at_least_one = at_least_one and carried == 0
-            left = max(0, left - carried)
-            operation.answered += carried
-            part.told = key.told - part.told if counts else 0
-        elif part.settled == 0:
-            part.error = _TIMED_OUT
-        if operation.watched and part.again == 0:
-            # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
-            if at == trigger or (trigger != NONE and walked_before(w, key, operation.code)):
-                purgatory_at(w, operation.purgatory).watched -= 1
+        more = answers.answer(w, key, part, operation, left, at_least_one)
+        if more > 0:
+            at_least_one = False
+            left = max(0, left - more)
+            carried += more
+        part.told = key.told - part.told if told else 0
+        if watched and part.again == 0:
+            if at == trigger or (several and walked_before(w, key, _FETCH)):
+                walked += 1
             else:
-                _bury(w, operation.purgatory, key, operation.code)
+                if key.stamp_fetch != stamp:
+                    key.stamp_fetch, key.dead_fetch = stamp, 0
+                key.dead_fetch += 1
+                dead += 1
+    operation.answered = carried
+    purgatory.watched -= walked
+    purgatory.dead += dead
 
 
 @rule
@@ -241,4 +270,4 @@ def make_odd(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)
         if part_at(w, at).again == 0:
-            heap.push_listed(w, at, ODD)
+            listed.push(w, at, ODD)

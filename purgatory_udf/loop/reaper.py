@@ -78,7 +78,7 @@ def clean(w: World, p: int) -> None:
 @rule
 def advance_one(w: World, p: int, now_ms: int) -> None:
     """Everything that the clock brings about in one purgatory by then, readings included."""
-    purgatory, at_ms = purgatory_at(w, p), w.now_ms
+    purgatory, at_ms = purgatory_at(w, p), w.now // 1000
     while True:
         # A bucket may have begun before something was put into it; nobody wakes in the past.
         wake_ms = min(purgatory.last_wake_ms + IDLE_MS, max(purgatory.next_bucket_ms, at_ms))
@@ -109,7 +109,7 @@ def pass_quiet_time(w: World, p: int, now_ms: int) -> None:
 
 @rule
 def _next_due(w: World) -> int:
-    due_ms = FOREVER
+    due_ms = FOREVER // 1000
     for p in range(w.purgatories):
         purgatory = purgatory_at(w, p)
         due_ms = min(due_ms, purgatory.next_bucket_ms, purgatory.last_wake_ms + IDLE_MS, purgatory.next_step_ms)
@@ -125,23 +125,24 @@ def _advance(w: World, now_ms: int) -> None:
         _expire(w, o)
     for p in range(w.purgatories):
         advance_one(w, p, now_ms)
-    w.next_due_ms = _next_due(w)
+    w.next_due = _next_due(w) * 1000
 
 
 @inlined
-def advance(w: World, now_ms: int) -> None:
-    """Expire everything with a deadline at or before `now_ms`."""
-    if w.due != NONE or w.next_due_ms <= now_ms:
-        _advance(w, now_ms)
-    w.now_ms = now_ms
+def advance(w: World, now: int) -> None:
+    """Expire everything whose deadline is the present millisecond or an earlier one."""
+    if w.due != NONE or w.next_due <= now:
+        _advance(w, now // 1000)
+    w.now = now
 
 
 @rule
 def run_out(w: World) -> None:
     """The trace is over: let the clock run until no operation is open and every purge has been read."""
     while w.due != NONE or _next_bucket(w) < FOREVER:
-        _move(w, w.now_ms if w.due != NONE else max(w.now_ms, _next_bucket(w)))
-    _move(w, w.now_ms + IDLE_MS + 3 * STEP_MS)
+        now_ms = w.now // 1000
+        _move(w, now_ms if w.due != NONE else max(now_ms, _next_bucket(w)))
+    _move(w, w.now // 1000 + IDLE_MS + 3 * STEP_MS)
 
 
 @rule
@@ -155,4 +156,4 @@ def _next_bucket(w: World) -> int:
 @rule
 def _move(w: World, now_ms: int) -> None:
     _advance(w, now_ms)
-    w.now_ms = now_ms
+    w.now = now_ms * 1000

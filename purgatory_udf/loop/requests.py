@@ -6,7 +6,18 @@ from purgatory_udf.loop import fetch, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, operation_at, part_at, place_at
+from purgatory_udf.loop.tables import (
+    World,
+    asked_at,
+    event_at,
+    key_at,
+    node_at,
+    operation_at,
+    part_at,
+    place_at,
+    take_asked,
+    take_event,
+)
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE, OPEN
 
@@ -25,33 +36,27 @@ _NOTHING, _SAME, _INCREASED = 0, 1, 2
 def _arrived(w: World, e: int) -> int:
     """The event's operation, with a part for each key that it asks."""
     event = event_at(w, e)
-    o = w.operations
+    o, first = w.operations, w.parts
     w.operations += 1
+    w.parts += event.count
     operation = operation_at(w, o)
-    operation.seq, operation.t, operation.least = event.seq, event.t, event.least
-    operation.most, operation.hard, operation.who, operation.answered = event.most, event.hard, event.who, 0
+    take_event(operation, event)
     operation.deadline = event.t // 1000 + max(0, event.delay)
-    operation.code, operation.mode, operation.broker, operation.total = (
-        event.code,
-        event.mode,
-        event.broker,
-        event.total,
-    )
-    operation.first, operation.count, operation.text = w.parts, event.count, w.texts + event.text
-    operation.apart, operation.state, operation.pending, operation.rule = event.apart, OPEN, 0, 0
+    operation.first, operation.text = first, w.texts + event.text
+    operation.answered, operation.pending, operation.state, operation.rule = 0, 0, OPEN, 0
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
     operation.end_t, operation.settled_by, operation.last_place = 0, NONE, NONE
     operation.purgatory = lists.purgatory_of(w, event.broker, event.code)
     for nth in range(event.count):
         asked = asked_at(w, event.first + nth)
-        part = part_at(w, w.parts + nth)
-        part.key, part.operation, part.place, part.epoch = place_at(w, asked.key).key, o, asked.place, asked.epoch
-        part.offset, part.size, part.throttled = asked.offset, asked.size, asked.throttled
-        part.error, part.settled, part.end_t, part.bytes, part.text = asked.error, 0, event.t, 0, asked.text
+        part = part_at(w, first + nth)
+        take_asked(part, asked)
+        k = place_at(w, asked.key).key
+        key = key_at(w, k)
+        part.key, part.operation, part.settled, part.end_t, part.bytes = k, o, 0, event.t, 0
         if asked.text >= 0:
             part.text += w.errors
         part.heap, part.told = NONE, 0
-        key = key_at(w, part.key)
         if key.throttles != NONE and event.code == _FETCH:
             told = replica.node_of(w, key.throttles, event.who)
             if told != NONE:
@@ -59,7 +64,6 @@ def _arrived(w: World, e: int) -> int:
         # A key that a request names twice has it on its list once.
         part.again = key.asked == w.event
         key.asked = w.event
-    w.parts += event.count
     return o
 
 

@@ -26,7 +26,7 @@ def run(world: Records, events: int, horizon_ms: int) -> None:
         event = event_at(w, e)
         code = event.code
         w.event += 1
-        reaper.advance(w, event.t // 1000)
+        reaper.advance(w, event.t)
         if code == _FETCH:
             fetch_messages(w, e)
         elif code == _PRODUCE:
@@ -40,4 +40,4 @@ def run(world: Records, events: int, horizon_ms: int) -> None:
     if horizon_ms >= FOREVER:
         reaper.run_out(w)
     else:
-        reaper.advance(w, max(horizon_ms, w.now_ms))
+        reaper.advance(w, max(horizon_ms * 1000, w.now))

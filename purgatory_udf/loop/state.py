@@ -215,7 +215,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     }
     return tables, world_of(
         tables,
-        now_ms=state.now_ms,
+        now=state.now_ms * 1000,
         retain_bytes=limits.retain_bytes,
         operations=len(state.operations),
         parts=len(state.parts),
@@ -253,7 +253,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     state.errors = errors.take(pa.array(of_kept["text"][told]))
     of_kept["text"][told] = np.arange(len(told))
     state.operations, state.parts = kept, of_kept
-    state.now_ms = int(world["now_ms"])
+    state.now_ms = int(world["now"]) // 1000
     state.nodes = tables["nodes"][: world["nodes"]].copy()
     _let_go(state, tables, limits.retain_bytes)
     return found

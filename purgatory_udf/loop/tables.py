@@ -15,13 +15,15 @@ from typing import Any, cast
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from purgatory_udf.loop.world import TABLES, WORLD, Kind, Records
 
 World = Any  # the record
 Access = Callable[[World, int], Any]
+
+memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
@@ -72,6 +74,38 @@ def _compiled(kind: Kind, where: int) -> Access:
     return cast("Access", intrinsic(at))
 
 
+def copies(source: str, target: str, begin: str) -> Callable[[Any, Any], None]:
+    """How a whole row of one table becomes a part of another's, from that field on: `to`, `of`."""
+    small, large = TABLES[source], TABLES[target]
+    assert small.fields is not None and large.fields is not None
+    first = large.fields[begin][1]
+    theirs = {place - first: (name, kind) for name, (kind, place, *_) in large.fields.items()}
+    pairs = [(name, theirs[place][0]) for name, (kind, place, *_) in small.fields.items() if kind == theirs[place][1]]
+    assert len(pairs) == len(small.fields), "the fields do not lie alike"
+    return _compiled_copy(small.itemsize, first) if COMPILED else _plain_copy(pairs)
+
+
+def _compiled_copy(size: int, first: int) -> Callable[[Any, Any], None]:
+    def copy(typing: Any, to: Any, of_: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to_bytes, of_bytes = (builder.bitcast(row, ir.IntType(8).as_pointer()) for row in arguments)
+            target = builder.gep(to_bytes, [ir.Constant(ir.IntType(64), first)])
+            memcpy(builder, target, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
+            return context.get_dummy_value()
+
+        return types.void(to, of_), code
+
+    return cast("Callable[[Any, Any], None]", intrinsic(copy))
+
+
+def _plain_copy(pairs: list[tuple[str, str]]) -> Callable[[Any, Any], None]:
+    def copy(to: Any, of_: Any) -> None:
+        for name, theirs in pairs:
+            setattr(to, theirs, getattr(of_, name))
+
+    return copy
+
+
 class _Row:
     """A record whose fields come by name, also those that numpy's own records call otherwise (`size`, `base`)."""
 
@@ -115,3 +149,6 @@ completed_at = access("completed")
 expired_at = access("expired")
 cancelled_at = access("cancelled")
 reading_at = access("readings")
+
+take_event = copies("events", "operations", begin="t")
+take_asked = copies("asked", "parts", begin="offset")

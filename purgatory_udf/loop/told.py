@@ -65,7 +65,7 @@ def tell(world: Records, moments: Records, dead: Records, turn: int, until_ms: i
         # What lags has begun before something was put into it: the reaper wakes at once.
         if (not by_clock or first.sub >= turn) and purgatory_at(w, _ONLY).next_bucket_ms <= now_ms:
             reaper.wake(w, _ONLY, now_ms)
-    _advance(w, max(until_ms, w.now_ms))
+    _advance(w, max(until_ms, w.now // 1000))
 
 
 @rule
@@ -103,7 +103,7 @@ def _happen(w: World, moment: Any, dead: Records) -> None:
 @rule
 def _advance(w: World, now_ms: int) -> None:
     reaper.advance_one(w, _ONLY, now_ms)
-    w.now_ms = max(w.now_ms, now_ms)
+    w.now = max(w.now, now_ms * 1000)
 
 
 @rule

@@ -58,17 +58,18 @@ KEY = record(
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
 
+# An operation begins as a copy of its event, and a part as one of what was asked: their fields lie in the same order.
 OPERATION = record(
-    i8="seq t deadline least most end_t answered",
-    i4="code mode broker total count first purgatory pending state rule watched trigger text "
-    "bucket next prev apart odd settled_by last_place lacking hard who",
+    i8="end_t answered t seq deadline least most",
+    i4="code mode who first count total broker text apart hard pending state "
+    "purgatory rule watched trigger bucket next prev odd settled_by last_place lacking",
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come.
 # `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
 # been. `start_seg`, `start_pos`: where a fetch begins. `heap`: which of its key's heaps or lists it is in.
 PART = record(
-    i8="wants offset start_seg start_pos size bytes end_t",
-    i4="key operation place epoch error settled throttled again heap child next prev told text",
+    i8="wants start_seg start_pos bytes end_t offset size",
+    i4="key place epoch error settled again throttled text operation heap child next prev told",
 )
 
 PURGATORY = record(
@@ -116,7 +117,7 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 # many the state had before the call's own.
 WORLD = world(
     TABLES,
-    *("now_ms", "next_due_ms", "retain_bytes"),
+    *("now", "next_due", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("completed", "expired", "cancelled", "ended_parts"),
     *("due", "event", "checking"),

@@ -91,9 +91,22 @@ def _sole_leaders() -> _Story:
     return story
 
 
+def _led_with_batches() -> _Story:
+    story = _sole_leaders()
+    for partition in (0, 1):
+        story.batches(partition, range(1, 9))
+    return story
+
+
 STORIES = {
     "a fetch that a produce to both of its partitions completes was triggered by the first that was checked": (
         _sole_leaders().fetch([(1, 0), (0, 0)], min_bytes=200).produce({0: 1, 1: 1})
+    ),
+    "a fetch whose bytes are counted is completed by the second of a produce's partitions, triggered by the first": (
+        _led_with_batches().fetch([(0, 8), (1, 8)], min_bytes=150).produce({0: 9, 1: 9})
+    ),
+    "a fetch whose bytes are counted has enough of one partition, but the same produce took another to a new segment": (
+        _led_with_batches().fetch([(0, 8), (1, 8)], min_bytes=50).change(1, "segment_roll", 8).produce({0: 9, 1: 9})
     ),
     "a log that was cut back within its only batch is cut back again": (
         _Story().change(0, "log_end", 9, bytes=100).change(0, "truncate", 5).change(0, "truncate", 3)
