@@ -23,7 +23,7 @@ from purgatory_udf.loop.world import NONE, OPEN
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
-_SOUND, _TIMED_OUT = number(Error.NONE), number(Error.REQUEST_TIMED_OUT)
+_SOUND = number(Error.NONE)
 _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
 _BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
 
@@ -171,10 +171,6 @@ def create_topics(w: World, e: int) -> None:
         return
     done = settling.first_try(w, o)
     if event_at(w, e).delay <= 0:
-        for at in range(operation.first, operation.first + operation.count):
-            part = part_at(w, at)
-            if part.settled == 0:
-                part.error, part.settled = _TIMED_OUT, 1
         _answer_at_once(w, o, _BY_NO_WAIT)
     elif done:
         _answer_at_once(w, o, operation.rule)

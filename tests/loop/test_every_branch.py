@@ -68,6 +68,10 @@ class _Story:
         event = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": min_bytes, "max_bytes": 1 << 20}
         return self._add(event | {"isolation": "read_uncommitted", "partitions": parts} | more)
 
+    def delete(self, partition: int, before: int) -> _Story:
+        asked = [{"topic": "t", "partition": partition, "offset": before}]
+        return self._add({"type": "delete_records", "timeout_ms": 500, "partitions": asked})
+
     def create(self, topic: str, timeout_ms: int, broker: int = 0) -> _Story:
         topics = [{"topic": topic, "partitions": 1}]
         return self._add({"type": "create_topics", "timeout_ms": timeout_ms, "topics": topics, "broker": broker})
@@ -144,6 +148,16 @@ STORIES = {
         .fetch([(0, 8), (1, 8)], min_bytes=250, replica_id=2, max_wait_ms=5)
         .at(50).batches(0, range(9, 11)).batches(1, range(9, 11))
     ),
+    "everything below a high watermark that is not known is deleted where a log starts at 0": (
+        _Story().change(0, "log_start", 0).delete(0, -1).delete(0, 1).change(0, "log_start", 1)
+    ),
+    "a last stable offset rises unseen into a new segment, and a check of another partition completes the fetch": (
+        _led_with_batches().change(0, "last_stable", 8).change(1, "last_stable", 8)
+        .fetch([(0, 8), (1, 8)], min_bytes=5_000, isolation="read_committed")
+        .change(0, "segment_roll", 8).change(0, "log_end", 9, bytes=100).change(0, "last_stable", 9)
+        .change(1, "log_end", 9, bytes=100)
+    ),
+    "topics that nobody waits for": _Story().create("t", 0).change(0, "leader", leader_epoch=1).create("t", 0),
     "a high watermark of a log of which nothing else is known yet": (
         _Story()
         .change(0, "high_watermark", 5)
