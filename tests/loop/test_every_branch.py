@@ -88,9 +88,9 @@ _ALONE: dict[str, Any] = {"leader_epoch": 1, "isr": [0], "min_isr": 1}
 _WITH_A_FOLLOWER: dict[str, Any] = {"leader_epoch": 1, "isr": [0, 1], "min_isr": 1}
 
 
-def _sole_leaders() -> _Story:
+def _sole_leaders(partitions: int = 2) -> _Story:
     story = _Story()
-    for partition in (0, 1):
+    for partition in range(partitions):
         story.change(partition, "leader", **_ALONE).change(partition, "log_end", 0)
     return story
 
@@ -111,6 +111,16 @@ STORIES = {
     ),
     "a fetch whose bytes are counted has enough of one partition, but the same produce took another to a new segment": (
         _led_with_batches().fetch([(0, 8), (1, 8)], min_bytes=50).change(1, "segment_roll", 8).produce({0: 9, 1: 9})
+    ),
+    "a fetch that a produce to its three partitions completes is on none of their lists": (
+        _sole_leaders(3).fetch([(2, 0), (1, 0), (0, 0)], min_bytes=300).produce({0: 1, 1: 1, 2: 1}).at(700)
+    ),
+    "time-outs of minutes and hours": (
+        _sole_leaders()
+        .fetch([(0, 0)], min_bytes=10, max_wait_ms=400_000).fetch([(0, 0)], min_bytes=10, max_wait_ms=9_000_000)
+        .produce({1: 4}, timeout_ms=3_200_000).change(1, "leader", **_WITH_A_FOLLOWER)
+        .produce({1: 5}, timeout_ms=500_000)
+        .fetch([(0, 0)], min_bytes=10, max_wait_ms=70_000).at(500_000)
     ),
     "a log that was cut back within its only batch is cut back again": (
         _Story().change(0, "log_end", 9, bytes=100).change(0, "truncate", 5).change(0, "truncate", 3)
