@@ -56,6 +56,11 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     if delta.exists(spark, inner):
         path = inner
     if not delta.exists(spark, f"{path.rstrip('/')}/state"):
+        if delta.exists(spark, Layout(checkpoint).table("runs")):
+            raise UserError(
+                f"{checkpoint}: replayed in one process, all at once, or not yet begun; only a stream leaves a state: "
+                "./spark-submit.sh --master 'local[*]' replay … --overwrite"
+            )
         raise UserError(f"{checkpoint}: no checkpoint of a replay there (no state folder)")
     # Reading a store asks its coordinator, which a session has only once its streams have been looked at.
     assert spark.streams.active is not None

@@ -11,9 +11,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
-from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.errors import NeedsSparkError, UserError
+from purgatory_udf.local.session import LocalSession
 from purgatory_udf.loop.engine import event_table
 from purgatory_udf.query import locally
+from purgatory_udf.stream.inspection import inspect
 from tests import oracle_traces
 from tests.outcome_folder import story, write_folder
 from tests.outcome_rows import outcomes_of
@@ -39,6 +41,17 @@ def run_of(out: Path) -> dict[str, Any]:
 
 def replays(events: Path, out: Path, *words: str) -> int:
     return replay.main.status(["--events", str(events), "--out", str(out), *words])
+
+
+def test_whoever_asks_for_its_state_is_told_who_leaves_one(events: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with locally():
+        assert replays(events, out) == 0
+        here: Any = LocalSession()
+        with pytest.raises(UserError, match="replayed in one process, all at once"):
+            inspect(here, str(out), 10)
+        with pytest.raises(UserError, match="no checkpoint of a replay there"):
+            inspect(here, str(tmp_path), 10)
 
 
 @pytest.fixture(scope="module")
