@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.killing import ROOT, Command, run_to_end
 from benchmarks.topic import Topic, broker_of, topic
+from purgatory_udf.tables.metrics import METRICS
 from tests.group_timeline import GroupTimeline
 
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
@@ -44,21 +48,23 @@ def commands(folder: Path) -> dict[str, Command]:
     disorder = ("--max-disorder-ms", "50", "--no-drain")
     fed = Fed(folder)
 
-    def replay(name: str, trace: Path, *words: str) -> Command:
-        return Command(name, ("replay", "--trace", str(trace), *words), tables, audited=True)
+    def replay(name: str, trace: Path, *words: str, small: bool = False) -> Command:
+        return Command(name, ("replay", "--trace", str(trace), *words), tables, audited=True, small=small)
 
     found = (
-        replay("replay at once", plain, "--set", "grouping=broker"),
+        replay("replay at once", plain, "--set", "grouping=broker", small=True),
+        replay("replay at once with groups", with_group, "--set", "grouping=broker", small=True),
         replay("replay at once by partition, with groups", with_group, "--set", "grouping=partition"),
         replay("replay", plain, *batches, "--set", "grouping=broker"),
         replay("replay with groups", with_group, *batches, "--set", "grouping=broker"),
         replay("replay by partition", with_group, *batches, "--set", "grouping=partition"),
         replay("replay with disorder", with_group, *batches, *disorder, "--set", "grouping=broker"),
-        Command("ingest", ("ingest", "--from", "jsonl", str(plain)), ("events", "rejected_events")),
+        Command("ingest", ("ingest", "--from", "jsonl", str(plain)), ("events", "rejected_events"), small=True),
         Command(
             "ingest of a request log",
             ("ingest", "--from", "request-log", str(log), "--max-rejected", "100"),
             ("events", "rejected_events", "recorded"),
+            small=True,
         ),
         Command(
             "replay --follow",
@@ -70,6 +76,24 @@ def commands(folder: Path) -> dict[str, Command]:
         ),
     )
     return {command.name: command for command in found}
+
+
+def commands_here(folder: Path) -> dict[str, Command]:
+    """What is small, begun without Spark; and answers to questions, which are tables and pages."""
+    given = [replace(command, here=True) for command in commands(folder).values() if command.small]
+    replayed, recorded = folder / "replayed", folder / "recorded"
+    answers = (
+        Command("metrics", ("metrics",), tuple(METRICS), furnish=partial(shutil.copytree, replayed)),
+        Command("report", ("report",), (), files=("report.html",), furnish=partial(shutil.copytree, replayed)),
+        Command("fidelity", ("fidelity",), ("fidelity",), furnish=partial(shutil.copytree, recorded)),
+    )
+    by_name = {command.name: command for command in given}
+    if not recorded.exists():
+        run_to_end(by_name["replay at once with groups"], replayed)
+        run_to_end(by_name["ingest of a request log"], recorded)
+        words = ("replay", "--events", str(recorded / "events"))
+        run_to_end(Command("replay of a request log", words, (), here=True), recorded)
+    return by_name | {one.name: replace(one, small=True, here=True) for one in answers}
 
 
 @contextmanager

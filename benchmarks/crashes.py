@@ -2,9 +2,10 @@
 
 A command is run undisturbed once, and at every moment at which a table or a checkpoint grows (and at some others) its
 folder is copied while all of its processes stand still: that is what a kill at this moment would have left. The command
-is given again on copies chosen at random. With `--really` processes are killed instead: the whole command, Spark's
-JVM, or a Python worker in mid-batch (with `--cluster` also an executor). What is left in the end must be what the
-undisturbed run left, row for row, and keep the laws that `audit` checks.
+is given again on copies chosen at random; where it is small it goes on by chance with Spark or without. With `--really`
+processes are killed instead: the whole command, Spark's JVM, or a Python worker in mid-batch (with `--cluster` also an
+executor). What is left in the end must be what the undisturbed run left, row for row, and keep the laws that `audit`
+checks.
 
 With `--keep FOLDER` all runs lie there: what failed can be looked at, and the next call goes on with what this one has
 left (`--minutes` ends it). The seed is printed; among the same copies the same one chooses the same.
@@ -24,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.crash_commands import commands, topic_commands
+from benchmarks.crash_commands import commands, commands_here, topic_commands
 from benchmarks.frozen import freeze
 from benchmarks.killing import Command, Victim, killed, moments, run_to_end, start
 from benchmarks.one_session import OneSession
@@ -38,6 +39,7 @@ def main() -> int:
     options.add_argument("--command", action="append", help="only these (repeatable)  [default: all, in turn]")
     options.add_argument("--really", action="store_true", help="kill processes, rather than copy what a kill leaves")
     options.add_argument("--topic", action="store_true", help="imports that follow a topic of a broker, instead")
+    options.add_argument("--here", action="store_true", help="what is small, begun without Spark, instead")
     options.add_argument("--cluster", action="store_true", help="a replay on a cluster of two workers; kill executors")
     options.add_argument("--keep", type=Path, help="folder for the outputs  [default: a temporary one]")
     asked = options.parse_args()
@@ -62,7 +64,7 @@ def _known(asked: argparse.Namespace, folder: Path, open_for_it: ExitStack) -> d
     """The commands that can be chosen, and what they need beside them."""
     if asked.topic:
         return open_for_it.enter_context(topic_commands(folder / "input"))
-    known = commands(folder / "input")
+    known = (commands_here if asked.here else commands)(folder / "input")
     if asked.cluster:
         replay = open_for_it.enter_context(on_a_cluster(known["replay"], folder))
         return {replay.name: replay}
@@ -104,11 +106,13 @@ class Frozen:
         if not left:
             return None
         copy = chance.choice(left)
-        said = self._session.end(command, copy)
+        here = command.small and chance.random() < 0.5
+        said = self._session.end(command, copy, here)
         wrong = [said] if said else self._session.checked(command, whole, copy)
         if not wrong:
             shutil.rmtree(copy)
-        return Trial(f"killed at moment {copy.name}", wrong)
+        by = f", gone on with {'without' if here else 'by'} Spark" * command.small
+        return Trial(f"killed at moment {copy.name}{by}", wrong)
 
 
 class Killed:

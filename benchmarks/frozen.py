@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.killing import STOPPED, Command, at_work, begun, is_moment, swept_away, until
 
-# Of files that are on their way, of how many a copy is made.
-_OTHERS = 0.3
+# Of files that are on their way, of how many a copy is made; without Spark there are few, and it is over soon.
+_OTHERS, _OTHERS_HERE = 0.3, 1.0
 
 
 def freeze(command: Command, out: Path, copies: Path, chance: random.Random) -> list[Path]:
@@ -28,13 +28,14 @@ def freeze(command: Command, out: Path, copies: Path, chance: random.Random) -> 
     copies.mkdir(parents=True, exist_ok=True)
     made: list[Path] = []
     seen: set[str] = set()
+    others = _OTHERS_HERE if command.here else _OTHERS
 
     def look() -> bool:
         nonlocal seen
         now = _names(out)
         if now == seen:
             return False
-        if any(map(is_moment, now - seen)) or (now and chance.random() < _OTHERS):
+        if any(map(is_moment, now - seen)) or (now and chance.random() < others):
             with _standing_still(running.pid):
                 now = _names(out)
                 made.append(copies / f"{len(made):04}")

@@ -50,8 +50,9 @@ class Command:
     """`words` without --out; `tables` are compared, and `audited` says whether the laws can be asked.
 
     One that `follows` never ends by itself; it is fed one portion more whenever it has done all there was, until
-    `feed` returns False. `prepare` makes what it reads. `sessions` are those of processes that work for it beside its
-    own.
+    `feed` returns False. `prepare` makes what it reads, `furnish` what lies in its folder before it is given there.
+    `sessions` are those of processes that work for it beside its own. What is `small` can be gone on with without
+    Spark, too; what is `here` is begun so. `files` are compared byte for byte.
     """
 
     name: str
@@ -61,6 +62,10 @@ class Command:
     follows: bool = False
     feed: Callable[[], bool] = lambda: False
     prepare: Callable[[], None] = lambda: None
+    furnish: Callable[[Path], object] = lambda out: None
+    files: tuple[str, ...] = ()
+    small: bool = False
+    here: bool = False
     victims: tuple[Victim, ...] = ON_ONE_MACHINE
     sessions: tuple[int, ...] = ()
 
@@ -74,10 +79,13 @@ class Whole:
 
 
 def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes]:
-    """`./spark-submit.sh` with these words, in a session of its own; what it says on stderr stays to be read, or is
-    dropped."""
+    """`./spark-submit.sh` with these words, in a session of its own, as a user without settings starts it; what it says
+    on stderr stays to be read, or is dropped."""
+    # A session of Spark's in this process tells its workers which Python is theirs: those of a cluster have another.
+    ours = ("PYSPARK_", "SPARK_", "PYTHON")
     return subprocess.Popen(
         [str(ROOT / "spark-submit.sh"), *words],
+        env={name: value for name, value in os.environ.items() if not name.startswith(ours)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if quiet else subprocess.PIPE,
@@ -86,8 +94,10 @@ def start(words: tuple[str, ...], quiet: bool = False) -> subprocess.Popen[bytes
 
 
 def begun(command: Command, out: Path) -> subprocess.Popen[bytes]:
-    """The command, with the settings of what is soon over."""
-    return start((*brief.WORDS, *command.words, "--out", str(out)))
+    """The command, with the settings of what is soon over; who gives Spark none has it done without."""
+    if not out.exists():
+        command.furnish(out)
+    return start((*(() if command.here else brief.WORDS), *command.words, "--out", str(out)))
 
 
 def run_to_end(command: Command, out: Path) -> Whole:
@@ -144,9 +154,14 @@ def is_moment(file: str) -> bool:
 def differences(command: Command, whole: Path, out: Path) -> list[str]:
     """What is otherwise than in the undisturbed run; nothing if all is well."""
     wrong = [said for table in command.tables if (said := _difference(whole / table, out / table))]
+    wrong += [f"{name}: another page" for name in command.files if _bytes(whole / name) != _bytes(out / name)]
     if command.audited and (expected := _counted(whole)) != (found := _counted(out)):
         wrong.append(f"runs: {found}, not {expected}")
     return wrong
+
+
+def _bytes(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
 
 
 def _counted(out: Path) -> list[tuple[str, ...]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.killing import Command, differences
+from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.query import locally
 from tests import brief
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ class OneSession:
 
             add_connector(self._spark)
 
-    def end(self, command: Command, out: Path) -> str:
-        """Give the command again, to its end; what it said if it failed."""
+    def end(self, command: Command, out: Path, here: bool = False) -> str:
+        """Give the command again, to its end, without Spark if it can do so `here`; what it said if it failed."""
         words = [*command.words, "--out", str(out)]
         if command.follows:
             return self._followed(command, words)
-        status, said = _given(words)
+        status, said = _given_here(words) if here else _given(words)
         # Killed when all was done: an import is not made twice.
         made = status == 2 and "exists; choose another --out" in said
         return "" if status == 0 or made else f"it ended with {status}: {said}"
@@ -77,6 +79,15 @@ class OneSession:
                 query.stop()
             running.join()
         return "" if ended[0][0] in (0, 130) else f"it ended with {ended[0][0]}: {ended[0][1]}"
+
+
+def _given_here(words: list[str]) -> tuple[int, str]:
+    """As the command does it where its tables are near: what it cannot do so, it begins again in Spark."""
+    try:
+        with locally():
+            return _given(words)
+    except NeedsSparkError:
+        return _given(words)
 
 
 def _given(words: list[str]) -> tuple[int, str]:
