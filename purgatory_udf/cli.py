@@ -41,6 +41,9 @@ _MISTAKES = re.compile(
     r"|UNSUPPORTED_TABLE_FEATURE)"
 )
 
+# What a Python worker raised: the first line behind its stack that is not indented.
+_IN_A_WORKER = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+
 
 class Job:
     """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process.
@@ -145,7 +148,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     if raised:
         return raised[1].strip(), MISTAKE
     # A Java exception's text is its whole stack; what happened first is what it names last.
-    causes = re.findall(r"^(?:Caused by)?: (\S+: .+)$", text, re.MULTILINE)
+    causes = _IN_A_WORKER.findall(text) or re.findall(r"^(?:Caused by)?: (\S+: .+)$", text, re.MULTILINE)
     lines = [line.strip() for line in (causes[-1:] or text.splitlines()) if line.strip()]
     sentence = lines[0] if lines else ""
     if _MISTAKES.search(sentence):

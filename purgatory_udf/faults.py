@@ -31,6 +31,11 @@ _CAUSES = (
         f"a Python process of Spark's was killed, perhaps for want of memory; {_AGAIN}",
     ),
     (
+        # By this process it would be said without the error's own name.
+        re.compile(r"ModuleNotFoundError: No module named '\S+'"),
+        "the cluster's workers lack what this needs; send the environment along, which ./spark-submit.sh package makes",
+    ),
+    (
         re.compile(
             r"DELTA_(CONCURRENT\w*|PROTOCOL_CHANGED|METADATA_CHANGED|VERSION_ALREADY_EXISTS)|Concurrent\w*Exception"
             r"|MULTIPLE_STREAMS|CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY"

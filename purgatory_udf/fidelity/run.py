@@ -22,6 +22,7 @@ from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import FIDELITY
+from purgatory_udf.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,6 +136,5 @@ def _write_page(options: FidelityOptions, run_id: str, tables: list[Table], pair
         return None
     path = options.html or Path(folder) / PAGE
     drawn = as_svg(recorded_against_replayed(points(pairs)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(f"Fidelity of {run_id}", tables, drawn), encoding="utf-8")
+    write_whole(path, page(f"Fidelity of {run_id}", tables, drawn))
     return path

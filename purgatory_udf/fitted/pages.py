@@ -11,6 +11,7 @@ from purgatory_udf.fitted.prediction import UNCHANGED, Prediction
 from purgatory_udf.fitted.tuning import Tuned
 from purgatory_udf.printing import Cell, Table
 from purgatory_udf.report.page import Section, facts, figure, page, table
+from purgatory_udf.whole_file import write_whole
 
 RECORDED = "recorded"
 # How a line of a fit begins that says what no log tells.
@@ -104,8 +105,7 @@ def write_page(text: str, file: Path | None) -> list[str]:
     """The line that says where it is."""
     if file is None:
         return []
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text, encoding="utf-8")
+    write_whole(file, text)
     return [f"Page: {file}"]
 
 

@@ -16,6 +16,7 @@ from purgatory_udf.fitted.source import scenario_like
 from purgatory_udf.fitted.tuning import goal_of, over_of, tune, within_of
 from purgatory_udf.fitted.words import variants_of
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,8 +40,7 @@ def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | 
     scenario = scenario_like(like)
     found = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
-        json.write_text(found.as_json(), encoding="utf-8")
+        write_whole(json, found.as_json())
     return [*found.lines(), "", *write_page(prediction_page(found), html)]
 
 

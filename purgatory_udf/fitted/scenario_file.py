@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.whole_file import write_whole
 
 _HEAD = """\
 # A scenario fitted to a recording. Everything down to `fitted` is a setting, and may be edited: what is played then is
@@ -26,8 +27,7 @@ def as_yaml(scenario: Scenario) -> str:
 
 
 def write(scenario: Scenario, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(as_yaml(scenario), encoding="utf-8")
+    write_whole(file, as_yaml(scenario))
 
 
 def _dumped(values: dict[str, Any]) -> str:

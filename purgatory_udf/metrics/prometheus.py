@@ -7,8 +7,6 @@ the trace's beginning; gauges are as last read.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.metrics.waits import ALL
 from purgatory_udf.query import functions as sf
+from purgatory_udf.whole_file import write_whole
 
 if TYPE_CHECKING:
     from purgatory_udf.metrics.run import Metrics
@@ -56,21 +55,8 @@ def exposition(metrics: Metrics) -> str:
 
 
 def write_prometheus(metrics: Metrics, file: Path) -> None:
-    """In one step: who reads the file while it is written sees all of the last one, or all of this."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # A collector takes every file that ends in .prom, so this one does not.
-    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", suffix=".tmp", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(exposition(metrics))
-            out.flush()
-            os.fsync(out.fileno())
-        # The collector is another user.
-        os.chmod(name, 0o644)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
+    """The collector that reads it is another user."""
+    write_whole(file, exposition(metrics), for_all=True)
 
 
 def _escaped(text: str, quotes: bool = True) -> str:

@@ -14,6 +14,7 @@ from purgatory_udf.report.charts import Spec, charts
 from purgatory_udf.report.page import Section
 from purgatory_udf.report.pictures import pictures
 from purgatory_udf.report.slowest import slowest
+from purgatory_udf.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,8 +39,7 @@ _FIGURES = {
 def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
     """Write the page. Its metrics have windows of their own, and leave the user's alone."""
     metrics = write_metrics(spark, out, options, _FOLDER)
-    html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(report_page(metrics), encoding="utf-8")
+    write_whole(html, report_page(metrics))
     return html
 
 

@@ -22,6 +22,7 @@ from purgatory_udf.whatif.pictures import what_if_charts
 from purgatory_udf.whatif.replays import replays
 from purgatory_udf.whatif.trust import trust_table, trusted
 from purgatory_udf.whatif.variants import Variant
+from purgatory_udf.whole_file import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,5 +94,4 @@ def _write_page(found: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     tables = [Section(table.title, "", page.table(table) if table.rows else "") for table in found.ends]
     drawn = [Section(*_FIGURES[name], page.figure(name)) for name in specs]
     together = [Section(table.title, "", page.table(table)) for table in found.together]
-    html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(page.page("What if", found.held_fixed, "", [*tables, *drawn, *together], specs), encoding="utf-8")
+    write_whole(html, page.page("What if", found.held_fixed, "", [*tables, *drawn, *together], specs))

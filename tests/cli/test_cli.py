@@ -86,6 +86,11 @@ FROM_A_TABLE = RuntimeError(
     "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: "
     "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2\n\t... 41 more"
 )
+FROM_PYTHON = (
+    "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
+    '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
+    "{said}\n SQLSTATE: 38000\n\tat org.apache.spark…"
+)
 AGAIN = "give the same command again: it goes on where it was (Read-only file system) (--verbose shows where)"
 
 
@@ -116,6 +121,17 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
             "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; put it back from a copy, or begin anew "
             "with --overwrite (RuntimeError: org.apache.hadoop.fs.ChecksumException: Checksum error: "
             "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2) (--verbose shows where)",
+        ),
+        (
+            RuntimeError(FROM_PYTHON.format(said="KeyError: 'elementType'")),
+            3,
+            "RuntimeError: KeyError: 'elementType' (--verbose shows where)",
+        ),
+        (
+            RuntimeError(FROM_PYTHON.format(said="ModuleNotFoundError: No module named 'pyarrow'")),
+            3,
+            "the cluster's workers lack what this needs; send the environment along, which ./spark-submit.sh package "
+            "makes (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
         ),
         (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
         (KeyboardInterrupt(), 130, "interrupted"),
