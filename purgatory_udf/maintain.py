@@ -21,6 +21,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.printing import Table
 from purgatory_udf.storage import delta, relay, runs
 from purgatory_udf.storage.alone import is_held
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def _size(table: DeltaTable) -> Size:
 def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:
     run = runs.load(spark, layout.table("runs"), "replay") if delta.is_table(spark, layout.table("runs")) else None
     if run is not None and run.status == runs.FINISHED and not is_held(layout.out, "replay"):
-        for name in sorted(delta.names(spark, layout.machinery)):
+        for name in sorted(files_of(spark).names(layout.machinery)):
             if name != _CHECKPOINTS:
-                delta.remove(spark, f"{layout.machinery}/{name}")
+                files_of(spark).remove(f"{layout.machinery}/{name}")
                 yield f"{layout.machinery}/{name}"
     elif batches := relay.clean(spark, layout):
         yield f"{layout.relay}: what went through, {batches} of its batches"
@@ -122,11 +123,11 @@ def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:
             path = layout.table(name)
             # Without a whole table of events, what is staged says that an ingest has to be done anew.
             if (
-                delta.exists(spark, path)
+                files_of(spark).exists(path)
                 and delta.is_table(spark, layout.table("events"))
                 and _on_record(spark, layout)
             ):
-                delta.remove(spark, path)
+                files_of(spark).remove(path)
                 yield path
 
 

@@ -17,9 +17,11 @@ from purgatory_udf.fidelity.group_answers import compared_groups
 from purgatory_udf.fidelity.page import page
 from purgatory_udf.fidelity.picture import as_svg, points, recorded_against_replayed
 from purgatory_udf.fidelity.server_log import Fact, facts_in_logs
+from purgatory_udf.local.paths import path_here
 from purgatory_udf.printing import Table
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.tables import FIDELITY
 from purgatory_udf.whole_file import write_whole
@@ -76,7 +78,7 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
     has_groups = delta.is_table(spark, layout.table("group_transitions"))
     if has_groups:
         rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
-    delta.remove(spark, layout.table("fidelity"))
+    files_of(spark).remove(layout.table("fidelity"))
     rows.select(*FIDELITY.names).write.format("delta").save(layout.table("fidelity"))
     pairs = spark.read.format("delta").load(layout.table("fidelity")).cache()
     tables = [
@@ -131,10 +133,10 @@ def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
 
 
 def _write_page(options: FidelityOptions, run_id: str, tables: list[Table], pairs: DataFrame) -> Path | None:
-    folder = options.out.removeprefix("file://")
-    if options.html is None and "://" in folder:
+    folder = path_here(options.out)
+    path = options.html or (folder / PAGE if folder is not None else None)
+    if path is None:
         return None
-    path = options.html or Path(folder) / PAGE
     drawn = as_svg(recorded_against_replayed(points(pairs)))
     write_whole(path, page(f"Fidelity of {run_id}", tables, drawn))
     return path

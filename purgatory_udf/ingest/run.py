@@ -15,6 +15,7 @@ from purgatory_udf.ingest.report import IngestOptions, IngestReport, counted
 from purgatory_udf.ingest.source import source_of
 from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_files, write_in_time_order
@@ -61,7 +62,7 @@ def ingest(
         report.require_law()
         say(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         for path in tables:
-            delta.remove(spark, path)
+            files_of(spark).remove(path)
         if report.rejected:
             found.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
         else:
@@ -75,13 +76,13 @@ def ingest(
 
 
 def _require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
-    if delta.is_file(spark, layout.out):
+    if files_of(spark).is_file(layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
     # Rows that are still staged are those of an ingest that was interrupted: what is no table yet was to be one.
-    interrupted = delta.exists(spark, layout.table(STAGING))
+    interrupted = files_of(spark).exists(layout.table(STAGING))
     for name in (EVENTS, REJECTED):
         path = layout.table(name)
-        if not interrupted and delta.exists(spark, path) and not delta.is_table(spark, path):
+        if not interrupted and files_of(spark).exists(path) and not delta.is_table(spark, path):
             raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
     # The rows stay staged until the run is on record: an interrupted ingest is done anew by the same command.
     if not overwrite and not interrupted and delta.is_table(spark, layout.table(EVENTS)):
@@ -94,14 +95,15 @@ def _staged(spark: SparkSession, rows: DataFrame, path: str) -> Iterator[DataFra
 
     They stay if anything but a mistake of the user's ends the ingest: so the next one knows that it was interrupted.
     """
+    files = files_of(spark)
     try:
         if local(spark):
-            delta.mark(spark, path)
+            files.make_folder(path)
             yield rows.cache()
         else:
             rows.write.mode("overwrite").option("compression", "none").parquet(path)
             yield spark.read.schema(rows.schema).parquet(path)
     except UserError:
-        delta.remove(spark, path)
+        files.remove(path)
         raise
-    delta.remove(spark, path)
+    files.remove(path)

@@ -13,6 +13,7 @@ from purgatory_udf.ingest.pieces import FileLimits
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.run import STAGING, ingest
 from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def ingest_trace(
         events_per_file=min(config.batch_events, 50_000),
     )
     name = options.run(find_files(paths, JSON_LINES))
-    interrupted = delta.exists(spark, Layout(out).table(STAGING))
+    interrupted = files_of(spark).exists(Layout(out).table(STAGING))
     if not overwrite and not interrupted and delta.is_table(spark, events):
         first = spark.read.format("delta").load(events).select("run_id").first()
         if first is None or first.run_id != name:

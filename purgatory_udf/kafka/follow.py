@@ -18,6 +18,7 @@ from purgatory_udf.kafka.source import connect, growing
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.checkpoints import swept
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
@@ -79,7 +80,7 @@ def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple
 def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
     """The run's record, then the tables, empty at first so that they can be followed from now on; each of them unless
     it is there, for the command may have been killed between any two."""
-    if delta.is_file(spark, layout.out):
+    if files_of(spark).is_file(layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
     if topic.messages is not Messages.EVENTS:
@@ -90,12 +91,12 @@ def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Opti
         if run is not None:
             runs.forget(spark, record, run)
         for name in (KAFKA, EVENTS, *BESIDE[Messages.REQUEST_LOG]):
-            delta.remove(spark, layout.table(name))
+            files_of(spark).remove(layout.table(name))
         run = None
     if run is not None and run.trace != trace:
         raise UserError(f"{events}: follows {run.trace}; choose another --out, or --overwrite")
     if run is None:
-        if delta.exists(spark, events):
+        if files_of(spark).exists(events):
             raise UserError(
                 f"{events}: exists, and follows no topic; choose another --out, or --overwrite to replace it"
             )
@@ -106,6 +107,6 @@ def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Opti
     if not delta.is_table(spark, events):
         empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
         write_in_time_order(empty, events, 0, options.events_per_file)
-    elif not delta.exists(spark, checkpoint) and spark.read.format("delta").load(events).head(1):
+    elif not files_of(spark).exists(checkpoint) and spark.read.format("delta").load(events).head(1):
         raise UserError(f"{checkpoint}: is gone, and with it how far the topic was read; --overwrite begins anew")
     return run

@@ -14,7 +14,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile, find_files
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.kafka.source import whole
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[lis
         ordered.select("partition", sf.col("value")).write.mode("overwrite").partitionBy("partition").text(folder)
         yield sorted((_named(file, topic) for file in find_files([folder], (".txt",))), key=lambda file: file.name)
     finally:
-        delta.remove(spark, folder)
+        files_of(spark).remove(folder)
 
 
 def _named(file: InputFile, topic: KafkaTopic) -> InputFile:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.live.board import COUNTED, ENDED, Board
+from purgatory_udf.storage.files import LocalFiles, files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.outputs import local_folder
 
@@ -23,8 +23,9 @@ class Boards:
     """All boards of a run that this process writes. Their queries' batches run side by side, one query's one by one."""
 
     def __init__(self, spark: SparkSession, layout: Layout, run_id: str, names: Iterable[str]) -> None:
-        self._spark, self._folder = spark, folder_of(layout)
-        self._local = local_folder(self._folder)
+        self._folder = folder_of(layout)
+        # On this machine a board is replaced in one step: `top` reads beside us.
+        self._files = LocalFiles() if local_folder(self._folder) is not None else files_of(spark)
         self._boards = {name: self._load(name) or Board(run_id) for name in names}
 
     def note(self, name: str, batch: int, at_ms: int, sayings: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
@@ -50,25 +51,11 @@ class Boards:
         return Board.from_json(text) if text else None
 
     def _read(self, name: str) -> str | None:
-        if self._local is not None:
-            path = self._local / f"{name}.json"
-            return path.read_text(encoding="utf-8") if path.is_file() else None
-        from purgatory_udf.storage import delta
-
-        value = delta.read_file(self._spark, f"{self._folder}/{name}.json")
+        value = self._files.read(f"{self._folder}/{name}.json")
         return value.decode() if value is not None else None
 
     def _save(self, name: str, board: Board) -> None:
-        text = board.to_json()
-        if self._local is None:
-            from purgatory_udf.storage import delta
-
-            delta.write_file(self._spark, f"{self._folder}/{name}.json", text.encode())
-            return
-        self._local.mkdir(parents=True, exist_ok=True)
-        written = self._local / f".{name}.json"
-        written.write_text(text, encoding="utf-8")
-        os.replace(written, self._local / f"{name}.json")
+        self._files.write(f"{self._folder}/{name}.json", board.to_json().encode())
 
 
 def read(out: str) -> dict[str, Board]:

@@ -20,6 +20,7 @@ from deltalake import CommitProperties, Schema
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from purgatory_udf.local.needing import needing_spark
+from purgatory_udf.local.paths import require_here
 
 
 def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
@@ -36,7 +37,7 @@ def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[
 def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str]) -> None:
     """A file a part. The log says between which values of these columns each file lies, and has no others: whoever
     reads takes a column that the table is skipped by, and that no file tells of, for empty."""
-    place = path.removeprefix("file://")
+    place = str(require_here(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
         create_table_with_add_actions(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ from purgatory_udf.local.asking import Asking
 from purgatory_udf.local.column import type_of
 from purgatory_udf.local.frame import LocalFrame, frame_of
 from purgatory_udf.local.needing import needing_spark
+from purgatory_udf.local.paths import require_here
 
 _ARROW = {"VARCHAR": pa.string(), "INTEGER": pa.int32(), "BIGINT": pa.int64()}
 
@@ -45,15 +44,9 @@ class LocalSession:
         """The table as it is now; None if there is none."""
         with needing_spark():
             try:
-                return DeltaTable(_local(path))
+                return DeltaTable(str(require_here(path)))
             except TableNotFoundError:
                 return None
-
-    def place(self, path: str) -> Path:
-        return Path(_local(path))
-
-    def remove(self, path: str) -> None:
-        shutil.rmtree(_local(path), ignore_errors=True)
 
 
 class _Reader:
@@ -82,12 +75,6 @@ def _whole(table: DeltaTable) -> Any:
     if not found.files:
         return found.schema.empty_table()
     return dataset(found.files, schema=found.schema, format="parquet", filesystem=found.filesystem)
-
-
-def _local(path: str) -> str:
-    if "://" in path.removeprefix("file://"):
-        raise NeedsSparkError(f"{path}: is not on this machine")
-    return str(Path(path.removeprefix("file://")))
 
 
 def _schema_of(said: str) -> pa.Schema:

@@ -10,6 +10,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from purgatory_udf.local.needing import needing_spark
+from purgatory_udf.local.paths import require_here
 
 
 class Writer:
@@ -41,7 +42,7 @@ class Writer:
         return self
 
     def save(self, path: str) -> None:
-        place, options = path.removeprefix("file://"), self._options
+        place, options = str(require_here(path)), self._options
         step = Transaction(options["txnAppId"], options["txnVersion"]) if "txnAppId" in options else None
         with needing_spark():
             if step is not None and _has(place, step):

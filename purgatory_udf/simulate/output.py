@@ -10,7 +10,8 @@ import pyarrow as pa
 from purgatory_udf.errors import UserError
 from purgatory_udf.simulate.closed_loop import Simulated
 from purgatory_udf.simulate.truth import cancellation_rows, completion_rows, event_rows, expiration_rows, request_rows
-from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
@@ -38,14 +39,14 @@ class Output:
 def make_room(spark: SparkSession, output: Output) -> None:
     """Refuse to mix two traces; with `overwrite`, take away what is there."""
     layout = Layout(output.out)
-    if delta.is_file(spark, output.out):
+    if files_of(spark).is_file(output.out):
         raise UserError(f"{output.out}: is a file; --out names a folder")
     for name in ("events", *TRUTH):
         path = layout.table(name)
-        if delta.exists(spark, path):
+        if files_of(spark).exists(path):
             if not output.overwrite:
                 raise UserError(f"{path}: exists; choose another --out, or --overwrite to replace it")
-            delta.remove(spark, path)
+            files_of(spark).remove(path)
 
 
 def write(spark: SparkSession, output: Output, simulated: Simulated, settings: dict[str, Any]) -> None:

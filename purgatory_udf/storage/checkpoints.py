@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def swept(spark: SparkSession, path: str) -> str:
 
 
 def _entries(spark: SparkSession, folder: str) -> set[int]:
-    found = delta.names(spark, folder)
+    found = files_of(spark).names(folder)
     if found and all(name.startswith(".") for name in found):
-        delta.remove(spark, folder)
+        files_of(spark).remove(folder)
     return {int(name) for name in found if name.isdigit()}

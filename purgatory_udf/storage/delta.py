@@ -1,4 +1,4 @@
-"""Delta tables by path: is there one, make an empty one, take one away."""
+"""Delta tables by path: is there one, which, since when; make an empty one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.query import local
+from purgatory_udf.storage.files import HadoopFiles, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,49 +23,10 @@ _LAST = "_last_checkpoint"
 _RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
 
 
-def files_at(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    jvm: Any = spark._jvm
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), place
-
-
-def exists(spark: SparkSession, path: str) -> bool:
-    """Whether anything lies at the path, on whatever file system it names."""
-    here = local(spark)
-    if here:
-        return here.place(path).exists()
-    files, place = files_at(spark, path)
-    return bool(files.exists(place))
-
-
-def is_file(spark: SparkSession, path: str) -> bool:
-    here = local(spark)
-    if here:
-        return here.place(path).is_file()
-    files, place = files_at(spark, path)
-    return bool(files.exists(place)) and bool(files.getFileStatus(place).isFile())
-
-
 def is_table(spark: SparkSession, path: str) -> bool:
     """Whether a first commit has been made there: a folder left by an interrupted write is none."""
     here = local(spark)
     return here.table_at(path) is not None if here else bool(DeltaTable.isDeltaTable(spark, path))
-
-
-def remove(spark: SparkSession, path: str) -> None:
-    here = local(spark)
-    if here:
-        here.remove(path)
-        return
-    files, place = files_at(spark, path)
-    files.delete(place, True)
-
-
-def mark(spark: SparkSession, path: str) -> None:
-    """A folder, that says by being there that something is under way."""
-    here = local(spark)
-    assert here is not None, "what Spark stages says so by itself"
-    here.place(path).mkdir(parents=True, exist_ok=True)
 
 
 def as_of_now(spark: SparkSession, path: str) -> DataFrame:
@@ -76,37 +38,27 @@ def as_of_now(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.format("delta").option("versionAsOf", latest.version).load(path)
 
 
-def names(spark: SparkSession, path: str) -> list[str]:
-    """What lies in the folder; nothing if there is none."""
-    here = local(spark)
-    if here:
-        return [entry.name for entry in here.place(path).iterdir()] if here.place(path).is_dir() else []
-    files, place = files_at(spark, path)
-    return [str(status.getPath().getName()) for status in files.listStatus(place)] if files.exists(place) else []
-
-
 def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
         return
     here = local(spark)
     if here:
-        here.remove(path)
+        files_of(spark).remove(path)
         writer = here.frame_of(schema.empty_table()).write.format("delta").option(*_RETENTION)
         writer.save(path)
         return
-    if not any(name[0].isdigit() or name == _LAST for name in names(spark, f"{path}/_delta_log")):
+    files = HadoopFiles(spark)
+    if not any(name[0].isdigit() or name == _LAST for name in files.names(f"{path}/_delta_log")):
         # What a kill has left of a first commit: Delta makes no table where anything lies.
-        remove(spark, path)
+        files.remove(path)
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
         empty = spark.createDataFrame([], from_arrow_schema(schema))
         empty.write.format("delta").partitionBy(*partitioned_by).option(*_RETENTION).save(path)
         return
-    files, place = files_at(spark, path)
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
-    location = str(files.makeQualified(place).toString())
-    made = DeltaTable.createIfNotExists(spark).location(location).addColumns(from_arrow_schema(schema))
+    made = DeltaTable.createIfNotExists(spark).location(files.qualified(path)).addColumns(from_arrow_schema(schema))
     made.partitionedBy(*partitioned_by).property(*_RETENTION).execute()
 
 
@@ -136,34 +88,3 @@ def identity(spark: SparkSession, path: str) -> dict[str, Any]:
     latest = table.history(1).select("version").first()
     assert detail is not None and latest is not None
     return {"table": detail.id, "version": latest.version, "files": detail.numFiles}
-
-
-def read_file(spark: SparkSession, path: str) -> bytes | None:
-    """A whole file, on whatever file system; None if there is none."""
-    here = local(spark)
-    if here:
-        return here.place(path).read_bytes() if here.place(path).is_file() else None
-    files, place = files_at(spark, path)
-    if not files.exists(place):
-        return None
-    jvm: Any = spark._jvm
-    stream = files.open(place)
-    try:
-        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-    finally:
-        stream.close()
-
-
-def write_file(spark: SparkSession, path: str, value: bytes) -> None:
-    """In place of what is there."""
-    here = local(spark)
-    if here:
-        here.place(path).parent.mkdir(parents=True, exist_ok=True)
-        here.place(path).write_bytes(value)
-        return
-    files, place = files_at(spark, path)
-    out = files.create(place, True)
-    try:
-        out.write(value)
-    finally:
-        out.close()

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.local.paths import SCHEME, path_here
 
 
 def local_folder(out: str) -> Path | None:
     """The folder, if it can only be this machine's."""
-    if out.startswith("file:"):
-        return Path(out.removeprefix("file:").replace("//", "", 1))
-    return None if "://" in out or os.environ.get("HADOOP_CONF_DIR") else Path(out)
+    return None if not out.startswith(SCHEME) and os.environ.get("HADOOP_CONF_DIR") else path_here(out)
 
 
 def require_folder(out: str) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 
 from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -35,13 +36,13 @@ def clean(spark: SparkSession, layout: Layout) -> int:
     if not delta.is_table(spark, layout.relay):
         return 0
     done_ms = _done_ms(spark, layout)
-    batches = (name for name in delta.names(spark, layout.relay) if name.startswith(f"{UNTIL}="))
+    batches = (name for name in files_of(spark).names(layout.relay) if name.startswith(f"{UNTIL}="))
     gone = [name for name in batches if _until(name) < done_ms]
     if gone:
         # First for whoever reads the table, then for the disk: a reader takes no file that the table had lost before.
         DeltaTable.forPath(spark, layout.relay).delete(f"{UNTIL} < {done_ms}")
     for name in gone:
-        delta.remove(spark, f"{layout.relay}/{name}")
+        files_of(spark).remove(f"{layout.relay}/{name}")
     return len(gone)
 
 
@@ -52,7 +53,7 @@ def _until(folder: str) -> int:
 def _done_ms(spark: SparkSession, layout: Layout) -> int:
     """The watermark with which the second query began the last batch that it has done; 0 before there is one."""
     checkpoint = layout.checkpoint(BEHIND)
-    done = [int(name) for name in delta.names(spark, f"{checkpoint}/commits") if name.isdigit()]
-    said = delta.read_file(spark, f"{checkpoint}/offsets/{max(done)}") if done else None
+    done = [int(name) for name in files_of(spark).names(f"{checkpoint}/commits") if name.isdigit()]
+    said = files_of(spark).read(f"{checkpoint}/offsets/{max(done)}") if done else None
     # A version, what holds for the batch, then the offset of each source.
     return int(json.loads(said.decode().splitlines()[1])["batchWatermarkMs"]) if said else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ _KEPT = 2
 
 class Snapshots:
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark, self._folder = spark, folder.rstrip("/")
+        self._files, self._folder = files_of(spark), folder.rstrip("/")
         self._last: tuple[int, bytes] | None = None
 
     def before(self, batch: int) -> bytes | None:
@@ -32,17 +32,17 @@ class Snapshots:
         return self._read(max(numbers)) if numbers else None
 
     def keep(self, batch: int, value: bytes) -> None:
-        delta.write_file(self._spark, self._path(batch), value)
+        self._files.write(self._path(batch), value)
         self._last = batch, value
         old = batch - _KEPT
         if old >= 0:
-            delta.remove(self._spark, self._path(old))
+            self._files.remove(self._path(old))
 
     def _path(self, batch: int) -> str:
         return f"{self._folder}/{batch}"
 
     def _numbers(self) -> list[int]:
-        return [int(name) for name in delta.names(self._spark, self._folder) if name.isdigit()]
+        return [int(name) for name in self._files.names(self._folder) if name.isdigit()]
 
     def _read(self, batch: int) -> bytes | None:
-        return delta.read_file(self._spark, self._path(batch))
+        return self._files.read(self._path(batch))

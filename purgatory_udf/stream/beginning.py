@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.errors import UserError
 from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.asked import FORMATS, as_now, other_formats
@@ -33,7 +34,7 @@ _AT_ONCE = "at_once"
 
 def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> Run:
     """What a run is, its trace and the settings that decide its answers, is kept in `runs`."""
-    if delta.is_file(spark, options.out):
+    if files_of(spark).is_file(options.out):
         raise UserError(f"{options.out}: is a file; --out names a folder")
     identity = _identity(spark, options)
     asked = _fingerprint([identity, semantic_settings(options.config)])
@@ -47,8 +48,8 @@ def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: Tr
         if known:
             runs.forget(spark, layout.table("runs"), known)
         for name in (*WRITTEN, "group_transitions", "group_disagreements", "_replay"):
-            delta.remove(spark, layout.table(name))
-    elif any(delta.exists(spark, layout.table(name)) for name in WRITTEN):
+            files_of(spark).remove(layout.table(name))
+    elif any(files_of(spark).exists(layout.table(name)) for name in WRITTEN):
         raise UserError(f"{options.out}: holds tables of no known run; --overwrite replaces them")
     settings = {**options.config.model_dump(mode="json"), "formats": FORMATS, "stream": uuid.uuid4().hex}
     settings["grouping"] = _grouping(spark, options, trace)

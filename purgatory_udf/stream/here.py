@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import local
-from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.adapter import keyed
 from purgatory_udf.stream.options import ReplayOptions
@@ -51,7 +52,7 @@ def require_possible(spark: SparkSession, options: ReplayOptions, layout: Layout
     if options.follow or options.config.grouping not in ("auto", GROUPING):
         raise NeedsSparkError("a stream")
     if known is not None and (
-        known.configuration.get("grouping") != GROUPING or delta.exists(spark, f"{layout.machinery}/checkpoints")
+        known.configuration.get("grouping") != GROUPING or files_of(spark).exists(f"{layout.machinery}/checkpoints")
     ):
         raise NeedsSparkError("a run that a stream has begun")
     if trace.survey.events > options.config.batch_events:

@@ -14,7 +14,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.loop.codec import state_of
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import parts_of
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     """`checkpoint` is the watches query's checkpoint, or the output folder that has it."""
     path = checkpoint
     inner = Layout(checkpoint).checkpoint("partitions")
-    if delta.exists(spark, inner):
+    if files_of(spark).exists(inner):
         path = inner
-    if not delta.exists(spark, f"{path.rstrip('/')}/state"):
-        if delta.exists(spark, Layout(checkpoint).table("runs")):
+    if not files_of(spark).exists(f"{path.rstrip('/')}/state"):
+        if files_of(spark).exists(Layout(checkpoint).table("runs")):
             raise UserError(
                 f"{checkpoint}: replayed in one process, all at once, or not yet begun; only a stream leaves a state: "
                 "./spark-submit.sh --master 'local[*]' replay … --overwrite"

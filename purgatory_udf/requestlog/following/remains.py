@@ -16,7 +16,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import KEPT
 from purgatory_udf.requestlog.importing.rows import REQUESTS
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,16 +37,16 @@ class Remains:
     """Each step is begun, staged and ended, in this order; one that was not ended can be begun again."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark = spark
+        self._spark, self._files = spark, files_of(spark)
         self._folder = folder
 
     def begin(self, step: int) -> Left:
         """What the step before has left."""
-        delta.remove(self._spark, self._of(step))
+        self._files.remove(self._of(step))
         if not step:
             return Left(Carried(), self._empty(REQUESTS), self._empty(KEPT))
         before = self._of(step - 1)
-        if not delta.exists(self._spark, f"{before}/{_CARRIED}"):
+        if not self._files.exists(f"{before}/{_CARRIED}"):
             raise UserError(f"{before}: what was held back there is gone; --overwrite begins anew")
         return Left(self.carried(step - 1), self._read(f"{before}/{_REQUESTS}"), self._read(f"{before}/{_ROWS}"))
 
@@ -65,8 +65,8 @@ class Remains:
         self._kept(f"{self._of(step)}/{_ROWS}", left.rows)
         text = json.dumps(left.carried.snapshot())
         self._kept(f"{self._of(step)}/{_CARRIED}", self._spark.createDataFrame([(text,)], "json STRING").coalesce(1))
-        delta.remove(self._spark, f"{self._of(step)}/{_STAGES}")
-        delta.remove(self._spark, self._of(step - 2))
+        self._files.remove(f"{self._of(step)}/{_STAGES}")
+        self._files.remove(self._of(step - 2))
         return held
 
     def _of(self, step: int) -> str:

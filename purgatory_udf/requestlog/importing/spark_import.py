@@ -38,7 +38,8 @@ from purgatory_udf.requestlog.lines.log_files import find_logs
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.lines.stamp import zone_of
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 
@@ -199,11 +200,11 @@ def _staging(spark: SparkSession, path: str) -> Iterator[Callable[[str, DataFram
         frame.write.mode("overwrite").parquet(place)
         return spark.read.schema(frame.schema).parquet(place)
 
-    if local(spark):
-        delta.mark(spark, path)
+    files = files_of(spark)
+    files.make_folder(path)
     try:
         yield keep
     except UserError:
-        delta.remove(spark, path)
+        files.remove(path)
         raise
-    delta.remove(spark, path)
+    files.remove(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from purgatory_udf.errors import UserError
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
+from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import RECORDED, TABLES
@@ -41,13 +42,13 @@ def source_of(sources: Sequence[str]) -> Column:
 
 
 def require_room(spark: SparkSession, layout: Layout, overwrite: bool, staging: str) -> None:
-    if delta.is_file(spark, layout.out):
+    if files_of(spark).is_file(layout.out):
         raise UserError(f"{layout.out}: is a file; --out names a folder")
     # Where rows are still staged, an import was interrupted: what is there was its own, and is made anew.
-    if delta.exists(spark, layout.table(staging)):
+    if files_of(spark).exists(layout.table(staging)):
         return
     for path in map(layout.table, NAMES):
-        if delta.exists(spark, path) and not delta.is_table(spark, path):
+        if files_of(spark).exists(path) and not delta.is_table(spark, path):
             raise UserError(f"{path}: exists and is no Delta table; choose another --out or move it away")
     events = layout.table(EVENTS_TABLE)
     if not overwrite and delta.is_table(spark, events):
@@ -60,7 +61,7 @@ def write(
     """The tables, `events` last. How many events there are, and how many were rejected: `bad_lines` lines, and what the
     contract refuses."""
     for name in NAMES:
-        delta.remove(spark, layout.table(name))
+        files_of(spark).remove(layout.table(name))
     tasks = _tasks(finished)
     refused = sum(task.refused for task in tasks)
     if bad_lines + refused:
