@@ -8,14 +8,17 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crash_commands import commands
+from benchmarks.crash_commands import commands, commands_here
 from benchmarks.frozen import freeze
-from benchmarks.killing import Command
+from benchmarks.killing import Command, run_to_end
 from benchmarks.one_session import OneSession
 
 Fault = Callable[[Path], None]
+# What the run's record has of an ingest and of a replay that has begun.
+BEGUN = 2
 
 # What lies in an output: a pattern each, of which the last file is damaged.
 _PARTITIONS = "_replay/checkpoints/partitions"
@@ -32,6 +35,16 @@ KINDS = {
     "the run's record": "runs/_delta_log/*.json",
     "the run's row": "runs/*.parquet",
     "what goes on to brokers": "_replay/relay/_delta_log/*.json",
+}
+# The same where nothing but tables is kept: of a replay without Spark, and of what answers questions about it.
+KINDS_HERE = {
+    "a table's log": "completions/_delta_log/*.json",
+    "a table's first log": "watches/_delta_log/00000000000000000000.json",
+    "a table's rows": "completions/*.parquet",
+    "the log of what is replayed": "events/_delta_log/*.json",
+    "what is replayed": "events/*.parquet",
+    "the run's record": "runs/_delta_log/*.json",
+    "the run's row": "runs/*.parquet",
 }
 
 
@@ -50,34 +63,63 @@ def empty(file: Path) -> None:
 FAULTS: dict[str, Fault] = {"missing": missing, "cut short": cut_short, "empty": empty}
 
 
+@dataclass(frozen=True)
+class Interrupted:
+    """A command, what it leaves undisturbed, and what lies there in its middle: something is written, something is left
+    to do."""
+
+    command: Command
+    whole: Path
+    middle: Path
+    kinds: dict[str, str]
+
+
 def damages(
-    session: OneSession, folder: Path, chance: random.Random, after: int, most: int
+    session: OneSession, folder: Path, chance: random.Random, after: int, most: int, here: bool
 ) -> Iterator[tuple[str, list[str]]]:
     """Each fault, what came of it, and what is wrong with that; of all in their order those `after` so many."""
-    command = commands(folder / "input")["replay by partition"]
-    whole, copies = folder / "damage" / "whole", folder / "damage" / "copies"
-    made = freeze(command, whole, copies, chance)
-    # In the middle: something is written, something is left to do.
-    interrupted = next(copy for copy in made if list(copy.glob(f"{_PARTITIONS}/commits/1")))
-    tries = [(kind, how) for how in FAULTS for kind in KINDS]
-    for number, (kind, how) in enumerate(tries[after : after + most]):
+    interrupted = _interrupted_here(folder, chance) if here else [_interrupted(folder, chance)]
+    tries = [(one, kind, how) for one in interrupted for how in FAULTS for kind in one.kinds]
+    for number, (one, kind, how) in enumerate(tries[after : after + most]):
         out = folder / "damage" / f"out-{number}"
-        shutil.copytree(interrupted, out)
-        found = sorted(file for file in out.glob(KINDS[kind]) if file.is_file() and not file.name.startswith("."))
+        shutil.copytree(one.middle, out)
+        what = f"{one.command.name}: {kind}, {how}" if here else f"{kind}, {how}"
+        found = sorted(file for file in out.glob(one.kinds[kind]) if file.is_file() and not file.name.startswith("."))
         if not found:
-            yield f"{kind}, {how}", ["there is no such file"]
+            yield what, ["there is no such file"]
             continue
         file = found[-1]
         FAULTS[how](file)
         # The checksum beside it knows what a disk did; whoever copies files may leave it behind.
         if chance.random() < 0.5:
             (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-        yield f"{kind}, {how}", _came_of_it(session, command, whole, out, file)
+        yield what, _came_of_it(session, one.command, one.whole, out, file, here)
         shutil.rmtree(out)
 
 
-def _came_of_it(session: OneSession, command: Command, whole: Path, out: Path, file: Path) -> list[str]:
-    said = session.end(command, out)
+def _interrupted(folder: Path, chance: random.Random) -> Interrupted:
+    command = commands(folder / "input")["replay by partition"]
+    whole = folder / "damage" / "whole"
+    made = freeze(command, whole, folder / "damage" / "copies", chance)
+    middle = next(copy for copy in made if list(copy.glob(f"{_PARTITIONS}/commits/1")))
+    return Interrupted(command, whole, middle, KINDS)
+
+
+def _interrupted_here(folder: Path, chance: random.Random) -> Iterator[Interrupted]:
+    known = commands_here(folder / "input")
+    replay, answer = known["replay at once with groups"], known["metrics"]
+    whole, answered, asked = (folder / "damage" / name for name in ("whole", "answered", "asked"))
+    made = freeze(replay, whole, folder / "damage" / "copies", chance)
+    # All that comes after is the run's end.
+    middle = [copy for copy in made if len(list(copy.glob("runs/_delta_log/*.json"))) == BEGUN][-1]
+    yield Interrupted(replay, whole, middle, KINDS_HERE)
+    run_to_end(answer, answered)
+    answer.furnish(asked)
+    yield Interrupted(answer, answered, asked, KINDS_HERE)
+
+
+def _came_of_it(session: OneSession, command: Command, whole: Path, out: Path, file: Path, here: bool) -> list[str]:
+    said = session.end(command, out, here)
     if not said:
         print(f"    goes on without {file.relative_to(out)}")
         return session.checked(command, whole, out)

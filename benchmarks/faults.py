@@ -24,10 +24,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crash_commands import commands
+from benchmarks.crash_commands import commands, commands_here
 from benchmarks.damage import damages
 from benchmarks.killing import STOPPED, Command, begun, moments, swept_away
 from benchmarks.one_session import OneSession
+from purgatory_udf.storage.alone import alone
 
 # What an undisturbed replay of the sample takes is some megabytes.
 _ROOMY = "256m"
@@ -50,9 +51,13 @@ class Trying:
     folder: Path
     over: ExitStack
 
+    @property
+    def here(self) -> bool:
+        return self.command.here
+
     def goes_on(self, out: Path) -> list[str]:
         """What is wrong with what the same command makes of it."""
-        said = self.session.end(self.command, out)
+        said = self.session.end(self.command, out, self.here)
         return [said] if said else self.is_whole(out)
 
     def is_whole(self, out: Path) -> list[str]:
@@ -79,6 +84,7 @@ class Trying:
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=(__doc__ or "").split("\n")[0])
     options.add_argument("--only", choices=("storage", *STORAGE, "damage"), action="append", help="repeatable")
+    options.add_argument("--here", action="store_true", help="of a replay without Spark")
     options.add_argument("--most", type=int, default=100, help="damage so many files")
     options.add_argument("--after", type=int, default=0, help="and pass over the first so many of them")
     options.add_argument("--seed", type=int, default=1)
@@ -100,8 +106,12 @@ def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[
     only = set(asked.only or ("storage", "damage"))
     chosen = [name for name in STORAGE if only & {name, "storage"}]
     if chosen:
-        replay, whole = commands(folder / "input")["replay"], folder / "whole"
-        if said := session.end(replay, whole):
+        whole = folder / "whole"
+        if asked.here:
+            replay = commands_here(folder / "input")["replay at once with groups"]
+        else:
+            replay = commands(folder / "input")["replay"]
+        if said := session.end(replay, whole, asked.here):
             raise SystemExit(said)
         with ExitStack() as over:
             trying = Trying(replay, session, whole, len(moments(whole)), folder, over)
@@ -111,7 +121,7 @@ def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[
                 except NotTriedError as why:
                     print(f"{name:40} not tried: {why}", flush=True)
     if "damage" in only:
-        yield from damages(session, folder, random.Random(asked.seed), asked.after, asked.most)
+        yield from damages(session, folder, random.Random(asked.seed), asked.after, asked.most, asked.here)
 
 
 def full_disk(trying: Trying) -> list[str]:
@@ -133,19 +143,29 @@ def _full(trying: Trying, room: int) -> list[str]:
 
 
 def read_only(trying: Trying) -> list[str]:
-    """From one moment to the next nothing can be written."""
+    """From one moment to the next nothing can be written; what is over too soon for that finds it so."""
     out = trying.folder / "read-only"
-    running = trying.has_come_to(0.5, out)
+    wrong: list[str] = []
+    if trying.here:
+        out.mkdir()
+    else:
+        running = trying.has_come_to(0.5, out)
     with write_protected(out):
-        wrong = _said(running, "the output can only be read; make it writable and give the same command again")
+        if not trying.here:
+            wrong = _said(running, "the output can only be read; make it writable and give the same command again")
         wrong += trying.ends(out, "cannot be written: Read-only file system; put that right")
     return wrong + trying.goes_on(out)
 
 
 def second_replay(trying: Trying) -> list[str]:
     out = trying.folder / "two"
+    sentence = "is writing there; wait until that replay has ended, or stop it"
+    if trying.here:
+        with alone(str(out), "replay"):
+            wrong = trying.ends(out, sentence)
+        return wrong + trying.goes_on(out)
     first = trying.has_come_to(0.01, out)
-    wrong = trying.ends(out, "is writing there; wait until that replay has ended, or stop it")
+    wrong = trying.ends(out, sentence)
     _, said = first.communicate()
     if first.returncode != 0:
         wrong.append(f"the first ended with {first.returncode}: {said.decode(errors='replace')}")

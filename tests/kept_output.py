@@ -1,27 +1,37 @@
-"""`python -m tests.kept_output`: a followed replay of this version, stopped on its way, for the versions to come.
+"""`python -m tests.kept_output`: replays of this version, stopped on their way, for the versions to come.
 
-A release makes it anew. It has three portions of a trace of partitions and groups, of which the replay has seen one.
+A release makes them anew, and so does who changes a format. One has followed the first of three portions of a trace of
+partitions and groups; the other was to replay all of it without Spark, and had written some of its tables.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from deltalake import write_deltalake
 
 from purgatory_udf import __version__
 from purgatory_udf.config import Config
+from purgatory_udf.local.session import LocalSession
+from purgatory_udf.loop.engine import event_table
+from purgatory_udf.query import locally
 from purgatory_udf.stream.asked import FORMATS
 from purgatory_udf.stream.options import ReplayOptions
+from purgatory_udf.stream.replay import run_replay
 from tests.stream.followed import CONFIG, append, caught_up, following, portions, trace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILE = Path(__file__).parent / "data" / "kept" / "followed.tar.xz"
+_KEPT = Path(__file__).parent / "data" / "kept"
+FOLLOWED, HERE = _KEPT / "followed.tar.xz", _KEPT / "here.tar.xz"
 # In the archive: by whom it was made, and in which formats a state is written there.
 MADE = "made.json"
 BY_BROKER = Config.model_validate(CONFIG.model_dump() | {"grouping": "broker"})
@@ -32,7 +42,25 @@ def make(spark: SparkSession, folder: Path) -> None:
     events = append(spark, folder, portions(trace())[0])
     with following(spark, ReplayOptions(events, str(folder), BY_BROKER, follow=True)):
         caught_up(spark)
-    (folder / MADE).write_text(json.dumps({"version": __version__, "formats": FORMATS}) + "\n")
+
+
+def make_here(folder: Path) -> None:
+    """An output as a kill leaves it: one table was not written yet, and the run's end is not on record."""
+    write_deltalake(str(folder / "events"), event_table(trace()))
+    with locally():
+        here: Any = LocalSession()
+        run_replay(here, ReplayOptions(str(folder / "events"), str(folder), BY_BROKER))
+    shutil.rmtree(folder / "expirations")
+    max((folder / "runs" / "_delta_log").glob("*.json")).unlink()
+
+
+def keep(make: Callable[[Path], None], file: Path) -> None:
+    """In the archive, with by whom it was made, and in which formats."""
+    with tempfile.TemporaryDirectory() as place:
+        make(Path(place))
+        Path(place, MADE).write_text(json.dumps({"version": __version__, "formats": FORMATS}) + "\n")
+        pack(Path(place), file)
+    print(f"{file}: {file.stat().st_size:,} bytes")
 
 
 def pack(folder: Path, file: Path) -> None:
@@ -49,12 +77,10 @@ def main() -> None:
     from purgatory_udf.session import build_session
     from tests import brief
 
-    with tempfile.TemporaryDirectory() as place:
-        spark = build_session("kept-output", {"spark.master": "local[2]", **brief.SETTINGS})
-        make(spark, Path(place))
-        spark.stop()
-        pack(Path(place), FILE)
-    print(f"{FILE}: {FILE.stat().st_size:,} bytes")
+    keep(make_here, HERE)
+    spark = build_session("kept-output", {"spark.master": "local[2]", **brief.SETTINGS})
+    keep(lambda place: make(spark, place), FOLLOWED)
+    spark.stop()
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 import tarfile
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -16,6 +17,11 @@ from pyspark.errors import StreamingQueryException
 
 from jobs import audit, metrics, report
 from purgatory_udf import cli
+from purgatory_udf.errors import UserError
+from purgatory_udf.local.session import LocalSession
+from purgatory_udf.query import locally
+from purgatory_udf.storage import runs
+from purgatory_udf.storage.runs import FINISHED
 from purgatory_udf.stream.asked import FORMATS
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
@@ -29,9 +35,24 @@ if TYPE_CHECKING:
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
     """The output in a place of its own, where it was not made."""
-    with tarfile.open(kept_output.FILE) as packed:
-        packed.extractall(tmp_path, filter="data")
-    return tmp_path
+    return _unpacked(kept_output.FOLLOWED, tmp_path)
+
+
+@pytest.fixture
+def kept_here(tmp_path: Path) -> Path:
+    """Of a replay without Spark."""
+    return _unpacked(kept_output.HERE, tmp_path)
+
+
+def _unpacked(file: Path, place: Path) -> Path:
+    with tarfile.open(file) as packed:
+        packed.extractall(place, filter="data")
+    return place
+
+
+def _of_this_version(kept: Path) -> bool:
+    """Whether it is of the same formats; no other may be gone on with."""
+    return bool(json.loads((kept / kept_output.MADE).read_text())["formats"] == FORMATS)
 
 
 def _followed_on(spark: SparkSession, kept: Path) -> list[BaseException]:
@@ -61,21 +82,74 @@ def _followed_on(spark: SparkSession, kept: Path) -> list[BaseException]:
 def test_an_interrupted_replay_of_an_earlier_version_goes_on_or_is_refused_in_one_sentence(
     spark: SparkSession, kept: Path
 ) -> None:
-    out, made = kept, json.loads((kept / kept_output.MADE).read_text())
+    out = kept
     before = {name: DeltaTable(str(out / name)).to_pyarrow_table().num_rows for name in TABLES}
     assert min(before.values()) > 0
     died = _followed_on(spark, kept)
-    if made["formats"] == FORMATS:
+    if _of_this_version(kept):
         assert died == []
         run_replay(spark, ReplayOptions(str(kept / "events"), str(kept / "whole"), kept_output.BY_BROKER))
         for name in TABLES:
             assert rows(out, name) == rows(kept / "whole", name), name
     else:
-        ((sentence, status),) = map(cli.explain, died)
-        assert status == cli.MISTAKE
-        assert sentence.startswith(f"{out}: the interrupted run keeps its state in other formats than this version (")
-        assert sentence.endswith("): finish it with the version that began it, or start it anew with --overwrite")
+        _is_refused(out, died)
         assert {name: DeltaTable(str(out / name)).to_pyarrow_table().num_rows for name in TABLES} == before
+
+
+def _is_refused(out: Path, died: list[BaseException]) -> None:
+    ((sentence, status),) = map(cli.explain, died)
+    assert status == cli.MISTAKE
+    assert sentence.startswith(f"{out}: the interrupted run keeps its state in other formats than this version (")
+    assert sentence.endswith("): finish it with the version that began it, or start it anew with --overwrite")
+
+
+@pytest.mark.parametrize("by_spark", [False, True], ids=["without Spark", "by Spark"])
+def test_a_replay_that_was_interrupted_without_spark_goes_on_either_way_or_is_refused(
+    request: pytest.FixtureRequest, kept_here: Path, by_spark: bool
+) -> None:
+    died: list[BaseException] = []
+    options = ReplayOptions(str(kept_here / "events"), str(kept_here), kept_output.BY_BROKER)
+    with nullcontext() if by_spark else locally():
+        session: Any = request.getfixturevalue("spark") if by_spark else LocalSession()
+        try:
+            assert run_replay(session, options).status == FINISHED
+        except UserError as error:
+            died.append(error)
+    if _of_this_version(kept_here):
+        assert died == []
+        _is_whole(kept_here)
+    else:
+        _is_refused(kept_here, died)
+
+
+def _is_whole(out: Path) -> None:
+    """As the same replay leaves it that nobody interrupts."""
+    with locally():
+        here: Any = LocalSession()
+        run_replay(here, ReplayOptions(str(out / "events"), str(out / "whole"), kept_output.BY_BROKER))
+    for name in TABLES:
+        assert rows(out, name).num_rows > 0, name
+        assert rows(out, name) == rows(out / "whole", name), name
+
+
+def test_an_interrupted_run_of_other_formats_is_refused_and_a_finished_one_is_left_as_it_is(kept_here: Path) -> None:
+    with locally():
+        here: Any = LocalSession()
+        record = f"{kept_here}/runs"
+        run = runs.load(here, record, "replay")
+        assert run is not None and run.status == runs.RUNNING
+        for name, number in FORMATS.items():
+            formats = {**FORMATS, name: number - 1}
+            other = replace(run, configuration={**run.configuration, "formats": formats})
+            runs.save(here, record, other)
+            options = ReplayOptions(f"{kept_here}/events", str(kept_here), kept_output.BY_BROKER)
+            with pytest.raises(UserError, match=rf"in other formats than this version \({name} {number - 1}\)") as died:
+                run_replay(here, options)
+            _is_refused(kept_here, [died.value])
+            assert not (kept_here / "expirations").exists()
+        runs.save(here, record, other.finished({}))
+        assert run_replay(here, options).status == FINISHED
+        assert not (kept_here / "expirations").exists()
 
 
 def test_tables_of_an_earlier_version_are_read(
