@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -44,9 +45,11 @@ class LocalSession:
         """The table as it is now; None if there is none."""
         with needing_spark():
             try:
-                return DeltaTable(str(require_here(path)))
+                found = DeltaTable(str(require_here(path)))
             except TableNotFoundError:
                 return None
+            _require_whole_log(require_here(path))
+            return found
 
 
 class _Reader:
@@ -64,6 +67,13 @@ class _Reader:
             raise NeedsSparkError(f"{path}: no table that can be read here")
         with needing_spark():
             return frame_of(self._asking, _whole(table))
+
+
+def _require_whole_log(table: Path) -> None:
+    """An empty commit would be read as one that changed nothing."""
+    for commit in (table / "_delta_log").glob("*.json"):
+        if not commit.stat().st_size:
+            raise OSError(f"{commit}: is empty")
 
 
 def _whole(table: DeltaTable) -> Any:

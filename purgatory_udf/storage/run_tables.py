@@ -11,7 +11,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.tables import TABLES
+from purgatory_udf.tables import ENDS, TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +87,12 @@ class RunTables:
 
     def _load(self, name: str, path: str) -> DataFrame:
         if not delta.is_table(self.spark, path):
+            # The events may lie elsewhere by now.
+            if name in ENDS and (written := self.run.counts.get(name)):
+                raise UserError(
+                    f"{path}: is not there, and the run has written {written:,} rows of it; put it back from a copy, "
+                    "or begin anew with --overwrite"
+                )
             self._missing.append(name)
             return self.spark.createDataFrame([], from_arrow_schema(TABLES[name]))
         return self.spark.read.format("delta").load(path) if self.finished else delta.as_of_now(self.spark, path)

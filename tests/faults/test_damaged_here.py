@@ -1,0 +1,70 @@
+"""Tables that have lost a part, where answers are given without Spark: no answer is given as if it were all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs import metrics, report
+from purgatory_udf.cli import Job
+from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.local.session import LocalSession
+from purgatory_udf.query import locally
+from tests.local.test_replay import replays
+from tests.outcome_folder import story, write_folder
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story, replayed here."""
+    out = tmp_path_factory.mktemp("replayed")
+    write_folder(out / "given", story())
+    with locally():
+        assert replays(out / "given" / "events", out) == 0
+    return out
+
+
+@pytest.mark.parametrize("asked", [metrics.main, report.main], ids=["metrics", "report"])
+def test_a_table_that_a_finished_run_has_written_and_that_is_gone_is_named(
+    asked: Job, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(replayed, out)
+    rows = DeltaTable(str(out / "expirations")).to_pyarrow_table().num_rows
+    shutil.rmtree(out / "expirations")
+    with locally():
+        assert asked.status(["--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f"{asked.name}: {out}/expirations: is not there, and the run has written {rows:,} rows of it; put it back from "
+        "a copy, or begin anew with --overwrite\n"
+    )
+    assert not (out / "report.html").exists()
+
+
+def test_a_log_with_an_empty_commit_is_no_table_that_had_fewer_rows(replayed: Path, tmp_path: Path) -> None:
+    table = tmp_path / "completions"
+    shutil.copytree(replayed / "completions", table)
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    write_deltalake(str(table), rows, mode="append")
+    commit = max((table / "_delta_log").glob("*.json"))
+    commit.write_bytes(b"")
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == rows.num_rows > 0
+    with locally(), pytest.raises(NeedsSparkError, match=f"OSError: {commit}: is empty"):
+        LocalSession().table_at(str(table))
+
+
+def test_what_is_no_table_any_more_loses_nothing_more(replayed: Path, tmp_path: Path) -> None:
+    """A run that is not finished, whose table has lost its first log."""
+    out = tmp_path / "out"
+    shutil.copytree(replayed, out)
+    max((out / "runs" / "_delta_log").glob("*.json")).unlink()
+    watches = DeltaTable(str(out / "watches"))
+    write_deltalake(watches, watches.to_pyarrow_table(), mode="append")
+    (out / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
+    before = sorted((out / "watches").rglob("*"))
+    with locally(), pytest.raises(NeedsSparkError):
+        replays(replayed / "given" / "events", out)
+    assert [path for path in before if not path.exists()] == []
