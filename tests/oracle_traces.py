@@ -62,7 +62,7 @@ def load(name: str) -> OracleTrace:
     trace = _translate(_lines(path, "trace"))
     trace.outcomes = [tuple(line) for line in _lines(path, "outcomes")]
     trace.gauges = [(int(t), purgatory, int(w), int(d)) for t, purgatory, w, d in _lines(path, "gauges")]
-    interval = re.match(r"purge(\d+)-", path.name)
+    interval = re.search(r"(?:^|-)purge(\d+)(?:-|\.)", path.name)
     trace.purge_interval = int(interval[1]) if interval else 1000
     return trace
 

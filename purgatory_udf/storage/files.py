@@ -103,9 +103,9 @@ class HadoopFiles:
         system.mkdirs(place)
 
     def read(self, path: str) -> bytes | None:
-        system, place = self._at(path)
-        if not system.exists(place):
+        if not self.is_file(path):
             return None
+        system, place = self._at(path)
         stream = system.open(place)
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))

@@ -50,7 +50,7 @@ MOST_APART_MS = 2.0
 
 def _recordings() -> dict[str, Path]:
     """All that are of groups, whose coordinators stay where they are."""
-    return {name: path for name, path in recorded.every("traces").items() if "groups" in name}
+    return {name: path for name, path in recorded.every("traces").items() if "groups" in name and path.is_dir()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Replayed:
 def replayed(request: pytest.FixtureRequest) -> Replayed:
     """The whole recording, up to its last request."""
     folder = _recordings()[request.param]
-    meta = json.loads((folder / "meta.json").read_text())
+    meta = json.loads("".join(recorded.lines(folder / "meta.json")))
     brokers = [int(name.removeprefix("request-")) for name in meta["lines"] if name.startswith("request-")]
     requests = {broker: recorded.lines(folder / f"request-{broker}.log") for broker in brokers}
     found = translate(one for broker, lines in requests.items() for one in _requests(lines, broker))
