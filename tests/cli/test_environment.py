@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,46 @@ def tree(folder: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Made:
+    """An environment that two processes made at once where another had been cut short, and what all three left."""
+
+    folder: Path
+    ended: list[int]
+    said: str
+    half: Path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tree(tmp_path_factory.mktemp("environment"))
+    half = folder / ".venv" / "lib" / "half.py"
+    half.parent.mkdir(parents=True)
+    for file in (half, folder / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
+        file.touch()
+    assert not Environment(folder).ready("run")
+    code = "import sys; from pathlib import Path; from purgatory_udf.launch import environment as it; "
+    command = [sys.executable, "-c", f"{code}it.set_up(Path(sys.argv[1]), 'run')", str(folder)]
+    both = [
+        subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    said = "".join(process.communicate()[1] for process in both)
+    return Made(folder, [process.returncode for process in both], said, half)
+
+
+@pytest.mark.end_to_end
+def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(made: Made) -> None:
+    assert made.ended == [0, 0]
+    assert made.said.count("Setting up") == 1
+    assert not made.half.exists()
+
+
 @pytest.mark.end_to_end
 def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    made: Made, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    environment = Environment(tree(tmp_path))
-    assert not environment.ready("run")
-
-    environment.set_up("run")
-    said = capfd.readouterr().err
-    assert "Setting up" in said and "Installing the pinned dependencies" in said
+    environment = Environment(made.folder)
+    assert "Setting up" in made.said and "Installing the pinned dependencies" in made.said
     assert environment.ready("run") and not environment.ready("run", "test")
 
     environment.set_up("run")
@@ -41,9 +72,10 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
     environment.set_up("run", "test")
     assert environment.ready("run", "test")
 
-    wheel = told(tmp_path)
+    wheel = told(made.folder)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (tmp_path / "requirements.txt").write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    requirements = made.folder / "requirements.txt"
+    requirements.write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     assert not environment.ready("run")
     environment.set_up("run")
     assert "Setting up" not in capfd.readouterr().err
@@ -55,7 +87,7 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
         (f"told @ {wheel.as_uri()}", "hash"),
         (f"told @ {wheel.as_uri()} --hash=sha256:{'0' * 64}", "DO NOT MATCH"),
     ):
-        (tmp_path / "requirements.txt").write_text(f"{unfit}\n")
+        requirements.write_text(f"{unfit}\n")
         sentence = r"^requirements\.txt could not be installed into .*: see pip's message above$"
         with pytest.raises(UserError, match=sentence):
             environment.set_up("run")
@@ -74,21 +106,3 @@ def told(folder: Path) -> Path:
         archive.writestr("told-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr("told-1.dist-info/RECORD", "")
     return wheel
-
-
-@pytest.mark.end_to_end
-def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    half = tree(tmp_path) / ".venv" / "lib" / "half.py"
-    half.parent.mkdir(parents=True)
-    for file in (half, tmp_path / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
-        file.touch()
-    code = "import sys; from pathlib import Path; from purgatory_udf.launch import environment as it; "
-    command = [sys.executable, "-c", f"{code}it.set_up(Path(sys.argv[1]), 'run')", str(tmp_path)]
-    both = [
-        subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    said = "".join(process.communicate()[1] for process in both)
-    assert [process.returncode for process in both] == [0, 0]
-    assert said.count("Setting up") == 1
-    assert Environment(tmp_path).ready("run")
-    assert not half.exists()

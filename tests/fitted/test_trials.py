@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from purgatory_udf.fitted import seeds
 from purgatory_udf.fitted.figures import Figures
 from purgatory_udf.fitted.prediction import UNCHANGED, Prediction, predict
 from purgatory_udf.fitted.words import variants_of
@@ -44,7 +45,10 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]
         path.write_text(read_text(file("trials", f"{cluster}.yaml")), encoding="utf-8")
         changes = {name: one.settings for name, one in _happened(cluster).items() if name != UNCHANGED}
         words = [word for name, settings in changes.items() for word in (name, *settings)]
-        found[cluster] = predict(read(path), variants_of(words), seeds=1)
+        with pytest.MonkeyPatch.context() as patch:
+            # Each of the tests' processes has a core; another's start would take as long as some plays.
+            patch.setattr(seeds, "_cores", lambda: 1)
+            found[cluster] = predict(read(path), variants_of(words), seeds=1)
     return found
 
 
