@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from xdist.scheduler import LoadFileScheduling
 
-from tests import brief, browser
+from tests import brief, browser, shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,18 +18,9 @@ if TYPE_CHECKING:
 # again, for a fifth of the time.
 gc.set_threshold(100_000, 50, 50)
 
-# Where two processes share the tests, a file's go to one of them, and so do these: they share what takes long to make.
-_TOGETHER = {
-    f"tests/{folder}/test_{name}.py": what
-    for what, folder, names in (
-        ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
-        ("a rolling restart", "requestlog", ("evident_leadership", "group_moves", "broker_stops")),
-    )
-    for name in names
-}
 # What takes longest is begun first, so that no process is left alone with it at the end.
 _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
-_THEN = ("reference", "requestlog", "timeline")
+_THEN = (shares.WITHOUT_JVM, "requestlog", "timeline")
 
 
 # Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better.
@@ -52,17 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in asked:
             item.add_marker(pytest.mark.spark)
     items.sort(key=_rank)
-
-
-class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return _TOGETHER.get(file, file)
+    shares.give_way()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    return _ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> shares.ByFile:
+    return shares.ByFile(config, log)
 
 
 def _rank(item: pytest.Item) -> int:
