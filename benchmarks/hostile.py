@@ -4,7 +4,8 @@ falls over what a file holds.
     python -m benchmarks.hostile --minutes 10 --seed 7   # prints how many inputs were tried, and the seeds that fail
 
 Each input is a file of some lines, whole ones of the contract or of a request log with something about them changed,
-read by the functions that Spark's tasks run. What fails is printed with its seed: the same seed makes the same input.
+read by the functions that Spark's tasks run, or, with `--whole`, taken in, replayed and asked about by the commands
+themselves, without Spark. What fails is printed with its seed: the same seed makes the same input.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
+from benchmarks.whole_way import whole_way
 from purgatory_udf.contract import as_text, read_line
 from purgatory_udf.ingest.inputs import InputFile
 from purgatory_udf.ingest.judge import judged, unpack
@@ -315,8 +317,8 @@ FORMS: dict[str, tuple[Callable[[Random], bytes], Callable[[Path], Tried]]] = {
 }
 
 
-def one_input(seed: str, folder: Path) -> Tried:
-    """Made from the seed, and read."""
+def one_input(seed: str, folder: Path, whole: bool = False) -> Tried:
+    """Made from the seed, and read; `whole`, by whole commands."""
     chance = Random(seed)
     name = chance.choice(list(FORMS))
     make, read = FORMS[name]
@@ -327,13 +329,14 @@ def one_input(seed: str, folder: Path) -> Tried:
         content = gzip.compress(content)
         content = content[: chance.choice([len(content), chance.randrange(1, len(content) + 1)])]
     path.write_bytes(content)
-    return read(path)
+    return Tried(*whole_way(path), 0) if whole else read(path)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", default="1", help="of all inputs; or SEED/NUMBER of one that failed")
+    parser.add_argument("--whole", action="store_true", help="by whole commands, without Spark")
     asked = parser.parse_args()
     seed, _, only = asked.seed.partition("/")
     ends = time.monotonic() + asked.minutes * 60
@@ -343,7 +346,7 @@ def main() -> int:
         number = int(only) if only else 0
         while True:
             try:
-                found = one_input(f"{seed}/{number}", Path(folder))
+                found = one_input(f"{seed}/{number}", Path(folder), asked.whole)
                 total = Tried(*(before + more for before, more in zip(total, found, strict=True)))
             except Exception as error:
                 failed.append(f"{seed}/{number}")

@@ -26,7 +26,7 @@ from typing import Annotated, Any, overload
 
 import typer
 
-from purgatory_udf import faults, stdio
+from purgatory_udf import faults, secrets, stdio
 from purgatory_udf.errors import LawBrokenError, NeedsSparkError, UserError
 from purgatory_udf.size import TINY, is_near, settings_for
 
@@ -214,9 +214,9 @@ def _guarded(name: str, run: Run) -> Run:
         except (Exception, KeyboardInterrupt) as error:
             sentence, status = explain(error)
             if verbose:
-                traceback.print_exc()
+                print(secrets.hidden(traceback.format_exc()), end="", file=sys.stderr)
             hint = "" if verbose or status != FAILED else " (--verbose shows where)"
-            print(f"{name}: {sentence}{hint}", file=sys.stderr)
+            print(f"{name}: {secrets.hidden(sentence)}{hint}", file=sys.stderr)
             raise SystemExit(status) from None
 
     option = Annotated[bool, typer.Option("--verbose", help="Show Spark's own log and whole stack traces.")]

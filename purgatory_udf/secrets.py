@@ -13,8 +13,13 @@ from purgatory_udf.launch.command_line import read_properties
 
 # As Kafka's own EnvVarConfigProvider has it.
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([^}]*)\}")
+# Words of a JAAS entry that are none of its values.
+_NO_VALUE = re.compile(r"[\w.$]*LoginModule|required|requisite|sufficient|optional|[\w.-]+=|")
 # Kafka's settings of type PASSWORD, and whatever else calls itself a secret.
 _SECRET = re.compile(r"password|passphrase|secret|token\b|jaas|keystore\.key|credential", re.IGNORECASE)
+# What this process was told of them; a client that refuses its settings may cite these.
+_told: set[str] = set()
+_SHORTEST = 4
 
 
 def resolved(text: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -23,6 +28,7 @@ def resolved(text: str, environ: Mapping[str, str] = os.environ) -> str:
     def variable(match: re.Match[str]) -> str:
         if match[1] not in environ:
             raise UserError(f"{match[0]}: the environment has no variable of that name")
+        _remember(environ[match[1]])
         return environ[match[1]]
 
     return _FROM_ENVIRONMENT.sub(variable, text)
@@ -39,4 +45,22 @@ def require_none(option: str, key: str, value: str) -> None:
 
 def read_file(path: str) -> dict[str, str]:
     """The settings of a properties file, with what they take from the environment."""
-    return {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
+    found = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
+    for key, value in found.items():
+        if _SECRET.search(key):
+            _remember(value)
+    return found
+
+
+def hidden(text: str) -> str:
+    """The text without any secret that this process was told."""
+    for secret in sorted(_told, key=len, reverse=True):
+        text = text.replace(secret, "[hidden]")
+    return text
+
+
+def _remember(secret: str) -> None:
+    """As a whole, and each of its values: with a quote too many, a client takes one for a name. What is shorter than a
+    few letters stands in many a word."""
+    words = [secret, *(word for word in re.split(r"[\s\";]+|(?<==)", secret) if not _NO_VALUE.fullmatch(word))]
+    _told.update(word for word in words if len(word) >= _SHORTEST)

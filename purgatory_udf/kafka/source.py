@@ -7,8 +7,10 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 
+from purgatory_udf import secrets
 from purgatory_udf.errors import UserError
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.launch import delta, kafka
@@ -24,6 +26,7 @@ def connect(spark: SparkSession, topic: KafkaTopic) -> None:
     """A UserError if no broker can be reached; else the session can read the topic."""
     _require_broker(topic)
     add_connector(spark)
+    _require_client(spark, topic)
 
 
 def add_connector(spark: SparkSession) -> None:
@@ -61,6 +64,31 @@ def _require_broker(topic: KafkaTopic) -> None:
         except OSError as error:
             why = error.strerror or str(error)
     raise UserError(f"--bootstrap {topic.bootstrap}: no broker can be reached: {why}")
+
+
+def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:
+    """Kafka's own client takes the settings, and a broker answers it."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for key, value in topic.reader().items():
+        if key.startswith("kafka."):
+            settings.setProperty(key.removeprefix("kafka."), value)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+        try:
+            admin.describeCluster().nodes().get()
+        finally:
+            admin.close()
+    except Py4JJavaError as error:
+        raise UserError(f"--bootstrap {topic.bootstrap}: Kafka's client is not served: {_cause(error)}") from None
+
+
+def _cause(error: Py4JJavaError) -> str:
+    """What was the matter first, in its words."""
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return secrets.hidden(str(cause.getMessage() or cause.getClass().getSimpleName()))
 
 
 def _jars(spark: SparkSession) -> list[Path]:

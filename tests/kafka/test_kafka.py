@@ -237,6 +237,31 @@ def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(told)] == []
 
 
+@pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["shortly", "at length"])
+def test_what_kafkas_client_refuses_is_a_mistake_and_is_said_without_the_secrets_in_it(
+    bootstrap: str,
+    tmp_path: Path,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A password with a quote in it, the rest of which is taken for the name of another setting."""
+    monkeypatch.setenv("HUSH", 'mur"mured')
+    settings = tmp_path / "client.properties"
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    settings.write_text(
+        f'security.protocol=SASL_PLAINTEXT\nsasl.jaas.config={login} required password="${{env:HUSH}}";\n'
+    )
+    given = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "t", "--client-file", str(settings), *words]
+    assert main.status([*given, "--out", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1] == (
+        f"ingest: --bootstrap {bootstrap}: Kafka's client is not served: Value not specified for key '[hidden]' in "
+        "JAAS config"
+    )
+    assert [secret for secret in ("mured", "mur") if secret in shown.out + shown.err] == []
+
+
 def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -> None:
     with pytest.raises(UserError, match=r"^--bootstrap 127\.0\.0\.1:1: no broker can be reached: Connection refused$"):
         connect(cast("SparkSession", None), KafkaTopic("127.0.0.1:1", "t"))
