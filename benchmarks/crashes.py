@@ -4,8 +4,8 @@ A command is run undisturbed once, and at every moment at which a table or a che
 folder is copied while all of its processes stand still: that is what a kill at this moment would have left. The command
 is given again on copies chosen at random; where it is small it goes on by chance with Spark or without. With `--really`
 processes are killed instead: the whole command, Spark's JVM, or a Python worker in mid-batch (with `--cluster` also an
-executor). What is left in the end must be what the undisturbed run left, row for row, and keep the laws that `audit`
-checks.
+executor); with `--here --really` what is small and done without Spark, at any instant. What is left in the end must be
+what the undisturbed run left, row for row, and keep the laws that `audit` checks.
 
 With `--keep FOLDER` all runs lie there: what failed can be looked at, and the next call goes on with what this one has
 left (`--minutes` ends it). The seed is printed; among the same copies the same one chooses the same.
@@ -26,9 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.crash_commands import commands, commands_here, topic_commands
+from benchmarks.forked import Forked
 from benchmarks.frozen import freeze
 from benchmarks.killing import Command, Victim, killed, moments, run_to_end, start
 from benchmarks.one_session import OneSession
+from benchmarks.trial import Trial
 
 
 def main() -> int:
@@ -52,12 +54,18 @@ def main() -> int:
                 options.error(f"--command {unknown.pop()!r}: there are {', '.join(map(repr, known))}")
             limits = Limits(asked.kills, time.monotonic() + asked.minutes * 60)
             print(f"seed {asked.seed}", flush=True)
-            kind = Killed if asked.really or asked.cluster else Frozen
-            trials = kind(folder, OneSession(folder / "session", kafka=asked.topic))
+            trials = _kind_of(asked, folder)
             return told(trials, [known[name] for name in asked.command or known], limits, random.Random(asked.seed))
     finally:
         if not asked.keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kind_of(asked: argparse.Namespace, folder: Path) -> Frozen | Killed | Forked:
+    if asked.here and asked.really:
+        return Forked(folder)
+    kind = Killed if asked.really or asked.cluster else Frozen
+    return kind(folder, OneSession(folder / "session", kafka=asked.topic))
 
 
 def _known(asked: argparse.Namespace, folder: Path, open_for_it: ExitStack) -> dict[str, Command]:
@@ -75,15 +83,6 @@ def _known(asked: argparse.Namespace, folder: Path, open_for_it: ExitStack) -> d
 class Limits:
     kills: int
     until: float
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What was done to a command, and what was wrong in the end."""
-
-    how: str
-    wrong: list[str]
-    kills: int = 1
 
 
 class Frozen:
@@ -151,7 +150,7 @@ class Killed:
         return Trial(how or "not killed in time", wrong, done.total())
 
 
-def told(trials: Frozen | Killed, commands: Sequence[Command], limits: Limits, chance: random.Random) -> int:
+def told(trials: Frozen | Killed | Forked, commands: Sequence[Command], limits: Limits, chance: random.Random) -> int:
     """Until so many kills have been survived, turn about; 1 as soon as one has not."""
     survived: Counter[str] = Counter()
     left = list(commands)

@@ -84,9 +84,14 @@ class OneSession:
 def _given_here(words: list[str]) -> tuple[int, str]:
     """As the command does it where its tables are near: what it cannot do so, it begins again in Spark."""
     try:
-        with locally():
-            return _given(words)
+        return given_here_alone(words)
     except NeedsSparkError:
+        return _given(words)
+
+
+def given_here_alone(words: list[str]) -> tuple[int, str]:
+    """Without Spark, or not at all."""
+    with locally():
         return _given(words)
 
 
