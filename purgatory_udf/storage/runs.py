@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RUNNING, FINISHED = "running", "finished"
+# What reads, works out and writes where Spark does not.
+_HERE = ("duckdb", "deltalake")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -46,12 +48,20 @@ class Run:
 
 
 def _versions(spark: SparkSession) -> dict[str, str]:
-    return {
-        "purgatory_replay": __version__,
-        "spark": version("pyspark") if local(spark) else spark.version,
-        "delta": version("delta-spark"),
-        "python": platform.python_version(),
-    }
+    """Of what ran."""
+    if local(spark):
+        engine = {name: version(name) for name in _HERE}
+    else:
+        engine = {"spark": spark.version, "delta": version("delta-spark")}
+    return {"purgatory_replay": __version__, **engine, "python": platform.python_version()}
+
+
+def ran_here(spark: SparkSession, path: str, job: str) -> bool | None:
+    """Whether the latest run of the job did without Spark; None if there was none."""
+    if not is_table(spark, path):
+        return None
+    found = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
+    return all(name in json.loads(found[-1].versions) for name in _HERE) if found else None
 
 
 def load(spark: SparkSession, path: str, job: str) -> Run | None:

@@ -14,6 +14,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.loop.codec import state_of
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import parts_of
+from purgatory_udf.storage import runs
 from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 
@@ -56,12 +57,7 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     if files_of(spark).exists(inner):
         path = inner
     if not files_of(spark).exists(f"{path.rstrip('/')}/state"):
-        if files_of(spark).exists(Layout(checkpoint).table("runs")):
-            raise UserError(
-                f"{checkpoint}: replayed in one process, all at once, or not yet begun; only a stream leaves a state: "
-                "./spark-submit.sh --master 'local[*]' replay … --overwrite"
-            )
-        raise UserError(f"{checkpoint}: no checkpoint of a replay there (no state folder)")
+        raise UserError(f"{checkpoint}: {_why_there_is_none(spark, checkpoint)}")
     # Reading a store asks its coordinator, which a session has only once its streams have been looked at.
     assert spark.streams.active is not None
     states = spark.read.format("statestore").load(path)
@@ -71,6 +67,18 @@ def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
     assert totals is not None
     listed = rows.orderBy(rows.open.desc(), rows.next_deadline_ms, rows.key).limit(limit).collect()
     return Inspection([tuple(row) for row in listed], totals.keys, totals.open or 0, totals.bytes or 0)
+
+
+def _why_there_is_none(spark: SparkSession, out: str) -> str:
+    here = runs.ran_here(spark, Layout(out).table("runs"), "replay")
+    if here is None:
+        return "no checkpoint of a replay there (no state folder)"
+    if here:
+        return (
+            "replayed in one process, which leaves no state; a stream does: "
+            "./spark-submit.sh --master 'local[*]' replay … --overwrite"
+        )
+    return "its replay has no state: its stream has not begun yet, or the trace has no operations"
 
 
 def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -31,11 +32,11 @@ def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def run_of(out: Path) -> dict[str, Any]:
-    """The run's record, but for when it was, and which stream it is."""
+    """The run's record, but for when it was, which stream it is, and what it ran on."""
     found = DeltaTable(str(out / "runs")).to_pyarrow_table().to_pylist()
     (run,) = (row for row in found if row["job"] == "replay")
     configuration = {name: value for name, value in json.loads(run["configuration"]).items() if name != "stream"}
-    timeless = {name: run[name] for name in ("run_id", "status", "versions")}
+    timeless = {name: run[name] for name in ("run_id", "status")}
     return {**timeless, "configuration": configuration, "counts": json.loads(run["counts"])}
 
 
@@ -48,10 +49,22 @@ def test_whoever_asks_for_its_state_is_told_who_leaves_one(events: Path, tmp_pat
     with locally():
         assert replays(events, out) == 0
         here: Any = LocalSession()
-        with pytest.raises(UserError, match="replayed in one process, all at once"):
+        with pytest.raises(UserError, match="replayed in one process, which leaves no state"):
+            inspect(here, str(out), 10)
+        (versions,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("versions").to_pylist()
+        assert list(json.loads(versions)) == ["deltalake", "duckdb", "purgatory_replay", "python"]
+        # As Spark records it.
+        write_deltalake(str(out / "runs"), _by_spark(out), mode="overwrite")
+        with pytest.raises(UserError, match="its stream has not begun yet, or the trace has no operations"):
             inspect(here, str(out), 10)
         with pytest.raises(UserError, match="no checkpoint of a replay there"):
             inspect(here, str(tmp_path), 10)
+
+
+def _by_spark(out: Path) -> pa.Table:
+    runs = DeltaTable(str(out / "runs")).to_pyarrow_table()
+    versions = pa.array([json.dumps({"spark": "4.2.0", "delta": "4.4.0"})] * len(runs))
+    return runs.set_column(runs.schema.get_field_index("versions"), "versions", versions)
 
 
 @pytest.fixture(scope="module")
