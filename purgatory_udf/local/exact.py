@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
@@ -27,31 +27,47 @@ _VALUES = "STRUCT(value DOUBLE, times BIGINT)[]"
 
 def register(connection: duckdb.DuckDBPyConnection) -> None:
     functions: tuple[tuple[str, Any, Any, str, dict[str, Any]], ...] = (
-        ("spark_percentile", percentile, [_VALUES, "DOUBLE"], "DOUBLE", {"null_handling": "special"}),
+        (
+            "spark_percentile",
+            _percentiles,
+            [_VALUES, "DOUBLE"],
+            "DOUBLE",
+            {"null_handling": "special", "type": "arrow"},
+        ),
         ("spark_xxhash64", _hashed, ["BIGINT"], "BIGINT", {"type": "arrow"}),
     )
     for name, function, takes, gives, how in functions:
         connection.create_function(name, function, takes, gives, **how)
 
 
-def percentile(values: Sequence[dict[str, Any]] | None, share: float) -> float | None:
+def _percentiles(values: pa.ChunkedArray, shares: pa.ChunkedArray) -> pa.Array:
+    lists = pa.concat_arrays(values.chunks)
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths)
+    together = lists.flatten()
+    of, times = (pc.struct_field(together, name) for name in ("value", "times"))
+    here = pc.and_(of.is_valid(), pc.not_equal(times.fill_null(0), 0)).to_numpy(zero_copy_only=False)
+    all_values = of.fill_null(0).to_numpy(zero_copy_only=False)
+    all_times = times.fill_null(0).to_numpy(zero_copy_only=False)
+    found = []
+    for begin, end, share in zip(ends - lengths, ends, shares.to_pylist(), strict=True):
+        kept = here[begin:end]
+        found.append(percentile(all_values[begin:end][kept], all_times[begin:end][kept], share))
+    return pa.array(found, pa.float64())
+
+
+def percentile(values: npt.NDArray[np.float64], times: npt.NDArray[np.int64], share: float) -> float | None:
     """Of values that are each there so many times: the one at that share of the way, or between its neighbours."""
-    counted = sorted((one["value"], one["times"]) for one in values or () if one["value"] is not None and one["times"])
-    if not counted:
+    if not len(values):
         return None
-    place = (sum(times for _, times in counted) - 1) * share
-    low, high = _at(counted, math.floor(place)), _at(counted, math.ceil(place))
-    if low == high or place == math.floor(place):
-        return low
-    return (math.ceil(place) - place) * low + (place - math.floor(place)) * high
-
-
-def _at(counted: Sequence[tuple[float, int]], place: int) -> float:
-    for value, times in counted:
-        place -= times
-        if place < 0:
-            return value
-    return counted[-1][0]
+    order = np.argsort(values, kind="stable")
+    values, ends = values[order], np.cumsum(times[order])
+    place = (int(ends[-1]) - 1) * share
+    below, above = math.floor(place), math.ceil(place)
+    low, high = values[np.searchsorted(ends, [below, above], side="right")].tolist()
+    if low == high or place == below:
+        return float(low)
+    return float((above - place) * low + (place - below) * high)
 
 
 def _hashed(values: pa.ChunkedArray) -> pa.Array:
