@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
+from purgatory_udf.contract import read_row
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.lines.request import Request
 from tests.requestlog import recordings
@@ -43,11 +44,11 @@ def _portions(log: Sequence[Request], span_us: int) -> Iterable[list[Request]]:
 
 
 def _plain(events: Iterable[dict[str, Any]]) -> Counter[str]:
-    """Without what tells where an event comes from."""
-    own = (
-        {name: event[name] for name in sorted(event) if name not in ("seq", "request_id", "line")} for event in events
-    )
-    return Counter(map(json.dumps, own))
+    """As the contract has them, without what tells where an event comes from."""
+    whence = ("seq", "request_id", "line")
+    rows = (read_row({"request_id": "-", **event}) for event in events)
+    fields = ({name: value for name, value in row.items() if name not in whence} for row in rows)
+    return Counter(json.dumps(event, sort_keys=True) for event in fields)
 
 
 def _said(events: Iterable[Row]) -> list[tuple[Any, ...]]:

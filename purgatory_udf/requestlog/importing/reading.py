@@ -219,16 +219,21 @@ def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally
             reason = "no broker: neither the line's thread nor a number in the file's path names it"
             return _bad(BadLine(place, "no broker", reason, text))
         read.broker = by_path
+    return row_of(read, tally)
+
+
+def row_of(request: Request, tally: Tally) -> Row | None:
+    """The row of a request, None for one that only counts."""
     try:
-        if not matters(read):
-            tally.not_kept(read)
+        if not matters(request):
+            tally.not_kept(request)
             return None
-        session = _session(read, tally)
+        session = _session(request, tally)
     except MALFORMED as error:
-        counts["bad_lines"] += 1
-        return _bad(malformed(read, error))
-    tally.kept(read)
-    return {"row": REQUEST, **request_row(read, session)}
+        tally.counts["bad_lines"] += 1
+        return _bad(malformed(request, error))
+    tally.kept(request)
+    return {"row": REQUEST, **request_row(request, session)}
 
 
 def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:

@@ -29,10 +29,10 @@ from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given, bu
 from purgatory_udf.requestlog.cluster.metadata import KnownCluster, cluster_in_file
 from purgatory_udf.requestlog.cluster.topics import names_in_file
 from purgatory_udf.requestlog.importing import reading, rows, tasks
-from purgatory_udf.requestlog.importing.anonymise import pseudonyms
+from purgatory_udf.requestlog.importing.anonymise import Rename, pseudonyms
 from purgatory_udf.requestlog.importing.frames import held, in_order, rejected
 from purgatory_udf.requestlog.importing.options import ImportReport, RequestLogOptions
-from purgatory_udf.requestlog.importing.passes import Passed, Tasks, work
+from purgatory_udf.requestlog.importing.passes import Keep, Passed, Tasks, work
 from purgatory_udf.requestlog.importing.spark_tables import NAMES, Finished, require_room, source_of, write
 from purgatory_udf.requestlog.lines.log_files import find_logs
 from purgatory_udf.requestlog.lines.request import Request
@@ -44,7 +44,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -75,18 +75,45 @@ def ingest_request_log(
     with _staging(spark, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
-        told = _told(read)
-        placed, context = _placed(spark, read, told.begins), told.context(given)
-        say("taking requests apart, and rebuilding the logs of the partitions")
-        passed = work(_requests(placed), _tasks(spark, context), keep)
-        say("putting the events in order")
-        events = keep("events", _events(passed, sources, options))
-        report = _report(told.tally.counts, passed, context)
-        finished = Finished(events, _rejected(placed, passed.parts, events, options), source_of(sources))
-        written = write(spark, layout, run.run_id, finished, report.counts["bad_lines"], options.events_per_file)
-        done = ImportReport(run.run_id, len(files), report, *written, *map(layout.table, NAMES))
+        rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
+        taken = WholeLog(spark, given, source_of(sources), keep, rename, say).take(read)
+        finished, bad_lines = taken.finished, taken.report.counts["bad_lines"]
+        written = write(spark, layout, run.run_id, finished, bad_lines, options.events_per_file)
+        done = ImportReport(run.run_id, len(files), taken.report, *written, *map(layout.table, NAMES))
         runs.save(spark, layout.table("runs"), run.finished(done.counts()))
     return done
+
+
+@dataclass(frozen=True)
+class TakenLog:
+    finished: Finished
+    report: Report
+
+
+@dataclass(frozen=True)
+class WholeLog:
+    """`source` names a row's file; `keep` keeps what is used more than once; `rename` makes names into pseudonyms."""
+
+    spark: SparkSession
+    given: Given
+    source: Column
+    keep: Keep
+    rename: Rename | None = None
+    say: Callable[[str], None] = log.info
+
+    def take(self, read: DataFrame) -> TakenLog:
+        """`read` are READ rows of all lines."""
+        told = told_together(read)
+        placed, context = _placed(self.spark, read, told.begins), told.context(self.given)
+        self.say("taking requests apart, and rebuilding the logs of the partitions")
+        passed = work(_requests(placed), _tasks(self.spark, context), self.keep)
+        self.say("putting the events in order")
+        events = self.keep("events", in_order(passed.operations, passed.said, self.source, self.rename))
+        refused = rejected(placed, passed.parts, events)
+        if self.rename is not None:
+            # What was refused still has the names in it; a reason begins with the kind of fault.
+            refused = refused.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
+        return TakenLog(Finished(events, refused, self.source), _report(told.tally.counts, passed, context))
 
 
 def given_by(options: RequestLogOptions) -> Given:
@@ -106,7 +133,7 @@ def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOp
 
 
 @dataclass(frozen=True)
-class _Told:
+class ToldTogether:
     """What the stretches tell together, and the requests that tell of the cluster, in the order of time."""
 
     begins: list[tuple[int, int, int]]
@@ -120,7 +147,7 @@ class _Told:
         return build_context(self.telling, given, span, classic, self.tally.partitions, racked, self.tally.modern)
 
 
-def _told(read: DataFrame) -> _Told:
+def told_together(read: DataFrame) -> ToldTogether:
     """`begins`: (file, piece, the lines before it in its file)."""
     wanted = (sf.col("row") == reading.END) | sf.col("api").isin(*TELLING)
     collected = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
@@ -139,7 +166,7 @@ def _told(read: DataFrame) -> _Told:
         {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in collected if row.row != reading.END
     ]
     telling.sort(key=lambda row: (row["start_us"], row["file"], row["line"]))
-    return _Told(begins, tally, list(map(rows.request_of, telling)))
+    return ToldTogether(begins, tally, list(map(rows.request_of, telling)))
 
 
 def _placed(spark: SparkSession, read: DataFrame, begins: list[tuple[int, int, int]]) -> DataFrame:
@@ -159,11 +186,6 @@ def _tasks(spark: SparkSession, context: Context) -> Tasks:
     return Tasks(*works, rows.PARTS, rows.CHANGES)
 
 
-def _events(passed: Passed, sources: Sequence[str], options: RequestLogOptions) -> DataFrame:
-    rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
-    return in_order(passed.operations, passed.said, source_of(sources), rename)
-
-
 def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Report:
     report = Report(dict(counts))
     columns = ("part", "kind", "topic", sf.col("numbers")[0].alias("number"))
@@ -176,14 +198,6 @@ def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Repo
     topics = {row.topic for row in summed if row.part == rows.FACT}
     report.count("unnamed_topic", len(nameless(topics, context)))
     return report
-
-
-def _rejected(placed: DataFrame, parts: DataFrame, events: DataFrame, options: RequestLogOptions) -> DataFrame:
-    refused = rejected(placed, parts, events)
-    if not options.anonymise:
-        return refused
-    # What was refused still has the names in it; a reason begins with the kind of fault.
-    return refused.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
 
 
 @contextmanager
