@@ -1,10 +1,13 @@
 """`python -m benchmarks.hours --minutes 60`: does anything grow while a replay or an import follows, hour after hour?
 
 A trace's events are fed as fast as they happened, to a table that `replay --follow` follows, or (`--what import`) to a
-topic of a real broker that `ingest --from kafka --follow` follows. Each half minute is noted:
-the memory of all its processes, how long its batches took, how many files there are, how large Delta's logs, state and
-checkpoints are. Every `--maintain` minutes `maintain` is run beside it. At the end the last third is held
-against the second: what is flat stays about 1.0. (The first third warms up.)
+topic of a real broker that `ingest --from kafka --follow` follows. Each half minute is noted: the memory of all its
+processes, how long its batches took, of how many files the tables consist, how much of their logs is read for that, how
+large checkpoints and working folders are. Every `--maintain` minutes `maintain` is run beside it. At the end the last
+third is held against the second: what is flat stays about 1.0. (The first third warms up.)
+
+The last two columns are what lies on the disk in all. Files of former versions and commits stay for a week, so these
+grow for a week, and then stay too.
 """
 
 from __future__ import annotations
@@ -40,16 +43,18 @@ Feed = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Note:
-    """What there is at one moment; `batch_ms` is the median of the batches since the note before."""
+    """What there is at one moment; `batch_ms` is the median of the batches since the note before. `table_files`: of the
+    tables' newest versions; `log_kb`: what is read to know these, from each one's last checkpoint on."""
 
     minute: float
     memory_mb: float
     batch_ms: float
-    files: int
     table_files: int
     log_kb: float
     checkpoint_kb: float
     work_kb: float
+    disk_files: int
+    disk_log_kb: float
 
 
 def main() -> int:
@@ -169,18 +174,27 @@ def note(minute: float, session: int, out: Path, since: float) -> Note:
     pages = sum(_resident(pid) for pid in at_work({session}, lambda words: True))
     files = [file for file in out.rglob("*") if file.is_file()]
     in_log = [file for file in files if "_delta_log" in file.parts]
+    tables = {Path(*file.parts[: file.parts.index("_delta_log")]) for file in in_log if file.suffix == ".json"}
     in_checkpoint = [file for file in files if "checkpoint" in str(file.parent.relative_to(out))]
     working = [file for file in files if file.relative_to(out).parts[0] in ("_replay", "_kafka")]
     return Note(
         minute,
         pages * os.sysconf("SC_PAGE_SIZE") / 1e6,
         _median_batch_ms(in_checkpoint, since),
-        len(files),
-        sum(file.suffix == ".parquet" and "_delta_log" not in file.parts for file in files),
-        _kb(in_log),
+        sum(len(DeltaTable(str(table)).file_uris()) for table in tables),
+        sum(_kb(_read_of(table / "_delta_log")) for table in tables),
         _kb(in_checkpoint),
         _kb(working),
+        len(files),
+        _kb(in_log),
     )
+
+
+def _read_of(log: Path) -> list[Path]:
+    """The last checkpoint, and the commits since then."""
+    last = log / "_last_checkpoint"
+    begin = json.loads(last.read_text())["version"] if last.exists() else 0
+    return [file for file in log.iterdir() if file.name[:20].isdigit() and int(file.name[:20]) >= begin]
 
 
 def report(notes: list[Note]) -> None:
