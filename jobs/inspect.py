@@ -11,7 +11,7 @@ from purgatory_udf import cli
 
 @cli.job(reads=("checkpoint",))
 def main(
-    checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its watches query's checkpoint.")],
+    checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its checkpoint of partitions.")],
     limit: Annotated[
         int, typer.Option(min=1, help="How many keys to list, those with the most open watches first.")
     ] = 50,

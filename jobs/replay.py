@@ -55,7 +55,7 @@ def _checks(
 @cli.job(checks=_checks, reads=("events", "trace", "more"), near=REPLAYED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="", help="More files of --trace.", hidden=True)] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="More --trace files.", hidden=True)] = None,
     events: Annotated[str | None, typer.Option(help="Delta table of events, as ingest writes it.")] = None,
     trace: Annotated[
         list[str] | None, typer.Option(help="JSON Lines files, folders or globs to ingest first (repeatable).")

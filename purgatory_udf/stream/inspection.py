@@ -51,7 +51,7 @@ class Inspection:
 
 
 def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
-    """`checkpoint` is the watches query's checkpoint, or the output folder that has it."""
+    """`checkpoint` is the checkpoint of the query of partitions, or the output folder that has it."""
     path = checkpoint
     inner = Layout(checkpoint).checkpoint("partitions")
     if files_of(spark).exists(inner):
