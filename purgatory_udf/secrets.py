@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch.command_line import read_properties
+from purgatory_udf.properties import read_properties
 
 # As Kafka's own EnvVarConfigProvider has it.
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([^}]*)\}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from purgatory_udf.launch.command_line import read_properties
+from purgatory_udf.properties import read_properties
 from purgatory_udf.size import TINY
 
 _CONF = Path(__file__).resolve().parents[1] / "conf"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.properties import read_properties
 
 # spark-submit's options with a value, and those without; the rest of the line belongs to the job.
 # fmt: off
@@ -95,14 +96,3 @@ def parse(words: Sequence[str]) -> CommandLine:
         else:
             raise UserError(f"{word}: no option of spark-submit (a job's own options stand after its name)")
     return CommandLine(tuple(spark))
-
-
-def read_properties(file: Path) -> dict[str, str]:
-    """A file of Spark defaults: a key and a value a line, parted by blanks, `=` or `:`; `#` begins a comment."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise UserError(f"{file}: cannot be read: {reason}") from None
-    pairs = (re.split(r"\s*[=:\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip())
-    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs if not pair[0].startswith(("#", "!"))}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch.command_line import read_properties
+from purgatory_udf.properties import read_properties
 
 WANTED, TESTED = "4.2", "4.2.0"
 

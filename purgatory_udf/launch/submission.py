@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import bundle, delta, package, spark_home
-from purgatory_udf.launch.command_line import CommandLine, read_properties
+from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import say
+from purgatory_udf.properties import read_properties
 
 
 @dataclass(frozen=True)

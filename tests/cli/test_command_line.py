@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from purgatory_udf import properties
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import catalog, command_line
+from purgatory_udf.launch import catalog
 from purgatory_udf.launch.command_line import CommandLine, parse
 
 
@@ -63,7 +64,7 @@ def test_an_option_wins_over_conf_over_a_properties_file_over_the_defaults(tmp_p
 
 def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.conf: cannot be read: No such file or directory"):
-        command_line.read_properties(tmp_path / "none.conf")
+        properties.read_properties(tmp_path / "none.conf")
 
 
 def _tree(root: Path) -> Path:
