@@ -138,6 +138,8 @@ class Killed:
             victim = chance.choice(command.victims)
             if killed(command, out, chance.randint(1, most), victim):
                 done[str(victim)] += 1
+            if victim is Victim.EXECUTOR:
+                break  # Its work is done again by others, and the command has come to its end.
         said = ""
         if command.words[0].startswith("-"):
             run_to_end(command, out)  # It is given words for Spark, which the session has its own of.
