@@ -10,7 +10,9 @@ import re
 
 _AGAIN = "give the same command again: it goes on where it was"
 _CHAR = r"[^\s'\":,;()\[\]]"
-_FILE = re.compile(rf"(?:file:(?://)?)?(/{_CHAR}*/(?:(?:_delta_log|checkpoints?)/{_CHAR}+|{_CHAR}+\.parquet))")
+_FILE = re.compile(
+    rf"(?:file:(?://)?)?(/{_CHAR}*/(?:_delta_log/{_CHAR}+|checkpoints?/{_CHAR}+/{_CHAR}+|{_CHAR}+\.parquet))"
+)
 
 # The first that is found counts.
 _CAUSES = (

@@ -86,16 +86,27 @@ class RunTables:
         )
 
     def _load(self, name: str, path: str) -> DataFrame:
+        # Of a table that still grows, and of events, which may lie elsewhere by now, nobody knows.
+        written = self.run.counts.get(name, 0) if self.finished and name in ENDS else 0
         if not delta.is_table(self.spark, path):
-            # The events may lie elsewhere by now.
-            if name in ENDS and (written := self.run.counts.get(name)):
-                raise UserError(
-                    f"{path}: is not there, and the run has written {written:,} rows of it; put it back from a copy, "
-                    "or begin anew with --overwrite"
-                )
+            _require_all(path, written, 0)
             self._missing.append(name)
             return self.spark.createDataFrame([], from_arrow_schema(TABLES[name]))
-        return self.spark.read.format("delta").load(path) if self.finished else delta.as_of_now(self.spark, path)
+        if not self.finished:
+            return delta.as_of_now(self.spark, path)
+        rows = self.spark.read.format("delta").load(path)
+        if written:
+            _require_all(path, written, rows.count())
+        return rows
+
+
+def _require_all(path: str, written: int, there: int) -> None:
+    """A log that has lost its end is that of a smaller table, and tells nobody."""
+    if there < written:
+        raise UserError(
+            f"{path}: {written - there:,} of the {written:,} rows are not there that the run has written; put them "
+            "back from a copy, or begin anew with --overwrite"
+        )
 
 
 def as_table(frame: DataFrame, schema: pa.Schema, run_id: str, **constants: str) -> DataFrame:

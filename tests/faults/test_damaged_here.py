@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,19 +28,34 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def _loses_its_table(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def _loses_the_end_of_its_log(table: Path) -> None:
+    """Whose last commit held half of the rows."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    write_deltalake(str(table), rows.slice(0, rows.num_rows // 2), mode="overwrite")
+    write_deltalake(str(table), rows.slice(rows.num_rows // 2), mode="append")
+    max((table / "_delta_log").glob("*.json")).unlink()
+
+
 @pytest.mark.parametrize("asked", [metrics.main, report.main], ids=["metrics", "report"])
-def test_a_table_that_a_finished_run_has_written_and_that_is_gone_is_named(
-    asked: Job, replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("loses", [_loses_its_table, _loses_the_end_of_its_log])
+def test_rows_that_a_finished_run_has_written_and_that_are_gone_are_missed(
+    asked: Job, loses: Callable[[Path], None], replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(replayed, out)
-    rows = DeltaTable(str(out / "expirations")).to_pyarrow_table().num_rows
-    shutil.rmtree(out / "expirations")
+    table = out / "expirations"
+    rows = DeltaTable(str(table)).to_pyarrow_table().num_rows
+    loses(table)
+    left = DeltaTable(str(table)).to_pyarrow_table().num_rows if table.exists() else 0
     with locally():
         assert asked.status(["--out", str(out)]) == 2
     assert capsys.readouterr().err == (
-        f"{asked.name}: {out}/expirations: is not there, and the run has written {rows:,} rows of it; put it back from "
-        "a copy, or begin anew with --overwrite\n"
+        f"{asked.name}: {table}: {rows - left:,} of the {rows:,} rows are not there that the run has written; "
+        "put them back from a copy, or begin anew with --overwrite\n"
     )
     assert not (out / "report.html").exists()
 
