@@ -22,7 +22,13 @@ class Entry:
 def jobs(root: Path) -> list[Entry]:
     """Every job of the tree, by name."""
     files = (file for file in sorted((root / "jobs").glob("*.py")) if not file.name.startswith("_"))
-    return [Entry(file.stem.replace("_", "-"), file, _summary(file)) for file in files]
+    return [Entry(name_of(file), file, _summary(file)) for file in files]
+
+
+def name_of(file: Path) -> str:
+    """A job's name on the command line. No file is called as a module of Python's own: it would stand in for that
+    wherever a job is started as a script, as Spark does it; so one has an underscore behind its name."""
+    return file.stem.rstrip("_").replace("_", "-")
 
 
 def find(root: Path, name: str) -> Entry:

@@ -147,8 +147,7 @@ def _environment(
     environ: Mapping[str, str],
     packed: str | None,
 ) -> dict[str, str]:
-    # Without the safe path, jobs/inspect.py beside the job's file would stand in for Python's own `inspect`.
-    given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root), "PYTHONSAFEPATH": "1"}
+    given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
     if (packed is not None or is_local(settings)) and runs_here(settings):
         # The driver has the tree itself, and so have workers on this machine.
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))

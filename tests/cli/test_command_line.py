@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,12 @@ def _tree(root: Path) -> Path:
     (root / "jobs" / "what_if.py").write_text('"""Module."""\ndef main():\n    """Compare runs.\n\n    More."""\n')
     (root / "jobs" / "audit.py").write_text('"""Check the laws."""\nimport missing_module\n')
     return root
+
+
+def test_no_job_stands_in_for_a_module_of_pythons_own_where_it_is_a_script() -> None:
+    entries = catalog.jobs(Path(__file__).parents[2])
+    assert [entry.file.stem for entry in entries if entry.file.stem in sys.stdlib_module_names] == []
+    assert [entry.name for entry in entries if entry.name in sys.stdlib_module_names] == ["inspect"]
 
 
 def test_jobs_are_listed_without_importing_them(tmp_path: Path) -> None:

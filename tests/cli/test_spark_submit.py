@@ -35,7 +35,7 @@ def _submit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_help_lists_every_job(folder: Path) -> None:
     done = _submit(folder, "--help")
     listed = re.findall(r"^  ([a-z-]+)  +\S", done.stdout.partition("Jobs:\n")[2], re.MULTILINE)
-    files = sorted(file.stem.replace("_", "-") for file in (ROOT / "jobs").glob("[!_]*.py"))
+    files = sorted(file.stem.rstrip("_").replace("_", "-") for file in (ROOT / "jobs").glob("[!_]*.py"))
     assert (done.returncode, done.stderr, listed) == (0, "", files)
 
 

@@ -57,7 +57,6 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
     assert call.environ == {
         "SPARK_HOME": str(home),
         "PURGATORY_HOME": str(root),
-        "PYTHONSAFEPATH": "1",
         "PYTHONPATH": str(root),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
