@@ -28,7 +28,6 @@ import typer
 
 from purgatory_udf import faults, secrets, stdio
 from purgatory_udf.errors import LawBrokenError, NeedsSparkError, UserError
-from purgatory_udf.launch.catalog import name_of
 from purgatory_udf.size import TINY, is_near, settings_for
 
 Run = Callable[..., None]
@@ -63,7 +62,7 @@ class Job:
         reads: tuple[str, ...] = (),
         near: int = 0,
     ) -> None:
-        self.name = name_of(Path(inspect.getfile(run)))
+        self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark

@@ -51,7 +51,7 @@ def test_a_command_that_is_shown_exists_with_its_options(words: list[str], capsy
     # What a page leaves out ("replay …") is not missing.
     ended = job.check([*line.arguments] if line.arguments else ["--help"], local=False)
     said = capsys.readouterr().err
-    assert (ended in (None, 0), said) == (True, ""), said
+    assert (job.name, ended in (None, 0), said) == (entry.name, True, ""), said
 
 
 @pytest.mark.parametrize("module", MODULES)
