@@ -9,6 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.size import ANSWERED_BYTES
 from purgatory_udf.storage.outputs import local_folder, require_folder
 
 
@@ -23,7 +24,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@cli.job(checks=_checks, brief=True)
+@cli.job(checks=_checks, brief=True, reads=("out", "events"), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log.")],
     scenario_file: Annotated[Path, typer.Option(help="The scenario, as YAML.")],
@@ -37,12 +38,12 @@ def main(
 ) -> None:
     """A scenario fitted to a recording, and whether it does what was recorded."""
     from purgatory_udf.fitted.run import run_fit
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
     _checks(out, events, scenario_file, html)
     folder = local_folder(out)
     file = html or (folder / "fit.html" if folder else None)
-    found = run_fit(build_session("purgatory-fit"), out, events, scenario_file, seeds, file)
+    found = run_fit(session_for("purgatory-fit"), out, events, scenario_file, seeds, file)
     print("\n".join(found))
 
 

@@ -19,7 +19,7 @@ def _checks(out: Path, **_: object) -> None:
         raise UserError(f"{out}: there is no folder {out.parent}")
 
 
-@cli.job(checks=_checks, brief=True)
+@cli.job(checks=_checks, spark=False)
 def main(
     out: Annotated[Path, typer.Option(help="The archive to write, *.tar.gz.")] = Path("purgatory-env.tar.gz"),
 ) -> None:

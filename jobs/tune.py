@@ -9,6 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.size import ANSWERED_BYTES
 from purgatory_udf.storage.outputs import local_folder
 
 
@@ -24,7 +25,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@cli.job(checks=_checks, brief=True)
+@cli.job(checks=_checks, brief=True, reads=("like",), near=ANSWERED_BYTES)
 def main(
     like: Annotated[
         str,

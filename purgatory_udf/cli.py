@@ -67,7 +67,7 @@ class Job:
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark
         self.near = False
-        self._checks, self._reads, self._most_near = checks, reads, near
+        self._checks, self._reads, self.most_near = checks, reads, near
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
         """Run with the process's arguments (or the given ones) and exit with the status."""
@@ -92,7 +92,7 @@ class Job:
                 self._checks(**options)
             if local and self._reads:
                 self.settings = () if options.get("follow") else settings_for(_named(options, self._reads))
-                self.near = is_near(_named(options, self._reads), self._most_near)
+                self.near = is_near(_named(options, self._reads), self.most_near)
             passed = True
 
         status = _invoke(self.name, only_check, arguments)

@@ -25,13 +25,13 @@ def is_file(like: str) -> bool:
 
 
 def scenario_like(like: str) -> Scenario:
-    """A folder's tables are read by Spark, a file needs none."""
+    """A file needs no session; a folder's tables are read by one."""
     if is_file(like):
         scenario = read(Path(like))
         fitted_of(scenario)
         return scenario
     from purgatory_udf.fitted.fit import fit
     from purgatory_udf.fitted.tables import read_recording
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
-    return fit(read_recording(build_session("purgatory-fit"), like))
+    return fit(read_recording(session_for("purgatory-fit"), like))

@@ -1,13 +1,12 @@
-"""A recording's Delta tables, read by Spark into Arrow: what the fit works on fits one machine's memory."""
+"""A recording's Delta tables, read into Arrow: what the fit works on fits one machine's memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.recording import EVENT_COLUMNS, RECORDED_COLUMNS, Recording, recording
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 

@@ -6,13 +6,16 @@ import ast
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from purgatory_udf.cli import Job
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
+from purgatory_udf.launch import catalog
 from purgatory_udf.loop.engine import Engine, event_table, replay
 from tests.docs import pages
 
@@ -37,6 +40,21 @@ def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
     assert [(each["column"].strip("`"), each["value"]) for each in shown.rows] == [
         (name, _shown(value)) for name, value in row.items()
     ]
+
+
+def test_each_job_runs_without_spark_as_the_page_says() -> None:
+    (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("job", "runs", "why"))
+    said = {name.strip(" `"): row["runs"] for row in shown.rows for name in row["job"].split(",")}
+    assert said == {
+        entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in catalog.jobs(pages.ROOT)
+    }
+
+
+def _runs(job: Job) -> str:
+    if not job.spark:
+        return "without Spark"
+    most = f"{job.most_near // 10**9} GB of tables" if job.most_near >= 10**9 else f"{job.most_near // 10**6} MB"
+    return f"without Spark, up to {most}" if job.most_near else "with Spark"
 
 
 # The layers from above, each from the left.
