@@ -127,21 +127,21 @@ class _Run:
         yield self._open(is_open)
         yield no_id_twice
 
-    def _open(self, found: Finding) -> Finding:
+    def _open(self, finding: Finding) -> Finding:
         """The operations without an end against those that the run counted: none at all if it was drained."""
-        expected: int = found.broken
-        note = f"{found.broken:,} open"
+        expected: int = finding.broken
+        note = f"{finding.broken:,} open"
         if not self._finished:
             note += "; the run has not finished"
         elif self._run.configuration.get("drain"):
             expected = 0
         else:
-            expected = int(self._run.counts.get("open", found.broken))
-        wrong = abs(found.broken - expected)
+            expected = int(self._run.counts.get("open", finding.broken))
+        wrong = abs(finding.broken - expected)
         if wrong:
             note += f", {expected:,} expected"
-        examples = found.examples if wrong else ()
-        return Finding("open are those that the run left open", found.broken, wrong, examples, note)
+        examples = finding.examples if wrong else ()
+        return Finding("open are those that the run left open", finding.broken, wrong, examples, note)
 
     def _watches(self) -> Finding:
         watches = self._table("watches").where(sf.col("kind").isin(*REQUESTS))

@@ -123,8 +123,8 @@ def distinct(item: Check, *key: str) -> Check:
     """A list without repetition: of values, or of objects that differ in the fields of `key`."""
     items = list_of(item)
 
-    def identity(one: Any) -> Any:
-        return tuple(one[field] for field in key) if key else one
+    def identity(value: Any) -> Any:
+        return tuple(value[field] for field in key) if key else value
 
     # JSON Schema has no word for objects that differ in some fields.
     @described({**schema_of(items), **({} if key else {"uniqueItems": True})})

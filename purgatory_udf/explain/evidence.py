@@ -80,12 +80,12 @@ def _requests(tables: RunTables, ids: list[int]) -> list[Row]:
     return tables.table("events").where(_among("seq", ids)).collect()
 
 
-def _look_around(tables: RunTables, found: dict[int, Evidence]) -> None:
+def _look_around(tables: RunTables, evidence: dict[int, Evidence]) -> None:
     """What happened on the partitions of each operation, up to its end."""
     spark = tables.spark
     places = [
         (each.operation_id, each.end.broker, part.topic, part.partition, each.end.started_us, _until(each.end))
-        for each in found.values()
+        for each in evidence.values()
         if each.end
         for part in each.end.partitions or []
     ]
@@ -104,8 +104,8 @@ def _look_around(tables: RunTables, found: dict[int, Evidence]) -> None:
         .where("time_us <= ended_us AND seq != operation_id")
         .select("operation_id", "asked.topic", "asked.partition", "started_us", "ended_us", *_TOUCH)
     )
-    _count(near, found)
-    _decide(near, found)
+    _count(near, evidence)
+    _decide(near, evidence)
 
 
 def _until(end: Row) -> int:
@@ -149,7 +149,7 @@ def _touches(events: DataFrame, topics: Iterable[str]) -> DataFrame:
     return of_requests.unionByName(of_partitions).where(sf.col("topic").isin(topics))
 
 
-def _count(near: DataFrame, found: dict[int, Evidence]) -> None:
+def _count(near: DataFrame, evidence: dict[int, Evidence]) -> None:
     moment = sf.struct("time_us", "seq")
     counted = near.groupBy("operation_id", "topic", "partition", "what", "replica").agg(
         sf.count_if(sf.col("time_us") >= sf.col("started_us")).alias("times"),
@@ -162,22 +162,22 @@ def _count(near: DataFrame, found: dict[int, Evidence]) -> None:
     for row in counted.collect():
         place = (row.topic, row.partition)
         happening = PartitionHappening(row.what, row.replica, row.times, row.last_us, row.reached)
-        found[row.operation_id].happenings.setdefault(place, []).append(happening)
+        evidence[row.operation_id].happenings.setdefault(place, []).append(happening)
         if row.said is not None:
             key = (row.operation_id, place)
             latest[key] = max(latest.get(key, (row.said, row.in_sync)), (row.said, row.in_sync))
     for (number, place), (_, in_sync) in latest.items():
-        found[number].in_sync[place] = in_sync
+        evidence[number].in_sync[place] = in_sync
 
 
-def _decide(near: DataFrame, found: dict[int, Evidence]) -> None:
+def _decide(near: DataFrame, evidence: dict[int, Evidence]) -> None:
     """The event whose time is the end's, on the key that is named as the trigger."""
-    triggers = {number: each.end.trigger for number, each in found.items() if each.end and each.end.trigger}
+    triggers = {number: each.end.trigger for number, each in evidence.items() if each.end and each.end.trigger}
     if not triggers:
         return
     at_end = near.where("time_us = ended_us").where(_among("operation_id", list(triggers))).orderBy("seq")
     for row in at_end.collect():
         key = row.topic if row.partition < 0 else f"{row.topic}-{row.partition}"
-        each = found[row.operation_id]
+        each = evidence[row.operation_id]
         if key == triggers[row.operation_id] and each.deciding is None:
             each.deciding = row

@@ -139,9 +139,9 @@ def table(groups: Iterable[ComparedGroup]) -> Table:
     )
 
 
-def _row(one: ComparedGroup) -> Iterator[Cell]:
-    yield from (one.group, str(one.broker))
-    yield from (f"{one.logged[kind]:,} / {one.replayed[kind]:,}" for kind in HEADS)
-    apart = [abs(ms) for kind in HEADS for ms in one.apart_ms[kind]]
+def _row(group: ComparedGroup) -> Iterator[Cell]:
+    yield from (group.group, str(group.broker))
+    yield from (f"{group.logged[kind]:,} / {group.replayed[kind]:,}" for kind in HEADS)
+    apart = [abs(ms) for kind in HEADS for ms in group.apart_ms[kind]]
     yield len(apart)
     yield from (round(median(apart), 1), round(max(apart), 1)) if apart else (None, None)

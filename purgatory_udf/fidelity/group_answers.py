@@ -92,18 +92,18 @@ def _answers(row: dict[str, Any], classic: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def _request(one: dict[str, Any]) -> ComparedRequest:
+def _request(row: dict[str, Any]) -> ComparedRequest:
     return ComparedRequest(
-        operation_id=one["operation_id"],
-        at_us=one["time_us"],
-        type=one["type"],
-        member_id=one["member_id"] or "",
-        generation=-1 if one["generation"] is None else one["generation"],
-        leader=bool(one["leader"]),
-        recorded=one["recorded_error"],
-        recorded_ms=one["recorded_remote_ms"],
-        granted=one["recorded_generation"],
-        api_version=5 if one["api_version"] is None else one["api_version"],
-        instance=one["group_instance_id"],
-        assigned=one["assigned_member_id"],
+        operation_id=row["operation_id"],
+        at_us=row["time_us"],
+        type=row["type"],
+        member_id=row["member_id"] or "",
+        generation=-1 if row["generation"] is None else row["generation"],
+        leader=bool(row["leader"]),
+        recorded=row["recorded_error"],
+        recorded_ms=row["recorded_remote_ms"],
+        granted=row["recorded_generation"],
+        api_version=5 if row["api_version"] is None else row["api_version"],
+        instance=row["group_instance_id"],
+        assigned=row["assigned_member_id"],
     )

@@ -31,10 +31,10 @@ def fit(recording: Recording) -> Scenario:
 
 
 class _Fit:
-    def __init__(self, recording: Recording, window: RecordingWindow, found: TimedSteps) -> None:
+    def __init__(self, recording: Recording, window: RecordingWindow, steps: TimedSteps) -> None:
         self.recording = recording
         self.window = window
-        self.steps = found
+        self.steps = steps
         self.led = recording.led(window.begin)
         self.unknown: list[str] = []
         self.doubts: dict[str, str] = {}

@@ -35,38 +35,41 @@ def fit_page(checked: Checked, said: list[str]) -> str:
     return page("A scenario fitted to a recording", f"{'; '.join(found)}.", cards, sections, specs)
 
 
-def prediction_page(found: Prediction) -> str:
-    of = {RECORDED: found.checked.recorded, **{name: played.median for name, played in found.played.items()}}
-    specs = beside(of, {name: played.range for name, played in found.played.items()})
-    specs |= others({name: played.median_effects for name, played in found.played.items()})
+def prediction_page(prediction: Prediction) -> str:
+    of = {RECORDED: prediction.checked.recorded, **{name: played.median for name, played in prediction.played.items()}}
+    specs = beside(of, {name: played.range for name, played in prediction.played.items()})
+    specs |= others({name: played.median_effects for name, played in prediction.played.items()})
     sections = [
         *_clients(specs, "Recorded, simulated without a change, predicted; whiskers over seeds."),
-        Section("Every figure", _trust(found.checked), table(found.clients(with_ranges=False))),
+        Section("Every figure", _trust(prediction.checked), table(prediction.clients(with_ranges=False))),
         Section(
             "Effects on the others",
             "Brokers' load, records' way to consumers, purgatories.",
-            "".join(figure(name) for name in specs if name == "effects") + table(found.effects()),
+            "".join(figure(name) for name in specs if name == "effects") + table(prediction.effects()),
         ),
         Section(
             "Is the model right?",
             "What was recorded, and what the unchanged scenario does.",
-            table(found.checked.table()),
+            table(prediction.checked.table()),
         ),
-        Section("Over seeds", "Medians, and from the least to the greatest.", table(found.clients())),
+        Section("Over seeds", "Medians, and from the least to the greatest.", table(prediction.clients())),
     ]
-    variants = len(found.variants)
+    variants = len(prediction.variants)
     cards = facts(
         [
             (str(variants), "variant" if variants == 1 else "variants"),
-            (str(found.seeds), "seed" if found.seeds == 1 else "seeds each"),
-            (f"{found.checked.near} of {found.checked.judged}", f"recorded figures that {UNCHANGED} reproduces"),
+            (str(prediction.seeds), "seed" if prediction.seeds == 1 else "seeds each"),
+            (
+                f"{prediction.checked.near} of {prediction.checked.judged}",
+                f"recorded figures that {UNCHANGED} reproduces",
+            ),
         ]
     )
-    return page("What would happen if", f"Variants: {', '.join(found.variants)}.", cards, sections, specs)
+    return page("What would happen if", f"Variants: {', '.join(prediction.variants)}.", cards, sections, specs)
 
 
-def tuning_page(found: Tuned) -> str:
-    chosen = found.chosen
+def tuning_page(tuned: Tuned) -> str:
+    chosen = tuned.chosen
     sections = [
         Section(
             "The frontier",
@@ -74,21 +77,21 @@ def tuning_page(found: Tuned) -> str:
             "Nothing beats those that are joined.",
             figure("frontier"),
         ),
-        Section("What each costs", "", table(found.table())),
+        Section("What each costs", "", table(tuned.table())),
         Section(
             "Is the model right?",
             "What was recorded, and what the unchanged scenario does.",
-            table(found.checked.table()),
+            table(tuned.checked.table()),
         ),
     ]
     cards = facts(
         [
-            (str(len(found.tried)), "settings tried"),
+            (str(len(tuned.tried)), "settings tried"),
             (chosen.text if chosen else "none", "reaches the goal at the least cost"),
         ]
     )
-    said = f"{found.goal.text} within {found.within.text}. {_trust(found.checked)}"
-    return page("Settings, searched", said, cards, sections, frontier(found))
+    said = f"{tuned.goal.text} within {tuned.within.text}. {_trust(tuned.checked)}"
+    return page("Settings, searched", said, cards, sections, frontier(tuned))
 
 
 def _clients(specs: Collection[str], said: str) -> list[Section]:

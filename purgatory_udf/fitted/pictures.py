@@ -122,15 +122,15 @@ def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Cha
     )
 
 
-def frontier(found: Tuned) -> dict[str, Spec]:
+def frontier(tuned: Tuned) -> dict[str, Spec]:
     """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined. Dashed:
     the goal and the limit."""
     rows = [
         (one.text, one.goal, one.within, _FRONTIER if one.best else "tried", one.allowed and one.reached)
-        for one in sorted(found.tried, key=lambda one: one.best)
+        for one in sorted(tuned.tried, key=lambda one: one.best)
     ]
-    rows.append((_UNCHANGED, *found.unchanged, _UNCHANGED, True))
-    goal, within = found.goal.figure, found.within.figure
+    rows.append((_UNCHANGED, *tuned.unchanged, _UNCHANGED, True))
+    goal, within = tuned.goal.figure, tuned.within.figure
     frame = pd.DataFrame(rows, columns=["settings", "goal", "within", "kind", "good"])
     colours = {_FRONTIER: charts.BLUE, "tried": charts.GREY, _UNCHANGED: charts.ORANGE}
     base = alt.Chart(frame, width=charts.WIDTH, height=340).encode(
@@ -142,7 +142,7 @@ def frontier(found: Tuned) -> dict[str, Spec]:
     points = base.mark_point(filled=True, size=70).encode(
         color=charts.colours_of("kind", colours), opacity=alt.condition("datum.good", alt.value(1), alt.value(0.4))
     )
-    limits = pd.DataFrame([(found.wanted, found.within.limit)], columns=["goal", "within"])
+    limits = pd.DataFrame([(tuned.wanted, tuned.within.limit)], columns=["goal", "within"])
     dashed = alt.Chart(limits).mark_rule(color=charts.VERMILLION, strokeDash=[5, 4])
     across, down = dashed.encode(y="goal:Q"), dashed.encode(x="within:Q")
     return {"frontier": alt.layer(across, down, line, points).to_dict()}

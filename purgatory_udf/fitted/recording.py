@@ -193,9 +193,9 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
     ]
 
 
-def _supposed(lists: pd.DataFrame, told: list[Led]) -> list[Led]:
+def _supposed(lists: pd.DataFrame, leads: list[Led]) -> list[Led]:
     """A partition is led until told otherwise: by the broker that is asked of it most."""
-    untold = lists[~lists["key"].isin([one.key for one in told])]
+    untold = lists[~lists["key"].isin([one.key for one in leads])]
     asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
     most = asked.drop_duplicates("key").sort_values("key")
     pairs = zip(most["key"].tolist(), most["broker"].tolist(), strict=True)

@@ -150,9 +150,9 @@ class Tuned:
         tried = f"{len(self.tried)} settings were tried"
         return [before, "", *self.table().lines(), "", said, tried, *self.checked.verdict()]
 
-    def _told(self, one: Tried) -> str:
-        change = _percent(one.goal, self.unchanged[0])
-        return f"{one.text}: {self.goal.figure} {one.goal:.4g} ({change}), {self.within.figure} {one.within:.4g}"
+    def _told(self, tried: Tried) -> str:
+        change = _percent(tried.goal, self.unchanged[0])
+        return f"{tried.text}: {self.goal.figure} {tried.goal:.4g} ({change}), {self.within.figure} {tried.within:.4g}"
 
 
 def goal_of(text: str) -> Goal:

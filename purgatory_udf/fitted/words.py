@@ -42,10 +42,10 @@ def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
     return found
 
 
-def _named(word: str, found: dict[str, list[Setting]]) -> str:
+def _named(word: str, variants: dict[str, list[Setting]]) -> str:
     if not _NAME.fullmatch(word) or word == UNCHANGED:
         raise UserError(f"--variant {word}: expected a name of letters, digits, . _ -, other than {UNCHANGED}")
-    if word in found:
+    if word in variants:
         raise UserError(f"--variant {word}: named twice")
     return word
 

@@ -42,8 +42,8 @@ class AnswerJournal(GroupJournal):
         self.told.append((request, answer))
 
 
-def answer_frame(told: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
-    return ANSWERS.of([_row(request, answer) for request, answer in told])
+def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
+    return ANSWERS.of([_row(request, answer) for request, answer in answered])
 
 
 def _row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:

@@ -50,8 +50,8 @@ class Waits:
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
 
-    def note(self, key: str, before: Array, kept: KeptGroup, found: Findings) -> None:
-        """`before`: what waited before the call; `kept` and `found`: what it has left and told."""
+    def note(self, key: str, before: Array, kept: KeptGroup, findings: Findings) -> None:
+        """`before`: what waited before the call; `kept` and `findings`: what it has left and told."""
         broker, group = parts_of(key)
         sessions = kept.sessions
         new = sessions.take(~np.isin(sessions.op, before)) if len(before) else sessions
@@ -60,17 +60,17 @@ class Waits:
         rounds = [round_ for round_ in kept.rounds if round_.operation_id not in before]
         if rounds:
             self._add("begun", BEGUN.of([self._begun(broker, group, round_) for round_ in rounds]))
-        for ended in found.ended:
+        for ended in findings.ended:
             waited = ended.take(ended.watched > 0)
             if len(waited):
                 lists_ = self._lists(broker, group, _LIST_OF_KIND[waited.kind], waited.member_id)
                 self._add("ended", waited.with_columns(list=lists_))
-        for walked in found.walked:
+        for walked in findings.walked:
             if len(walked):
                 self._add("walked", walked.with_columns(list=self._lists(broker, group, walked.list, walked.member_id)))
-        for code in (Code.HEARTBEAT, Code.REBALANCE) if found.stopped else ():
+        for code in (Code.HEARTBEAT, Code.REBALANCE) if findings.stopped else ():
             all_lists = self._number(broker, code, _all_lists_of(group))
-            self._add("stopped", STOPPED.of([(all_lists, t, seq, 0) for t, seq in found.stopped]))
+            self._add("stopped", STOPPED.of([(all_lists, t, seq, 0) for t, seq in findings.stopped]))
 
     def to_bytes(self) -> bytes | None:
         """Nothing, if there is nothing to tell."""

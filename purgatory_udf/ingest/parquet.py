@@ -48,27 +48,27 @@ def schema_problem(schema: pa.Schema) -> str | None:
     return None
 
 
-def _type_problem(name: str, found: pa.DataType, expected: pa.DataType) -> str | None:
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if pa.types.is_null(found):
+def _type_problem(name: str, kind: pa.DataType, expected: pa.DataType) -> str | None:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
         return None
-    if pa.types.is_list(expected) and _is_list(found):
-        return _type_problem(f"{name}[]", found.value_type, expected.value_type)
-    if pa.types.is_struct(expected) and pa.types.is_struct(found):
-        inner = {field.name: field.type for field in found}
+    if pa.types.is_list(expected) and _is_list(kind):
+        return _type_problem(f"{name}[]", kind.value_type, expected.value_type)
+    if pa.types.is_struct(expected) and pa.types.is_struct(kind):
+        inner = {field.name: field.type for field in kind}
         problems = (_type_problem(f"{name}.{f.name}", inner[f.name], f.type) for f in expected if f.name in inner)
         return next((problem for problem in problems if problem), None)
     # Whole numbers of any width: whether each fits is for the contract to say, row by row.
-    if pa.types.is_integer(expected) and pa.types.is_integer(found):
+    if pa.types.is_integer(expected) and pa.types.is_integer(kind):
         return None
-    if pa.types.is_string(expected) and (pa.types.is_large_string(found) or pa.types.is_string_view(found)):
+    if pa.types.is_string(expected) and (pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         return None
-    return None if found == expected else f"column {name} is {found}, expected {expected}"
+    return None if kind == expected else f"column {name} is {kind}, expected {expected}"
 
 
-def _is_list(found: pa.DataType) -> bool:
-    return bool(pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found))
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def rows_of(piece: Piece) -> Iterator[Chunk]:

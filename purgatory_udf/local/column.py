@@ -160,8 +160,8 @@ class Ordered(Column):
     """What rows are put in order by."""
 
 
-def order_of(one: ColumnOrName) -> str:
-    return one.sql if isinstance(one, Ordered) else column(one).asc().sql
+def order_of(col: ColumnOrName) -> str:
+    return col.sql if isinstance(col, Ordered) else column(col).asc().sql
 
 
 def _two(one: Column, sign: str, other: Any) -> Column:

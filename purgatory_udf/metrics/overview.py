@@ -61,18 +61,18 @@ def totals(metrics: Metrics) -> Totals:
 _MOMENT = "yyyy-MM-dd HH:mm:ss"
 
 
-def overview(metrics: Metrics, found: Totals) -> list[Table]:
+def overview(metrics: Metrics, totals: Totals) -> list[Table]:
     """At most `top` rows of each table; one without rows has nothing to say."""
     top = metrics.options.top
     waits = metrics["waits"].where(sf.col("by") != ALL)
-    rows = [(row.kind, *_wait(row)) for row in found.kinds]
+    rows = [(row.kind, *_wait(row)) for row in totals.kinds]
     return [
         Table("Waits (quantiles of those that had to)", ("kind", *_WAITS), rows),
-        _expires(metrics["expires"], found.seconds, top),
+        _expires(metrics["expires"], totals.seconds, top),
         _purgatories(metrics["purgatories"], top),
         _causes(metrics["causes"]),
         *(_by(waits.where(sf.col("by") == by), by, top) for by in metrics.options.by),
-        _offenders(waits, found.kinds, top),
+        _offenders(waits, totals.kinds, top),
         _rebalances(metrics["rebalances"], top),
     ]
 

@@ -27,9 +27,11 @@ def summary(metrics: Metrics) -> list[str]:
     return [line for block in blocks for line in ["", *block]][1:]
 
 
-def _head(metrics: Metrics, found: Totals) -> str:
+def _head(metrics: Metrics, totals: Totals) -> str:
     tables = metrics.tables
     state = "" if tables.finished else " (still running, or interrupted: what it has written so far)"
-    late = f" ({found.after_end:,} of them after the trace's end)" if found.after_end else ""
-    share = f"{found.waited_percent} % had to wait"
-    return f"Run {tables.run.run_id}{state}: {found.operations:,} operations, {share}, {found.expired:,} expired{late}"
+    late = f" ({totals.after_end:,} of them after the trace's end)" if totals.after_end else ""
+    share = f"{totals.waited_percent} % had to wait"
+    return (
+        f"Run {tables.run.run_id}{state}: {totals.operations:,} operations, {share}, {totals.expired:,} expired{late}"
+    )

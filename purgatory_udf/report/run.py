@@ -54,12 +54,12 @@ def report_page(metrics: Metrics) -> str:
     return page.page(f"Replay {tables.run.run_id}", said, page.facts(_facts(found)), sections, specs)
 
 
-def _facts(found: Totals) -> Iterator[tuple[str, str]]:
-    yield f"{found.operations:,}", "operations ended"
-    yield f"{found.waited_percent} %", "had to wait"
-    late = f" ({found.after_end:,} after the trace's end)" if found.after_end else ""
-    yield f"{found.expired:,}", f"expired{late}"
-    seconds = sum(row.waited_ms for row in found.kinds) / 1000
+def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
+    yield f"{totals.operations:,}", "operations ended"
+    yield f"{totals.waited_percent} %", "had to wait"
+    late = f" ({totals.after_end:,} after the trace's end)" if totals.after_end else ""
+    yield f"{totals.expired:,}", f"expired{late}"
+    seconds = sum(row.waited_ms for row in totals.kinds) / 1000
     yield f"{seconds:,.1f} s", "waited in all"
 
 
@@ -69,12 +69,12 @@ def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
             yield Section(title, said, page.figure(name))
 
 
-def _told(metrics: Metrics, found: Totals) -> Iterator[Section]:
+def _told(metrics: Metrics, totals: Totals) -> Iterator[Section]:
     told = [(one.title, one.lines, one.expired) for one in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
     if told:
         said = "Of each kind those that waited longest, first those that expired. A click tells an operation's story."
         yield Section("The slowest operations", said, page.stories(told))
-    for table in overview(metrics, found):
+    for table in overview(metrics, totals):
         if table.rows:
             yield Section(table.title, "", page.table(table))
 

@@ -161,8 +161,8 @@ class Consumer:
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
             yield from self._client.refresh_metadata()
 
-    def _take_positions(self, found: Offsets) -> None:
-        for key, offset in found.offsets.items():
+    def _take_positions(self, offsets: Offsets) -> None:
+        for key, offset in offsets.offsets.items():
             if key in self.subscription.positions:
                 self.subscription.positions[key] = offset
 

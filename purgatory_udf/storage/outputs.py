@@ -21,9 +21,9 @@ def require_folder(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-def same_place(one: str, other: str) -> bool:
+def same_place(path: str, other: str) -> bool:
     """Whether two names are one folder's, be it named from here, from the root, or as a URI."""
-    here, there = local_folder(one), local_folder(other)
+    here, there = local_folder(path), local_folder(other)
     if here is None or there is None:
-        return one.rstrip("/") == other.rstrip("/")
+        return path.rstrip("/") == other.rstrip("/")
     return here.absolute() == there.absolute()

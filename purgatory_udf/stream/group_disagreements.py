@@ -62,10 +62,10 @@ def _recorded(spark: SparkSession, run: Run) -> DataFrame | None:
     return asked.join(compared, "seq")
 
 
-def _not_told(told: DataFrame, recorded: DataFrame) -> DataFrame:
+def _not_told(answers: DataFrame, recorded: DataFrame) -> DataFrame:
     """Requests with a recorded answer, of which the replay says nothing: a heartbeat is well then, and a join or a sync
     has never been answered."""
-    left = recorded.join(told.select("seq"), "seq", "left_anti")
+    left = recorded.join(answers.select("seq"), "seq", "left_anti")
     well = sf.when(sf.col("api") == "heartbeat", "NONE")
     return left.withColumns({"error": well, "answered_at": sf.when(sf.col("api") == "heartbeat", sf.col("asked_at"))})
 

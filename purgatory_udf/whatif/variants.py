@@ -50,28 +50,28 @@ def variants(words: Iterable[str], config: Path | None, settings: list[str]) -> 
     return [baseline, *(_variant(each, config, settings) for each in named)]
 
 
-def _check(one: _Words, named: list[_Words]) -> None:
-    if not _NAME.fullmatch(one.name) or one.name == BASELINE:
-        raise UserError(f"--variant {one.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
-    if sum(other.name == one.name for other in named) > 1:
-        raise UserError(f"--variant {one.name}: named twice")
-    if not one.settings and not one.files:
-        raise UserError(f"--variant {one.name}: no setting follows (--variant NAME key=value…)")
-    if len(one.files) > 1 or (one.files and one.settings):
-        raise UserError(f"--variant {one.name}: give either one file of settings or settings")
+def _check(words: _Words, named: list[_Words]) -> None:
+    if not _NAME.fullmatch(words.name) or words.name == BASELINE:
+        raise UserError(f"--variant {words.name}: expected a name of letters, digits, . _ -, other than {BASELINE}")
+    if sum(other.name == words.name for other in named) > 1:
+        raise UserError(f"--variant {words.name}: named twice")
+    if not words.settings and not words.files:
+        raise UserError(f"--variant {words.name}: no setting follows (--variant NAME key=value…)")
+    if len(words.files) > 1 or (words.files and words.settings):
+        raise UserError(f"--variant {words.name}: give either one file of settings or settings")
 
 
-def _variant(one: _Words, config: Path | None, settings: list[str]) -> Variant:
+def _variant(words: _Words, config: Path | None, settings: list[str]) -> Variant:
     try:
-        if one.files:
-            load(one.files[0])
-            return Variant(one.name, _over(config, settings, Path(one.files[0])))
+        if words.files:
+            load(words.files[0])
+            return Variant(words.name, _over(config, settings, Path(words.files[0])))
         # The first rule that matches counts: a variant's come before the baseline's.
-        rules = [setting for setting in one.settings if is_scoped(setting)]
-        plain = [setting for setting in one.settings if not is_scoped(setting)]
-        return Variant(one.name, load(config, [*rules, *settings, *plain]))
+        rules = [setting for setting in words.settings if is_scoped(setting)]
+        plain = [setting for setting in words.settings if not is_scoped(setting)]
+        return Variant(words.name, load(config, [*rules, *settings, *plain]))
     except UserError as error:
-        raise UserError(f"--variant {one.name}: {error}") from None
+        raise UserError(f"--variant {words.name}: {error}") from None
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:

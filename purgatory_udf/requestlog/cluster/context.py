@@ -82,7 +82,7 @@ def build_context(
 
 
 def context_from(
-    told: Telling,
+    telling: Telling,
     given: Given,
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
@@ -91,26 +91,26 @@ def context_from(
     modern_groups: Iterable[str] = (),
     unnamed: Iterable[str] = (),
 ) -> Context:
-    """`unnamed` are ids that stand for their topics, whatever name is told of them. `told` is used up."""
-    names = {**told.names, **given.cluster.names, **given.names}
+    """`unnamed` are ids that stand for their topics, whatever name is told of them. `telling` is used up."""
+    names = {**telling.names, **given.cluster.names, **given.names}
     for topic_id in unnamed:
         names.pop(topic_id, None)
     context = Context(
         names=names,
-        cluster=replace(given.cluster, topic_min_isr={**told.min_isr, **given.cluster.topic_min_isr}),
+        cluster=replace(given.cluster, topic_min_isr={**telling.min_isr, **given.cluster.topic_min_isr}),
         batches=given.batches,
-        transactions=told.transactions,
-        groups=told.groups,
-        stops=stops(given.cluster.signs or told.signs),
+        transactions=telling.transactions,
+        groups=telling.groups,
+        stops=stops(given.cluster.signs or telling.signs),
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         classic=given.classic,
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
-        zookeeper=told.zookeeper,
+        zookeeper=telling.zookeeper,
     )
-    told.changes = [*given.cluster.changes, *told.changes]
-    context.changes = told.changes_by_partition(context.name)
+    telling.changes = [*given.cluster.changes, *telling.changes]
+    context.changes = telling.changes_by_partition(context.name)
     context.transactions.rename(names)
     counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
     for topic, count in [*counts, *((context.name(topic), count) for topic, count in asked.items())]:

@@ -99,29 +99,29 @@ def _whole(value: Any) -> int:
     return number
 
 
-def topic_of(one: dict[str, Any]) -> str:
+def topic_of(entry: dict[str, Any]) -> str:
     """The id, unless it is the null id; else the name under any of the names it has had."""
-    topic_id = one.get("topicId")
+    topic_id = entry.get("topicId")
     if topic_id and topic_id != NO_TOPIC_ID:
         return str(topic_id)
     for field in ("topic", "name", "topicName"):
-        if one.get(field) is not None:
-            return str(one[field])
+        if entry.get(field) is not None:
+            return str(entry[field])
     raise KeyError("topic")
 
 
-def _first(one: dict[str, Any], *fields: str) -> Any:
+def _first(entry: dict[str, Any], *fields: str) -> Any:
     for field in fields:
-        if field in one:
-            return one[field]
+        if field in entry:
+            return entry[field]
     raise KeyError(fields[0])
 
 
-def record_bytes(one: dict[str, Any]) -> int:
+def record_bytes(entry: dict[str, Any]) -> int:
     """The log replaces records by their size: `recordsSizeInBytes`, in 2.8 `recordSetSizeInBytes`."""
     for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
-        if field in one:
-            return max(0, _whole(one[field] or 0))
+        if field in entry:
+            return max(0, _whole(entry[field] or 0))
     return 0
 
 

@@ -72,8 +72,8 @@ def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
 def _marker_of(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
     """Of those that end the batch's transaction, the nearest in time: on a busy machine a request's line is late."""
 
-    def away_us(one: Append) -> int:
-        return max(one.start_us - batch.created_us, batch.created_us - one.until_us, 0)
+    def away_us(append: Append) -> int:
+        return max(append.start_us - batch.created_us, batch.created_us - append.until_us, 0)
 
     first = bisect_left(markers, batch.created_us - WRITTEN_WITHIN_US, key=lambda one: one.start_us)
     last = bisect_right(markers, batch.created_us + WRITTEN_WITHIN_US, key=lambda one: one.start_us)

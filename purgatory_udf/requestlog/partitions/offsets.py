@@ -79,13 +79,13 @@ def _unanswered(facts: PartitionFacts) -> list[Append]:
     return [append for append in facts.appends if append.base < 0 and append.is_operation]
 
 
-def _close(found: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
+def _close(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
     """Ends that nothing has told yet: the least boundary beyond the first offset, else one record."""
     followed = {position.offset for position in facts.positions if position.replica >= 0}
     # A high watermark moves from end to end of batches, as followers do.
     followed |= {sight.offset for sight in facts.sights}
-    boundaries = sorted(followed | {one.base for one in found})
-    for append in found:
+    boundaries = sorted(followed | {one.base for one in appends})
+    for append in appends:
         if append.end >= 0:
             continue
         following = bisect_right(boundaries, append.base)

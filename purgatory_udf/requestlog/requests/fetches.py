@@ -120,8 +120,8 @@ class SessionReader:
         reader._copies = Copies.resumed(state["copies"])
         return reader
 
-    def _key(self, one: AskedPartition) -> Key:
-        return self._context.name(one.topic), one.partition
+    def _key(self, asked: AskedPartition) -> Key:
+        return self._context.name(asked.topic), asked.partition
 
     def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
         if error in errors.LEFT_OUT_OF_A_FETCH:
@@ -132,13 +132,13 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
-    def _fetched(self, one: AskedPartition, preferred: int | None) -> dict[str, object]:
+    def _fetched(self, asked: AskedPartition, preferred: int | None) -> dict[str, object]:
         return {
-            "topic": self._context.name(one.topic),
-            "partition": one.partition,
-            "fetch_offset": max(0, one.offset),
-            "max_bytes": max(0, one.max_bytes),
-            "current_leader_epoch": max(-1, one.leader_epoch),
+            "topic": self._context.name(asked.topic),
+            "partition": asked.partition,
+            "fetch_offset": max(0, asked.offset),
+            "max_bytes": max(0, asked.max_bytes),
+            "current_leader_epoch": max(-1, asked.leader_epoch),
             "preferred_replica": preferred,
         }
 

@@ -71,19 +71,19 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Lo
     return operation(request, event, recorded), [*appends, *troubles]
 
 
-def _was_appended(one: ProducedPartition, answered: bool) -> bool:
+def _was_appended(part: ProducedPartition, answered: bool) -> bool:
     """What failed after the append (timed out, lost its leader) has an offset all the same."""
-    return one.base >= 0 or not answered
+    return part.base >= 0 or not answered
 
 
-def _written(one: ProducedPartition, context: Context, answered: bool) -> dict[str, object]:
-    appended = _was_appended(one, answered)
-    base = max(0, one.base)
+def _written(part: ProducedPartition, context: Context, answered: bool) -> dict[str, object]:
+    appended = _was_appended(part, answered)
+    base = max(0, part.base)
     return {
-        "topic": context.name(one.topic),
-        "partition": one.partition,
+        "topic": context.name(part.topic),
+        "partition": part.partition,
         "base_offset": base,
         "last_offset": base - 1,
-        "bytes": one.bytes,
-        "error": "NONE" if appended else errors.name_of(one.error),
+        "bytes": part.bytes,
+        "error": "NONE" if appended else errors.name_of(part.error),
     }

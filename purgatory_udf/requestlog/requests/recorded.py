@@ -68,8 +68,8 @@ def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
     )
 
 
-def _timing_out(found: Recorded) -> Recorded:
+def _timing_out(recorded: Recorded) -> Recorded:
     """Whose answer says by itself that it timed out."""
-    if found.outcome == COMPLETED and found.timed_out:
-        found.outcome = EXPIRED
-    return found
+    if recorded.outcome == COMPLETED and recorded.timed_out:
+        recorded.outcome = EXPIRED
+    return recorded
