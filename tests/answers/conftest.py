@@ -5,7 +5,6 @@ Most are asked without Spark, which is quicker: `test_without_spark` holds every
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ from purgatory_udf.session import session_for
 from tests.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from purgatory_udf.metrics.run import Metrics
 
 
@@ -38,10 +35,3 @@ def metrics(story_folder: Path) -> Metrics:
     by = ("broker", "topic", "partition", "client", "group")
     with locally():
         return write_metrics(session_for("answers"), str(story_folder), MetricsOptions(by=by, top=3))
-
-
-@pytest.fixture
-def without_spark() -> Iterator[SparkSession]:
-    """What stands for Spark's session, while the test lasts."""
-    with locally():
-        yield session_for("answers")

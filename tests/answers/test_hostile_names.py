@@ -64,7 +64,7 @@ def test_a_report_of_them_is_text_and_does_nothing(
 
 
 def test_what_is_printed_of_them_orders_a_terminal_nothing(
-    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+    without_spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--out", str(folder)]
     for job, more in (

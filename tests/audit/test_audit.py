@@ -1,4 +1,4 @@
-"""Every law on sound tables, and each one on tables that break it and no other."""
+"""Every law on sound tables, and on tables that break it: alike in Spark and without it, where most are asked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from deltalake import write_deltalake
 
 from purgatory_udf.audit import Finding, audit, report, require_all
 from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.query import locally
+from purgatory_udf.session import session_for
 from purgatory_udf.storage import runs
 from tests.outcome_folder import table_of
 
@@ -87,8 +89,8 @@ def out(sound: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_sound_tables_keep_every_law(spark: SparkSession, sound: Path) -> None:
-    assert audit(spark, str(sound)) == [
+def test_sound_tables_keep_every_law(without_spark: SparkSession, sound: Path) -> None:
+    assert audit(without_spark, str(sound)) == [
         Finding(END_ONCE, 5, 0),
         Finding(OPEN, 1, 0, note="1 open"),
         Finding(NO_ID_TWICE, 4, 0),
@@ -113,55 +115,47 @@ def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: 
     # Watches of nobody, and after the deadline; an operation that ended nowhere; a line that went nowhere.
     _add(out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
     _add(out, "events", _event(6, "fetch"))
-    _record(out, open=1, lines=9)
-    assert audit(spark, str(out)) == [
-        Finding(END_ONCE, 7, 2, (1, 77)),
+    # Cancelled: in time, completed besides, late.
+    _add(out, "events", *map(_event, (7, 8)))
+    _add(out, "cancellations", _end(7, "cancellations", cancelled_at=_at(11.25), wait_ms=4))
+    _add(out, "cancellations", _end(2, "cancellations", cancelled_at=_at(10.25), wait_ms=4))
+    _add(out, "cancellations", _end(8, "cancellations", cancelled_at=_at(19.25), wait_ms=11))
+    _record(out, open=1, lines=11)
+    expected = [
+        Finding(END_ONCE, 9, 3, (1, 2, 77)),
         Finding(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
-        Finding(NO_ID_TWICE, 10, 2, (1, 90)),
-        Finding(IN_TIME, 7, 1, (91,)),
+        Finding(NO_ID_TWICE, 12, 3, (1, 2, 90)),
+        Finding(IN_TIME, 10, 2, (8, 91)),
         Finding(AT_DEADLINE, 5, 1, (92,)),
-        Finding(WAIT, 12, 1, (93,)),
+        Finding(WAIT, 15, 2, (2, 93)),
         Finding(WATCHES, 7, 2, (4, 66)),
-        Finding(LINES, 9, 1, (), "7 accepted, 1 rejected"),
+        Finding(LINES, 11, 1, (), "9 accepted, 1 rejected"),
     ]
+    assert audit(spark, str(out)) == expected
+    with locally():
+        assert audit(session_for("tests"), str(out)) == expected
 
 
-def test_what_was_cancelled_has_ended_and_before_its_deadline(spark: SparkSession, out: Path) -> None:
-    _add(out, "events", *map(_event, (6, 7)))
-    in_time = {"cancelled_at": _at(10.25), "wait_ms": 4}
-    _add(out, "cancellations", _end(6, "cancellations", **in_time), _end(1, "cancellations", **in_time))
-    _add(out, "cancellations", _end(7, "cancellations", cancelled_at=_at(18.25), wait_ms=11))
-    _record(out, open=1, lines=9)
-    assert audit(spark, str(out))[:6] == [
-        Finding(END_ONCE, 7, 1, (1,)),
-        Finding(OPEN, 1, 0, note="1 open"),
-        Finding(NO_ID_TWICE, 6, 1, (1,)),
-        Finding(IN_TIME, 5, 1, (7,)),
-        Finding(AT_DEADLINE, 2, 0),
-        Finding(WAIT, 7, 1, (1,)),
-    ]
-
-
-def test_a_drained_run_leaves_nothing_open(spark: SparkSession, out: Path) -> None:
+def test_a_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:
     _record(out, drain=True, open=1, lines=7)
-    broken = [law for law in audit(spark, str(out)) if law.broken]
+    broken = [law for law in audit(without_spark, str(out)) if law.broken]
     assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
 
 
 def test_an_unfinished_run_may_have_open_operations_and_tables_that_are_yet_to_come(
-    spark: SparkSession, out: Path
+    without_spark: SparkSession, out: Path
 ) -> None:
     _record(out, drain=True, finished=False)
     shutil.rmtree(out / "expirations")
-    laws = {law.law: law for law in audit(spark, str(out))}
+    laws = {law.law: law for law in audit(without_spark, str(out))}
     assert laws[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
     assert laws[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
     assert LINES not in laws
 
 
-def test_a_folder_without_a_run_is_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_a_mistake(without_spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no replay is recorded in .*/runs"):
-        audit(spark, str(tmp_path))
+        audit(without_spark, str(tmp_path))
 
 
 def test_the_report_is_a_table_and_a_broken_law_an_error() -> None:
