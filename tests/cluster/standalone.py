@@ -23,6 +23,8 @@ from tests import brief
 
 _SPARK = Path(pyspark.__file__).parent
 _MEMORY_MB = 1024
+# A master and a worker have little to do.
+_SOON_UP = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # What suits so small a cluster, where Spark's own defaults are hundreds of empty tasks, and so short a job.
 FEW_TASKS = (
@@ -86,6 +88,8 @@ def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
         "HOME": str(folder / "nobody"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": _SOON_UP,
+        "SPARK_LAUNCHER_OPTS": _SOON_UP,
     }
     return subprocess.Popen(
         [str(_SPARK / "bin" / "spark-class"), which, *words],

@@ -7,17 +7,14 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
 
 from jobs import audit, replay
 from purgatory_udf.launch import package
+from purgatory_udf.query import locally
 from tests.cluster.standalone import FEW_TASKS, Cluster, standalone
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
@@ -61,10 +58,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def local(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same replay on one machine, where all of it is one batch."""
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same replay on one machine, in one process and without Spark, where all of it is one batch."""
     out = tmp_path_factory.mktemp("local") / "out"
-    assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)]) == 0
+    with locally():
+        assert replay.main.status(["--trace", str(SAMPLE), "--out", str(out)]) == 0
     return out
 
 
@@ -91,7 +89,8 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_on
     for table in TABLES:
         assert rows(out, table) == rows(local, table), table
     assert rows(out, "completions")
-    assert audit.main.status(["--out", str(out)]) == 0
+    with locally():
+        assert audit.main.status(["--out", str(out)]) == 0
 
 
 def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zstandard
 from deltalake import DeltaTable
 
 from jobs import ingest
@@ -20,21 +22,28 @@ if TYPE_CHECKING:
 
 
 def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Of two files, with lines that are none, in files of the table of a few events."""
+    """Of four files, with lines that are none, one of them packed, one empty, and one whose packing is cut short, in
+    files of the table of a few events."""
     lines = SAMPLE.read_text(encoding="utf-8").splitlines()
-    (tmp_path / "a.jsonl").write_text("\n".join([*lines[:300], "no event", '{"time_us": 1, "type": "fetch"}']) + "\n")
-    (tmp_path / "b.jsonl").write_text("\n".join(lines[300:]) + "\n")
-    words = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--events-per-file", "500", "--max-rejected", "1"]
+    given = {
+        "a.jsonl": "\n".join([*lines[:300], "no event", '{"time_us": 1, "type": "fetch"}']).encode(),
+        "b.jsonl.zst": zstandard.compress("\n".join(lines[300:]).encode()),
+        "c.jsonl.gz": gzip.compress(b"no event\n" + b"".join(b"%d\n" % number for number in range(1000)))[:-100],
+        "d.jsonl": b"",
+    }
+    for name, content in given.items():
+        (tmp_path / name).write_bytes(content)
+    paths = [str(tmp_path / name) for name in given]
+    words = [*paths, "--events-per-file", "500", "--max-rejected", "100"]
     assert ingest.main.status([*words, "--out", str(tmp_path / "theirs")]) == 0
     with locally():
         assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()]) == 0
     for name in ("events", "rejected_events", "runs"):
         ours, theirs = (_timeless(tmp_path / out, name) for out in ("ours", "theirs"))
         assert ours == theirs, name
-    assert (
-        len(_timeless(tmp_path / "ours", "events")) == len(lines)
-        and len(_timeless(tmp_path / "ours", "rejected_events")) == 2
-    )
+    assert len(_timeless(tmp_path / "ours", "events")) == len(lines)
+    reasons = [row["reason"] for row in _timeless(tmp_path / "ours", "rejected_events")]
+    assert len(reasons) > 500 and "truncated gzip: the data breaks off" in reasons
     assert in_time_order(spark, f"{tmp_path}/ours/events")
 
 

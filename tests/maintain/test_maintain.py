@@ -16,15 +16,16 @@ from tests.outcome_folder import story, write_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GROWN = ("completions", "expirations")
+GROWN = ("completions",)
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A finished replay that has written some tables a few rows at a time, and left its working files."""
+    """A finished replay that has written a table a few rows at a time, and left its working files."""
     folder = tmp_path / "out"
     write_folder(folder, story())
-    for name in ("watches", "purgatory_gauges", "group_transitions"):  # Kept as any other is.
+    # Kept as any other is.
+    for name in ("expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions"):
         shutil.rmtree(folder / name)
     for name in GROWN:
         rows = DeltaTable(str(folder / name)).to_pyarrow_table()

@@ -55,9 +55,11 @@ def _recording(name: str) -> Path:
     return recorded.file("traces", "W3-groups-k39", name)
 
 
-def _server_logs() -> list[str]:
+def what_brokers_said() -> list[str]:
+    """Their counters and their own logs, as options of a comparison."""
     logs = (_recording(f"server-{broker}.log") for broker in BROKERS)
-    return [word for log in logs for word in ("--server-log", str(log))]
+    said = [word for log in logs for word in ("--server-log", str(log))]
+    return ["--jmx-after", str(_recording("jmx-after.json")), *said]
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +74,7 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
     for job, arguments in (
         (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.beside]),
         (replay, ["--events", f"{out}/events", "--no-drain"]),
-        (fidelity, ["--jmx-after", str(_recording("jmx-after.json")), *_server_logs()]),
+        (fidelity, what_brokers_said()),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as told:
             assert job.main.status([*arguments, "--out", str(out)]) == 0

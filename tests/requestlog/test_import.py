@@ -149,7 +149,11 @@ def test_stamps_of_whole_milliseconds_tell_no_phase_of_a_timer(replayed: Replaye
 
 
 def test_an_anonymised_import_tells_no_name(
-    spark: object, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    without_spark: object,
+    piece: Piece,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, out = tmp_path / "acme-bank" / "request-of-acme.log", tmp_path / "out"
     log.parent.mkdir()
