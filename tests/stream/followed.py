@@ -25,6 +25,7 @@ Event = dict[str, Any]
 
 TABLES = ("completions", "expirations", "watches", "purgatory_gauges", "group_transitions")
 CONFIG = Config.model_validate({"drain": False, "group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
+BY_SHARD = Config.model_validate(CONFIG.model_dump() | {"grouping": "shard", "grouping_shards": 2})
 
 
 def trace() -> list[Event]:

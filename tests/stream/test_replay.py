@@ -101,6 +101,13 @@ def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     return run, _rows(killed)
 
 
+def test_a_trace_without_groups_starts_no_query_of_groups(gone_on: tuple[Run, Tables], killed: Path) -> None:
+    run, _ = gone_on
+    assert "groups" not in run.counts
+    checkpoints = Path(Layout(str(killed)).checkpoint("groups")).parent
+    assert sorted(entry.name for entry in checkpoints.iterdir()) == ["brokers", "partitions"]
+
+
 @pytest.mark.end_to_end
 def test_a_replay_that_was_killed_goes_on_and_ends_as_in_kafka(
     trace: oracle_traces.OracleTrace, gone_on: tuple[Run, Tables]
