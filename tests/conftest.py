@@ -77,6 +77,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     session.stop()
 
+
 @pytest.fixture
 def without_spark() -> Iterator[SparkSession]:
     """What stands for Spark's session, while the test lasts; other tests hold its answers to Spark's."""

@@ -12,6 +12,8 @@ from deltalake import DeltaTable
 from purgatory_udf.audit import audit
 from purgatory_udf.contract import read_line
 from purgatory_udf.errors import LawBrokenError, UserError
+from purgatory_udf.query import locally
+from purgatory_udf.session import session_for
 from purgatory_udf.simulate.check import compare
 from purgatory_udf.simulate.output import Output
 from purgatory_udf.simulate.run import ScenarioRun, simulate
@@ -47,7 +49,8 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
     truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())
     assert truth["cancellations"].to_pyarrow_table().num_rows > 0, "a broker crashed"
-    assert [law for law in audit(spark, out) if law.broken] == []
+    with locally():
+        assert [law for law in audit(session_for("tests"), out) if law.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
     assert said[0].startswith("simulate: 100%")
     assert said[-1] == "replaying the trace"
