@@ -18,11 +18,13 @@ from pyspark.errors import StreamingQueryException
 from jobs import audit, metrics, report
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.live import boards
 from purgatory_udf.local.session import LocalSession
 from purgatory_udf.query import locally
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.runs import FINISHED
 from purgatory_udf.stream.asked import FORMATS
+from purgatory_udf.stream.inspection import inspect
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
 from tests import kept_output
@@ -55,8 +57,15 @@ def _of_this_version(kept: Path) -> bool:
     return bool(json.loads((kept / kept_output.MADE).read_text())["formats"] == FORMATS)
 
 
+def _is_open(spark: SparkSession, out: Path) -> None:
+    """What waits for the rest of the trace, asked while the replay goes on."""
+    opened = boards.read(str(out))["partitions"].groups["broker-0"]["open"]
+    assert opened > 0
+    assert inspect(spark, str(out), 10).open >= opened
+
+
 def _followed_on(spark: SparkSession, kept: Path) -> list[BaseException]:
-    """The rest of the trace comes, and the same command is given; what it died of."""
+    """The same command is given, and the rest of the trace comes; what it died of."""
     died: list[BaseException] = []
 
     def run() -> None:
@@ -65,12 +74,14 @@ def _followed_on(spark: SparkSession, kept: Path) -> list[BaseException]:
         except BaseException as error:
             died.append(error)
 
-    for part in portions(trace())[1:]:
-        append(spark, kept, part)
     replay = threading.Thread(target=run)
     replay.start()
     while len(spark.streams.active) < 2 and replay.is_alive():
         replay.join(0.1)
+    if spark.streams.active:
+        _is_open(spark, kept)
+    for part in portions(trace())[1:]:
+        append(spark, kept, part)
     with suppress(StreamingQueryException):
         caught_up(spark)
     for query in spark.streams.active:
