@@ -12,6 +12,8 @@ _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 # Up to so many, one process does what there is to do in seconds, in its own memory: answer questions about tables; take
 # request logs apart; replay events that are one batch.
 ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 64_000_000, 256_000_000
+# Of a log that is followed: what a step takes in, and what the step before has held back for it.
+FOLLOWED_BYTES = 64_000_000
 BRIEF = ("spark-local-brief.conf",)
 TINY = (*BRIEF, "spark-local-tiny.conf")
 # Files of these are so many times as long as they look.
@@ -30,10 +32,15 @@ def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
 def is_near(paths: Iterable[str], most: int) -> bool:
     """Whether these are files, folders and patterns of this machine, each with something in it, and hold no more."""
     given = list(paths)
-    # With such a configuration, a path without a scheme is another file system's.
-    if not given or "HADOOP_CONF_DIR" in os.environ or not all(any(_files(_local(one))) for one in given):
+    if not given or not all(is_here(one) and any(_files(_local(one))) for one in given):
         return False
     return held(given, most) is not None
+
+
+def is_here(path: str) -> bool:
+    """Whether it names a place on this machine."""
+    # With such a configuration, a path without a scheme is another file system's.
+    return "://" not in _local(path) and "HADOOP_CONF_DIR" not in os.environ
 
 
 def held(paths: Iterable[str], most: int) -> int | None:

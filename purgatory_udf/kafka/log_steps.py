@@ -1,5 +1,8 @@
 """Request-log lines from a growing topic: each step appends the events that are settled by now, in their total order.
 
+A step of few lines is taken in this process, where its tables lie on this machine: what Spark plans and starts for one
+costs more than the lines. Steps of either kind may follow each other.
+
 Its rejected lines are written first, then what the brokers recorded, its events last, each once (`once`); then what is
 left for the next step.
 """
@@ -7,14 +10,17 @@ left for the next step.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from glob import escape
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
-
+from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.query import functions as sf
+from purgatory_udf.query import locally
 from purgatory_udf.requestlog.following.carried import Carried
-from purgatory_udf.requestlog.following.remains import Remains
+from purgatory_udf.requestlog.following.remains import Remains, step_folder
 from purgatory_udf.requestlog.following.step import Step
 from purgatory_udf.requestlog.importing import reading
 from purgatory_udf.requestlog.importing.frames import mapped
@@ -31,6 +37,8 @@ from purgatory_udf.requestlog.importing.spark_tables import (
 )
 from purgatory_udf.requestlog.lines.stamp import zone_of
 from purgatory_udf.requestlog.report import Report
+from purgatory_udf.session import session_for
+from purgatory_udf.size import FOLLOWED_BYTES, held, is_here
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run
@@ -54,30 +62,55 @@ class LogSteps:
         self._run = run
         self._options = options
         self._given = given_by(options)
-        self._source = sf.concat(sf.lit(f"{topic.topic}-"), sf.col("file"))
-        self._remains = Remains(spark, folder)
+        self._topic = topic.topic
+        self._folder = folder
         self._carried: Carried | None = None
 
     def write(self, messages: DataFrame, step: int) -> None:
-        left = self._remains.begin(step)
+        if self._is_small(messages, step):
+            with suppress(NeedsSparkError), locally():
+                here: Any = session_for("purgatory-ingest")
+                self._take(here, here.frame_of(messages.toArrow()), step)
+                return
+        self._take(self._spark, messages, step)
+
+    def _is_small(self, messages: DataFrame, step: int) -> bool:
+        from pyspark.sql import functions
+
+        master = str(self._spark.conf.get("spark.master"))
+        if not (master.startswith("local") and is_here(self._folder)):
+            return False
+        before = held([escape(step_folder(self._folder, step - 1))], FOLLOWED_BYTES)
+        if before is None:
+            return False
+        found = messages.agg(functions.sum(functions.octet_length("value"))).first()
+        return found is not None and before + (found[0] or 0) <= FOLLOWED_BYTES
+
+    def _take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
+        remains = Remains(spark, self._folder)
+        left = remains.begin(step)
         first = left.carried.seq
         read_lines = reading.read_messages(zone_of(self._options.zone), left.carried.until_us)
-        read = self._remains.stage(step, "read", mapped(messages, read_lines, reading.READ))
+        read = remains.stage(step, "read", mapped(messages, read_lines, reading.READ))
 
         def stage(name: str, frame: DataFrame) -> DataFrame:
-            return self._remains.stage(step, name, frame)
+            return remains.stage(step, name, frame)
 
         hold_us = self._options.hold_ms * 1000
-        taken = Step(self._spark, self._given, hold_us, self._source, stage).take(left, read)
+        source = sf.concat(sf.lit(f"{self._topic}-"), sf.col("file"))
+        taken = Step(spark, self._given, hold_us, source, stage).take(left, read)
         carried = taken.left.carried
         # What the contract refuses keeps its number, so that nothing else's depends on it.
         carried.seq += taken.finished.events.count()
-        written = self._append(taken.finished, first, step)
-        held = self._remains.end(step, taken.left)
+        written = self._append(spark, taken.finished, first, step)
+        held_back = remains.end(step, taken.left)
         self._carried = carried
         until = datetime.fromtimestamp(max(0, carried.until_us) / 1e6, UTC)
         log.info(
-            "written up to %s: %s events more; %s requests held back", f"{until:%F %T}", f"{written:,}", f"{held:,}"
+            "written up to %s: %s events more; %s requests held back",
+            f"{until:%F %T}",
+            f"{written:,}",
+            f"{held_back:,}",
         )
 
     def summary(self) -> list[str]:
@@ -86,9 +119,9 @@ class LogSteps:
         path = self._layout.table(EVENTS_TABLE)
         return [f"{self._carried.seq:,} events  {path}", *Report(self._carried.counts).sentences()]
 
-    def _append(self, finished: Finished, first: int, step: int) -> int:
+    def _append(self, spark: SparkSession, finished: Finished, first: int, step: int) -> int:
         """How many events the step had; the first is numbered `first`."""
-        events = numbered(self._spark, finished, self._run.run_id, first).where("rule IS NULL")
+        events = numbered(spark, finished, self._run.run_id, first).where("rule IS NULL")
         rejected = rejections(finished, self._run.run_id)
         if rejected.head(1):
             self._write(rejected, REJECTED_TABLE, step)

@@ -1,4 +1,5 @@
-"""A new Delta table of files whose borders are chosen, in one commit that lists them in their order."""
+"""Files of a Delta table whose borders are chosen, in one commit that lists them in their order: of a new table, or
+added to one."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Schema
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from purgatory_udf.local.needing import needing_spark
 from purgatory_udf.local.paths import require_here
+from purgatory_udf.local.writer import has_taken
 
 
 def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
@@ -47,6 +49,28 @@ def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str],
             mode="error",
             configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),
+        )
+
+
+def add_files(
+    parts: Sequence[pa.Table],
+    path: str,
+    skipped_by: Sequence[str],
+    metadata: Mapping[str, str],
+    step: Transaction | None,
+) -> None:
+    """The same, to a table that is there; a step that it has taken already is not taken again."""
+    place = str(require_here(path))
+    with needing_spark():
+        if step is not None and has_taken(place, step):
+            return
+        DeltaTable(place).create_write_transaction(
+            [_written(part, number, place, skipped_by) for number, part in enumerate(parts)],
+            mode="append",
+            schema=Schema.from_arrow(parts[0].schema),
+            commit_properties=CommitProperties(
+                custom_metadata=dict(metadata), app_transactions=[step] if step is not None else None
+            ),
         )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Condition = Column | str
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+ROWS_AT_ONCE = 10_000
+
 _JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_anti": "ANTI JOIN"}
 
 
@@ -132,7 +134,8 @@ class LocalFrame:
     def mapInArrow(self, work: Work, schema: StructType) -> LocalFrame:  # noqa: N802
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        made = list(work(iter(self.toArrow().to_batches())))
+        # A worker that makes objects of rows has those of one batch at a time.
+        made = list(work(iter(self.toArrow().to_batches(max_chunksize=ROWS_AT_ONCE))))
         return frame_of(
             self._asking,
             pa.Table.from_batches(made, made[0].schema if made else to_arrow_schema(schema, timezone="UTC")),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow.dataset import dataset
@@ -60,6 +61,10 @@ class _Reader:
         if name != "delta":
             raise NeedsSparkError(f"{name}: only Delta tables are read here")
         return self
+
+    def parquet(self, path: str) -> LocalFrame:
+        with needing_spark():
+            return frame_of(self._asking, pq.read_table(str(require_here(path))))
 
     def load(self, path: str) -> LocalFrame:
         table = self._session.table_at(path)

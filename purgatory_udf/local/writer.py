@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -41,11 +42,18 @@ class Writer:
         self._options |= options
         return self
 
+    def parquet(self, path: str) -> None:
+        """One file in a folder that is not there yet, with no log of it."""
+        place = require_here(path)
+        with needing_spark():
+            place.mkdir(parents=True)
+            pq.write_table(self._rows(), place / "part-0.parquet")
+
     def save(self, path: str) -> None:
         place, options = str(require_here(path)), self._options
-        step = Transaction(options["txnAppId"], options["txnVersion"]) if "txnAppId" in options else None
+        step = step_of(options)
         with needing_spark():
-            if step is not None and _has(place, step):
+            if step is not None and has_taken(place, step):
                 return
         rows = self._rows()
         given: dict[str, Any] = {
@@ -70,7 +78,12 @@ class Writer:
                 write_deltalake(place, rows, mode="append" if self._mode == "append" else "error", **given)
 
 
-def _has(path: str, step: Transaction) -> bool:
+def step_of(options: Mapping[str, Any]) -> Transaction | None:
+    """Which step of whom these options of Delta's writer name, if they do."""
+    return Transaction(options["txnAppId"], options["txnVersion"]) if "txnAppId" in options else None
+
+
+def has_taken(path: str, step: Transaction) -> bool:
     """Whether the table has taken this step already, as a kill may leave it."""
     try:
         known = DeltaTable(path).transaction_version(step.app_id)

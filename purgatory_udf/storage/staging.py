@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
@@ -28,16 +29,21 @@ def write_in_time_order(
 ) -> None:
     """`count` is how many events there are; `options` are Delta's own, for the writer."""
     if is_local():
-        _write_here(events.sortWithinPartitions("time_us", "seq").toArrow(), path, per_file)
+        _write_here(events.sortWithinPartitions("time_us", "seq").toArrow(), path, per_file, mode, options)
         return
     write_files(in_files(events, count, per_file), path, mode, **options)
 
 
-def _write_here(events: pa.Table, path: str, per_file: int) -> None:
-    from purgatory_udf.local.files import at_borders, write_files
+def _write_here(events: pa.Table, path: str, per_file: int, mode: str, options: Mapping[str, Any]) -> None:
+    from purgatory_udf.local.files import add_files, at_borders, write_files
+    from purgatory_udf.local.writer import step_of
 
     parts = list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
-    write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER})
+    told = {"userMetadata": IN_TIME_ORDER}
+    if mode == "append":
+        add_files(parts, path, _SKIPPED_BY, told, step_of(options))
+    else:
+        write_files(parts, path, _SKIPPED_BY, told)
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:

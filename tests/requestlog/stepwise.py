@@ -11,10 +11,10 @@ from typing import Any
 from purgatory_udf.requestlog.cluster.context import TELLING, Given
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import SESSION, SWEEP
-from purgatory_udf.requestlog.following.tasks import requests_apart, sessions_apart, timelines
+from purgatory_udf.requestlog.following.tasks import partition_of, requests_apart, sessions_apart, timelines
 from purgatory_udf.requestlog.importing import rows as kinds
 from purgatory_udf.requestlog.importing.reading import Tally, matters
-from purgatory_udf.requestlog.importing.rows import request_row
+from purgatory_udf.requestlog.importing.rows import Facts, request_row
 from purgatory_udf.requestlog.lines.bodies import fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.requests.sessions import session_key
@@ -31,6 +31,7 @@ class Stepwise:
     carried: Carried = field(default_factory=Carried)
     held: list[Request] = field(default_factory=list)
     kept: list[Row] = field(default_factory=list)
+    known: list[Facts] = field(default_factory=list)
     late: int = 0
     _racked: bool = False
 
@@ -50,12 +51,13 @@ class Stepwise:
         context = self.carried.context(telling, self.given, _votes(self.held), self._racked)
         parts = list(requests_apart(self._others(), context, stretch.until_us))
         parts += sessions_apart(self._fetches(), context, stretch.until_us)
-        facts = [{**row, "settled": True} for row in self.kept if row["part"] == kinds.FACT]
-        facts += [row for row in parts if row["part"] == kinds.FACT]
+        facts: list[Facts | Row] = [known._replace(settled=True) for known in self.known]
+        facts += [row for row in parts if isinstance(row, Facts)]
         facts += [row for row in self.kept if row["part"] == SWEEP]
-        said = list(timelines(sorted(facts, key=_partition), context, stretch))
+        told = list(timelines(sorted(facts, key=partition_of), context, stretch))
+        said = _rows(told)
         operations = [{**row, "settled": True} for row in self.kept if row["part"] == kinds.OPERATION]
-        operations += [row for row in parts if row["part"] == kinds.OPERATION]
+        operations += [row for row in _rows(parts) if row["part"] == kinds.OPERATION]
         produced: dict[tuple[int, int], list[Row]] = {}
         for row in said:
             if row["part"] == kinds.PRODUCED:
@@ -68,9 +70,9 @@ class Stepwise:
             if at < stretch.until_us:
                 event = json.loads(row["event"])
                 event["time_us"] = at
-                for told in offsets:
-                    event["partitions"][told["slot"]]["base_offset"] = told["base"]
-                    event["partitions"][told["slot"]]["last_offset"] = told["end"] - 1
+                for offset in offsets:
+                    event["partitions"][offset["slot"]]["base_offset"] = offset["base"]
+                    event["partitions"][offset["slot"]]["last_offset"] = offset["end"] - 1
                 event["line"] = row["line"]
                 events.append((_place({**row, "time_us": at}), event))
             elif row["settled"]:
@@ -85,8 +87,9 @@ class Stepwise:
         )
         self.carried = Carried.resumed(json.loads(json.dumps(self.carried.snapshot())))
         self.held = [one for one in self.held if one.start_us >= stretch.until_us]
-        self.kept = [row for row in parts if row["part"] == SESSION]
-        self.kept += [row for row in said if row["part"] in (kinds.FACT, SWEEP)]
+        self.kept = [row for row in _rows(parts) if row["part"] == SESSION]
+        self.kept += [row for row in said if row["part"] == SWEEP]
+        self.known = [row for row in told if isinstance(row, Facts)]
         self.kept += pending
         return [event for _, event in sorted(events, key=lambda one: one[0])]
 
@@ -111,8 +114,8 @@ def _order(request: Request) -> tuple[int, tuple[int, int]]:
     return request.start_us, request.place
 
 
-def _partition(row: Row) -> tuple[int, str, int]:
-    return row["broker"], row["topic"], row["partition"]
+def _rows(told: Iterable[Facts | Row]) -> list[Row]:
+    return [row for row in told if not isinstance(row, Facts)]
 
 
 def _place(row: Row) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """What steps leave to the next in files: one folder a step, of which the last two stay.
 
-The step before the last is needed when the last is taken again, because its end was not yet on record.
+The step before the last is needed when the last is taken again, because its end was not yet on record. Whether one was
+taken by Spark or in this process, either may take the next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.query import local
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.rows import KEPT
 from purgatory_udf.requestlog.importing.rows import REQUESTS
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _CARRIED, _REQUESTS, _ROWS, _STAGES = "carried", "requests", "rows", "stages"
+
+
+def step_folder(folder: str, step: int) -> str:
+    return f"{folder}/step-{step}"
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class Remains:
 
     def stage(self, step: int, name: str, frame: DataFrame) -> DataFrame:
         """The same rows, worked out once."""
+        if local(self._spark):
+            return frame.cache()
         return self._kept(f"{self._of(step)}/{_STAGES}/{name}", frame)
 
     def end(self, step: int, left: Left) -> int:
@@ -70,7 +78,7 @@ class Remains:
         return held
 
     def _of(self, step: int) -> str:
-        return f"{self._folder}/step-{step}"
+        return step_folder(self._folder, step)
 
     def _empty(self, schema: pa.Schema) -> DataFrame:
         return self._spark.createDataFrame([], from_arrow_schema(schema))
@@ -79,5 +87,9 @@ class Remains:
         return self._spark.read.parquet(path)
 
     def _kept(self, path: str, frame: DataFrame) -> DataFrame:
+        if local(self._spark):
+            frame = frame.cache()
+            frame.write.mode("overwrite").parquet(path)
+            return frame
         frame.write.mode("overwrite").parquet(path)
         return self._spark.read.schema(frame.schema).parquet(path)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
-
+from purgatory_udf.query import functions as sf
 from purgatory_udf.requestlog.cluster.context import TELLING, Context, Given
 from purgatory_udf.requestlog.following import tasks
 from purgatory_udf.requestlog.following.carried import Votes

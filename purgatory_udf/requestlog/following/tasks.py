@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from itertools import groupby
 from typing import Any
 
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept, moment_of
 from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.importing.rows import count_rows, fact_row, request_of
+from purgatory_udf.requestlog.importing.rows import Facts, copied, count_rows, request_of
 from purgatory_udf.requestlog.importing.tasks import (
     Batches,
     Row,
     Work,
     batches_of,
+    facts_and_rows_in,
+    facts_of_parts,
     rows_in,
     rows_of_parts,
     rows_of_timeline,
@@ -57,12 +58,12 @@ def say_timelines(context: Callable[[], Context], stretch: Stretch) -> Work:
     """Facts, and what was kept of each partition, in the order of broker, topic and partition → SAID."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(timelines(rows_in(batches), context(), stretch), SAID)
+        yield from batches_of(timelines(facts_and_rows_in(batches), context(), stretch), SAID)
 
     return work
 
 
-def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Row]:
+def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Facts | Row]:
     report = Report()
     for row in rows:
         request = request_of(row)
@@ -73,7 +74,7 @@ def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iter
     yield from count_rows(report.counts)
 
 
-def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Row]:
+def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Facts | Row]:
     report = Report()
     for (broker, session), of_session in groupby(rows, key=lambda row: (row["broker"], row["session"])):
         yield from _session(broker, session, of_session, SessionReader(context, report), context, until_us)
@@ -82,7 +83,7 @@ def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iter
 
 def _session(
     broker: int, session: str, rows: Iterable[Row], reader: SessionReader, context: Context, until_us: int
-) -> Iterator[Row]:
+) -> Iterator[Facts | Row]:
     report, seen_us = reader.report, 0
     settled = True
     for row in rows:
@@ -117,42 +118,47 @@ def _read(reader: SessionReader, request: Request) -> Parts:
     return Parts(request.broker, [operation] if operation else [], facts)
 
 
-def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Row]:
+def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Facts | Row]:
     for row in rows_of_parts(parts, report):
         yield {**row, "settled": settled}
+    yield from facts_of_parts(parts, settled)
 
 
-def timelines(rows: Iterable[Row], context: Context, stretch: Stretch) -> Iterator[Row]:
+def timelines(rows: Iterable[Facts | Row], context: Context, stretch: Stretch) -> Iterator[Facts | Row]:
     report = Report()
-    for (broker, topic, partition), of_partition in groupby(
-        rows, key=lambda row: (row["broker"], row["topic"], row["partition"])
-    ):
+    for (broker, topic, partition), of_partition in groupby(rows, key=partition_of):
         yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, stretch, report)
     yield from count_rows(report.counts)
 
 
+def partition_of(row: Facts | Row) -> tuple[int, str, int]:
+    """Whose facts or state it is: (broker, topic, partition)."""
+    return row[:3] if isinstance(row, Facts) else (row["broker"], row["topic"], row["partition"])
+
+
 def _partition(
-    empty: PartitionFacts, rows: Iterable[Row], context: Context, stretch: Stretch, report: Report
-) -> Iterator[Row]:
+    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, stretch: Stretch, report: Report
+) -> Iterator[Facts | Row]:
     broker, key = empty.broker, (empty.topic, empty.partition)
+
+    def of_now(facts: list[Fact]) -> Facts:
+        return Facts(broker, *key, None, facts)
+
     before: dict[str, Any] | None = None
     counted = Report()
     known: list[Fact] = []
     settled: list[tuple[Fact, Fact]] = []
     for row in rows:
-        if row["part"] == SWEEP:
+        if not isinstance(row, Facts):
             before = json.loads(row["event"])
             continue
-        fact: Fact = row["fact"]
-        known.append(fact)
-        if row["settled"]:
+        known += row.facts
+        if row.settled:
             # A timeline moves its facts about: the next one is to begin with them as they were.
-            settled.append((copy(fact), fact))
+            settled += [(copied(fact), fact) for fact in row.facts]
     if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
         # A coordinator may have written here, or to another partition: as long as nobody asks for it, none is known.
-        yield from (
-            fact_row(broker, key, fact) for fact, _ in settled if moment_of(fact) >= stretch.until_us - LOOK_BACK_US
-        )
+        yield of_now([fact for fact, _ in settled if moment_of(fact) >= stretch.until_us - LOOK_BACK_US])
         return
     if not known:
         state = before
@@ -164,8 +170,7 @@ def _partition(
             for cause in IN_SYNC_CAUSES:
                 report.count(cause, counted.counts[cause])
         yield from rows_of_timeline(timeline, facts)
-        for fact in kept(_fixed(settled, known, timeline.appends, stretch), stretch.until_us):
-            yield fact_row(broker, key, fact)
+        yield of_now(list(kept(_fixed(settled, known, timeline.appends, stretch), stretch.until_us)))
         state = timeline.sweep
     if state is not None:
         place = {"broker": broker, "topic": key[0], "partition": key[1]}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,6 @@ from purgatory_udf.requestlog.requests.facts import (
     Copied,
     Delivered,
     Fact,
-    Key,
     Position,
     Sight,
     Trim,
@@ -117,6 +116,7 @@ _FACTS: dict[str, type[Fact]] = {
 }
 _NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
 _KINDS = list(_FACTS.values())
+_MOVED = frozenset({Append, Position, Copied})
 _VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS}
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -181,9 +181,21 @@ def request_of(row: Row) -> Request:
     )
 
 
-def fact_row(broker: int, key: Key, fact: Fact) -> dict[str, Any]:
-    """Between tasks the facts of a partition lie together: `packed`."""
-    return {"part": FACT, "broker": broker, "topic": key[0], "partition": key[1], "fact": fact}
+class Facts(NamedTuple):
+    """Some facts of a partition at a broker, within a task; between tasks they lie together in a row, `packed`.
+    `settled` is told where a log is read step by step: see `following.rows.TAKEN_APART`."""
+
+    broker: int
+    topic: str
+    partition: int
+    settled: bool | None
+    facts: Sequence[Fact]
+
+
+def copied(fact: Fact) -> Fact:
+    """As it is now: a timeline moves such facts about, and leaves others as they are."""
+    kind = type(fact)
+    return kind(*_VALUES[kind](fact)) if kind in _MOVED else fact
 
 
 def packed_facts(facts: Iterable[Fact]) -> bytes:

@@ -27,8 +27,8 @@ from purgatory_udf.requestlog.importing.rows import (
     FINISHED,
     PARTS,
     PRODUCED,
+    Facts,
     count_rows,
-    fact_row,
     facts_in,
     from_json,
     operation_row,
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 ROWS = 10_000
 # How many facts a task gathers before it packs them: the more, the fewer rows.
 FACTS = 200_000
-_FACT_PLACE = ("part", "broker", "topic", "partition", "settled")
+_FACT_PLACE = ("broker", "topic", "partition", "settled")
 
 
 def take_requests_apart(context: Callable[[], Context]) -> Work:
@@ -170,33 +170,44 @@ def _event(row: Row) -> bytes:
 
 def _parts(apart: Iterable[Parts], report: Report) -> Batches:
     held: list[Row] = []
-    facts: dict[tuple[Any, ...], list[Fact]] = {}
+    facts: dict[tuple[int, Key], list[Fact]] = {}
     waiting = 0
     for parts in apart:
+        broker = parts.broker
         for key, fact in parts.facts:
-            if _can_be(parts.broker, key):
-                facts.setdefault((FACT, parts.broker, *key, None), []).append(fact)
+            together = facts.get((broker, key))
+            if together is None:
+                together = facts[broker, key] = []
+            together.append(fact)
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
-        held += rows_of_parts(parts._replace(facts=[]), report)
+        held += rows_of_parts(parts, report)
         if len(held) >= ROWS or waiting >= FACTS:
-            yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=PARTS)
+            yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
             held, facts, waiting = [], {}, 0
     held += count_rows(report.counts)
-    yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=PARTS)
+    yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
+
+
+def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
+    return {(broker, *key, None): own for (broker, key), own in facts.items() if _can_be(broker, key)}
 
 
 def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
+    """All but the facts."""
     for operation in parts.operations:
         yield {**operation_row(operation), **order_of_operation(operation)._asdict()}
-    for key, fact in parts.facts:
-        if _can_be(parts.broker, key):
-            yield fact_row(parts.broker, key, fact)
     if parts.bad is not None:
         file, line = parts.bad.place
         report.count("bad_lines")
         reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
         yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+
+
+def facts_of_parts(parts: Parts, settled: bool | None = None) -> Iterator[Facts]:
+    for key, fact in parts.facts:
+        if _can_be(parts.broker, key):
+            yield Facts(parts.broker, *key, settled, (fact,))
 
 
 def _can_be(broker: int, key: Key) -> bool:
@@ -213,29 +224,32 @@ def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iter
 
 
 def rows_in(batches: Batches) -> Iterator[Row]:
-    """Facts that lie together come one by one."""
     for batch in batches:
-        for row in batch.to_pylist():
-            if row.get("part") == FACT:
-                place = {name: row.get(name) for name in _FACT_PLACE}
-                for fact in facts_in(row["packed"]):
-                    yield {**place, "fact": fact}
-            else:
-                yield row
+        yield from batch.to_pylist()
 
 
-def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Batches:
+def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
+    for row in rows_in(batches):
+        if row["part"] == FACT:
+            place = (row["broker"], row["topic"], row["partition"], row["settled"])
+            yield Facts(*place, list(facts_in(row["packed"])))
+        else:
+            yield row
+
+
+def batches_of(rows: Iterable[Facts | Row], schema: pa.Schema) -> Batches:
     """The facts of a partition lie together in one row, or a few."""
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0
     for row in rows:
-        if row.get("part") == FACT:
-            facts.setdefault(tuple(row.get(name) for name in _FACT_PLACE), []).append(row["fact"])
-            waiting += 1
+        if isinstance(row, Facts):
+            if row.facts:
+                facts.setdefault(row[:4], []).extend(row.facts)
+                waiting += len(row.facts)
         else:
             held.append(row)
-        if len(held) == ROWS or waiting == FACTS:
+        if len(held) >= ROWS or waiting >= FACTS:
             yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
             held, facts, waiting = [], {}, 0
     yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
@@ -243,4 +257,4 @@ def batches_of(rows: Iterable[Row], schema: pa.Schema) -> Batches:
 
 def _packed(facts: Mapping[tuple[Any, ...], list[Fact]]) -> Iterator[Row]:
     for place, of_place in facts.items():
-        yield {**dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(of_place)}
+        yield {"part": FACT, **dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(of_place)}

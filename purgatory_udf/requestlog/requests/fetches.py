@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from typing import Any
 
@@ -24,6 +24,9 @@ CopiedFact = tuple[Key, Copied]
 READ_COMMITTED = 1
 NEVER = 2**62
 
+# Of how many partitions a session remembers what it said.
+MOST_SAID = 10_000
+
 # Such fetches get no batch that is larger than their maxima.
 HARD_LIMITS_UP_TO = 2
 
@@ -38,6 +41,9 @@ class SessionReader:
     def __init__(self, context: Context, report: Report) -> None:
         self.report = report
         self._context = context
+        self._names = context.names
+        # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
+        self._said: dict[AskedPartition, dict[str, object]] = {}
         self._session = Session()
         self._tries: dict[Key, Try] = {}
         # When the answer before was read: what a follower has, it had from there.
@@ -57,14 +63,17 @@ class SessionReader:
         left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
         self.report.count("left_out_partition", len(left_out))
         parted = {(one.topic, one.partition): one.parts_at for one in answered.partitions if one.parts_at >= 0}
-        # A follower whose log parts from the leader's has what lies below, whatever it asked for.
-        read = [
-            one._replace(offset=min(one.offset, parted.get((one.topic, one.partition), one.offset)))
-            for one in in_force.partitions
-            if (one.topic, one.partition) not in left_out
-        ]
-        facts = [
-            *self._tries_of(request, asked, [one for one in read if (one.topic, one.partition) not in parted]),
+        read = tried = in_force.partitions
+        if left_out or parted:
+            # A follower whose log parts from the leader's has what lies below, whatever it asked for.
+            read = [
+                one._replace(offset=min(one.offset, parted.get((one.topic, one.partition), one.offset)))
+                for one in in_force.partitions
+                if (one.topic, one.partition) not in left_out
+            ]
+            tried = [one for one in read if (one.topic, one.partition) not in parted]
+        facts: list[tuple[Key, Fact]] = [
+            *self._tries_of(request, asked, tried),
             *self._troubles(request, troubled, left_out),
             *self._positions(request, asked, read, in_force, troubled),
             *self._deliveries(request, asked, answered),
@@ -85,7 +94,7 @@ class SessionReader:
             "min_bytes": max(0, asked.min_bytes),
             "max_bytes": max(0, asked.max_bytes),
             "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
-            "partitions": [self._fetched(one, sent.get((one.topic, one.partition))) for one in read],
+            "partitions": self._all_fetched(read, sent),
             "hard_max_bytes": request.version <= HARD_LIMITS_UP_TO,
         }
         return operation(request, event, recorded), facts
@@ -121,7 +130,7 @@ class SessionReader:
         return reader
 
     def _key(self, asked: AskedPartition) -> Key:
-        return self._context.name(asked.topic), asked.partition
+        return self._names.get(asked.topic, asked.topic), asked.partition
 
     def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
         if error in errors.LEFT_OUT_OF_A_FETCH:
@@ -132,27 +141,45 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
-    def _fetched(self, asked: AskedPartition, preferred: int | None) -> dict[str, object]:
+    def _all_fetched(self, read: Iterable[AskedPartition], sent: dict[Key, int]) -> list[dict[str, object]]:
+        if len(self._said) > MOST_SAID:
+            self._said.clear()
+        said = self._said
+        told = []
+        for one in read:
+            fetched = said.get(one)
+            if fetched is None:
+                fetched = said[one] = self._fetched(one)
+            if sent and (preferred := sent.get((one.topic, one.partition))) is not None:
+                fetched = {**fetched, "preferred_replica": preferred}
+            told.append(fetched)
+        return told
+
+    def _fetched(self, asked: AskedPartition) -> dict[str, object]:
         return {
             "topic": self._context.name(asked.topic),
             "partition": asked.partition,
             "fetch_offset": max(0, asked.offset),
             "max_bytes": max(0, asked.max_bytes),
             "current_leader_epoch": max(-1, asked.leader_epoch),
-            "preferred_replica": preferred,
+            "preferred_replica": None,
         }
 
     def _tries_of(self, request: Request, asked: FetchBody, read: list[AskedPartition]) -> Iterator[tuple[Key, Fact]]:
+        # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
+        proves = asked.isolation != READ_COMMITTED
         # Whoever had to wait for the first byte had found none.
-        in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and asked.isolation != READ_COMMITTED
+        in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and proves
+        tries, names, at, replica = self._tries, self._names, request.local_us, asked.replica_id
         for one in read:
-            key = self._key(one)
-            before = self._tries.get(key)
+            topic, partition, offset = one[:3]
+            key = names.get(topic, topic), partition
+            before = tries.get(key)
             if before is not None:
-                # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
-                before.barren = before.barren or (before.offset == one.offset and asked.isolation != READ_COMMITTED)
+                if proves and before.offset == offset:
+                    before.barren = True
                 yield key, before
-            self._tries[key] = Try(request.local_us, asked.replica_id, one.offset, in_vain)
+            tries[key] = Try(at, replica, offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us
@@ -169,6 +196,8 @@ class SessionReader:
         troubled: dict[Key, int],
     ) -> Iterator[tuple[Key, Fact]]:
         """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
+        if not in_force.listed:
+            return
         moved = [one for one in read if (one.topic, one.partition) in in_force.listed]
         for number, one in enumerate(moved):
             if (one.topic, one.partition) in troubled and not request.remote_us:

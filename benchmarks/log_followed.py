@@ -1,0 +1,96 @@
+"""A request log that is followed with much waiting: its lines as a topic has them, a portion of them a step.
+
+What a step costs beside its new lines is what it holds back and takes apart once more, and what Spark plans. So the
+first portion is large, as where following begins late, and is not counted; the others are what comes meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import shutil
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from purgatory_udf.kafka.log_steps import LogSteps
+from purgatory_udf.kafka.options import KafkaTopic, Messages
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.storage import delta
+from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.runs import Run
+from purgatory_udf.tables import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HOLD_MS = 10_000
+# Steps that are counted, and which part of the lines they have together.
+STEPS, SHARE = 3, 0.6
+
+MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+_STAMP = re.compile(r"\d{4}-\d{2}-\d{2}.\d{2}:\d{2}:\d{2}.\d+")
+
+Message = tuple[str, int, int, str]
+
+
+def followed(spark: SparkSession, paths: Sequence[str], folder: Path, hold_ms: int = HOLD_MS) -> dict[str, Any]:
+    """Lines a second over the steps that are counted, and how long each of them took."""
+    messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
+    each = int(len(messages) * SHARE / STEPS)
+    first = len(messages) - each * STEPS
+    portions = [messages[:first], *(messages[at : at + each] for at in range(first, len(messages), each))]
+    steps = _steps(spark, str(folder / "out"), hold_ms)
+    taken = []
+    for number, portion in enumerate(portions):
+        place = folder / f"portion-{number}"
+        _write(portion, place)
+        rows = spark.read.parquet(str(place))
+        began = time.monotonic()
+        steps.write(rows, number)
+        taken.append(time.monotonic() - began)
+        shutil.rmtree(place)
+    counted = taken[1:]
+    return {"lines": each * STEPS, "first": taken[0], "steps": counted, "import": sum(counted), "said": steps.summary()}
+
+
+def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
+    layout, topic = Layout(out), KafkaTopic("localhost:9092", "broker-log", Messages.REQUEST_LOG)
+    for name in ("events", "rejected_events", "recorded"):
+        delta.create(spark, layout.table(name), TABLES[name])
+    options = RequestLogOptions([topic.topic], out, hold_ms=hold_ms)
+    return LogSteps(spark, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
+
+
+def _messages(file: int, path: Path) -> Iterator[Message]:
+    """In the order of writing, with the partition and offset that they have in a topic."""
+    last = ""
+    for offset, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
+        found = _STAMP.search(line)
+        last = max(last, found[0] if found else last)
+        yield last, file, offset, line
+
+
+def _write(messages: Sequence[Message], place: Path) -> None:
+    """In as many files as the topic has partitions, as Spark's source hands them out."""
+    place.mkdir(parents=True)
+    for file in sorted({message[1] for message in messages}):
+        own = [message for message in messages if message[1] == file]
+        columns: Iterable[Sequence[Any]] = zip(*(message[1:] for message in own), strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, MESSAGES, strict=True)]
+        pq.write_table(pa.Table.from_arrays(arrays, schema=MESSAGES), place / f"{file}.parquet")
+
+
+def sentence(figure: dict[str, Any]) -> str:
+    rate = figure["lines"] / figure["import"]
+    steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
+    median = statistics.median(figure["steps"])
+    return (
+        f"request-log, followed: {figure['lines']:,} lines, {rate:,.0f} a second "
+        f"(steps of {steps} s, median {median:.1f}; before them {figure['first']:.1f})"
+    )
