@@ -1,5 +1,5 @@
 """Imports against their floor: JSON Lines and request logs, each beside the same lines only read and decoded, and the
-same table only written.
+same table only written; a request log that is followed, beside the floor of the log that is read whole.
 
     python -m benchmarks.ingest                                   # a made trace, the request logs of the tests
     python -m benchmarks.ingest --trace my.jsonl --log broker-*/kafka-request.log --isr metadata.txt
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from benchmarks import log_followed
 from purgatory_udf.ingest.inputs import InputFile, find_files
 from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import PIECE_BYTES, Piece, byte_pieces, in_tasks
@@ -56,15 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from purgatory_udf.session import build_session
 
     spark = build_session("benchmark-ingest")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        logs = asked.log or _recorded(folder)
         figures = {
-            "jsonl": _json_lines(spark, asked.trace or [_made(Path(folder), asked.events)], Path(folder), asked.runs),
-            "request-log": _request_logs(
-                spark, asked.log or _recorded(Path(folder)), asked.isr, Path(folder), asked.runs
-            ),
+            "jsonl": _json_lines(spark, asked.trace or [_made(folder, asked.events)], folder, asked.runs),
+            "request-log": _request_logs(spark, logs, asked.isr, folder, asked.runs),
         }
+        whole = figures["request-log"]
+        floor = (whole["read"] + whole["write"]) / whole["lines"]
+        figures["request-log, followed"] = log_followed.figures(spark, logs, folder / "followed", floor)
     for name, figure in figures.items():
-        print(_sentence(name, figure))
+        print(log_followed.sentence(figure) if "steps" in figure else _sentence(name, figure))
     if asked.compare:
         before = json.loads(Path(asked.compare).read_text(encoding="utf-8"))
         for name in figures.keys() & before.keys():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import re
 import shutil
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -39,8 +38,11 @@ _STAMP = re.compile(r"\d{4}-\d{2}-\d{2}.\d{2}:\d{2}:\d{2}.\d+")
 Message = tuple[str, int, int, str]
 
 
-def followed(spark: SparkSession, paths: Sequence[str], folder: Path, hold_ms: int = HOLD_MS) -> dict[str, Any]:
-    """Lines a second over the steps that are counted, and how long each of them took."""
+def figures(
+    spark: SparkSession, paths: Sequence[str], folder: Path, floor: float, hold_ms: int = HOLD_MS
+) -> dict[str, Any]:
+    """How long each of the steps took that are counted. `floor`: the seconds that a line takes to be read and written
+    where nothing is done with it."""
     messages = list(heapq.merge(*(_messages(number, Path(path)) for number, path in enumerate(paths))))
     each = int(len(messages) * SHARE / STEPS)
     first = len(messages) - each * STEPS
@@ -55,8 +57,9 @@ def followed(spark: SparkSession, paths: Sequence[str], folder: Path, hold_ms: i
         steps.write(rows, number)
         taken.append(time.monotonic() - began)
         shutil.rmtree(place)
-    counted = taken[1:]
-    return {"lines": each * STEPS, "first": taken[0], "steps": counted, "import": sum(counted), "said": steps.summary()}
+    counted, lines = taken[1:], each * STEPS
+    ratio = sum(counted) / lines / floor
+    return {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "ratio": ratio}
 
 
 def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
@@ -89,8 +92,8 @@ def _write(messages: Sequence[Message], place: Path) -> None:
 def sentence(figure: dict[str, Any]) -> str:
     rate = figure["lines"] / figure["import"]
     steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
-    median = statistics.median(figure["steps"])
     return (
-        f"request-log, followed: {figure['lines']:,} lines, {rate:,.0f} a second "
-        f"(steps of {steps} s, median {median:.1f}; before them {figure['first']:.1f})"
+        f"request-log, followed: {figure['ratio']:.2f} times its floor "
+        f"({figure['lines']:,} lines, {rate:,.0f} a second; "
+        f"steps of {steps} s; the first, of what was waiting, {figure['first']:.1f})"
     )

@@ -70,9 +70,9 @@ class LogSteps:
         if self._is_small(messages, step):
             with suppress(NeedsSparkError), locally():
                 here: Any = session_for("purgatory-ingest")
-                self._take(here, here.frame_of(messages.toArrow()), step)
+                self.take(here, here.frame_of(messages.toArrow()), step)
                 return
-        self._take(self._spark, messages, step)
+        self.take(self._spark, messages, step)
 
     def _is_small(self, messages: DataFrame, step: int) -> bool:
         from pyspark.sql import functions
@@ -86,7 +86,8 @@ class LogSteps:
         found = messages.agg(functions.sum(functions.octet_length("value"))).first()
         return found is not None and before + (found[0] or 0) <= FOLLOWED_BYTES
 
-    def _take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
+    def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
+        """With this session, whoever took the step before."""
         remains = Remains(spark, self._folder)
         left = remains.begin(step)
         first = left.carried.seq

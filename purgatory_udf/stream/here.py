@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
+from purgatory_udf import size
 from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.query import functions as sf
 from purgatory_udf.query import local
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.files import files_of
@@ -57,6 +59,15 @@ def require_possible(spark: SparkSession, options: ReplayOptions, layout: Layout
         raise NeedsSparkError("a run that a stream has begun")
     if trace.survey.events > options.config.batch_events:
         raise NeedsSparkError("several batches")
+    if _watches(spark, options.events) > size.REPLAYED_WATCHES:
+        raise NeedsSparkError("more watches than memory should hold")
+
+
+def _watches(spark: SparkSession, events: str) -> int:
+    """At most. Files do not tell: the same partitions, asked for again and again, take no room there."""
+    found = spark.read.format("delta").load(events).agg(sf.sum(sf.size("partitions"))).first()
+    assert found is not None
+    return int(found[0] or 0)
 
 
 class OneBatch:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from jobs import replay
+from purgatory_udf import size
 from purgatory_udf.errors import NeedsSparkError, UserError
 from purgatory_udf.local.session import LocalSession
 from purgatory_udf.loop.engine import event_table
@@ -59,6 +60,20 @@ def test_whoever_asks_for_its_state_is_told_who_leaves_one(events: Path, tmp_pat
             inspect(here, str(out), 10)
         with pytest.raises(UserError, match="no checkpoint of a replay there"):
             inspect(here, str(tmp_path), 10)
+
+
+def test_more_watches_than_memory_should_hold_are_sparks(
+    events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = DeltaTable(str(events)).to_pyarrow_table().column("partitions").to_pylist()
+    watches = sum(len(some or ()) for some in partitions)
+    with locally():
+        monkeypatch.setattr(size, "REPLAYED_WATCHES", watches - 1)
+        with pytest.raises(NeedsSparkError, match="more watches than memory should hold"):
+            replays(events, tmp_path / "more")
+        assert not (tmp_path / "more" / "runs").exists()
+        monkeypatch.setattr(size, "REPLAYED_WATCHES", watches)
+        assert replays(events, tmp_path / "as-many") == 0
 
 
 def _by_spark(out: Path) -> pa.Table:
