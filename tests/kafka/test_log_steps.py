@@ -74,10 +74,7 @@ def test_steps_here_and_in_spark_make_the_same_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sparks = _followed(spark, tmp_path / "spark", portions, [SPARK] * 3, monkeypatch)
-    with monkeypatch.context() as alone:
-        # Whatever a step asks of Spark but its messages, would show.
-        alone.setattr("purgatory_udf.requestlog.following.remains.from_arrow_schema", None)
-        here = _followed(spark, tmp_path / "here", portions, [HERE] * 3, monkeypatch)
+    here = _followed(spark, tmp_path / "here", portions, [HERE] * 3, monkeypatch)
     mixed = _followed(spark, tmp_path / "mixed", portions, [HERE, SPARK, HERE], monkeypatch)
     assert here == sparks
     assert mixed == sparks
