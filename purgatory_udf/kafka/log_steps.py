@@ -77,7 +77,7 @@ class LogSteps:
     def _is_small(self, messages: DataFrame, step: int) -> bool:
         from pyspark.sql import functions
 
-        master = str(self._spark.conf.get("spark.master"))
+        master = self._spark.sparkContext.master or ""
         if not (master.startswith("local") and is_here(self._folder)):
             return False
         before = held([escape(step_folder(self._folder, step - 1))], FOLLOWED_BYTES)
