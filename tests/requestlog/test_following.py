@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from purgatory_udf.contract import read_row
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.lines.request import Request
 from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
-from tests.requestlog.stepwise import Row, Stepwise
-from tests.requestlog.translate import context_of, translate
+from tests.requestlog.stepwise import Stepwise
+from tests.requestlog.translate import Event, context_of, translate
 
 RECORDING, LINES = "W3-groups-k39", 1_400
 NAMED = Given({T: "t"})
@@ -44,14 +43,13 @@ def _portions(log: Sequence[Request], span_us: int) -> Iterable[list[Request]]:
 
 
 def _plain(events: Iterable[dict[str, Any]]) -> Counter[str]:
-    """As the contract has them, without what tells where an event comes from."""
-    whence = ("seq", "request_id", "line")
-    rows = (read_row({"request_id": "-", **event}) for event in events)
-    fields = ({name: value for name, value in row.items() if name not in whence} for row in rows)
+    """Without what tells where an event comes from."""
+    whence = ("seq", "request_id")
+    fields = ({name: value for name, value in event.items() if name not in whence} for event in events)
     return Counter(json.dumps(event, sort_keys=True) for event in fields)
 
 
-def _said(events: Iterable[Row]) -> list[tuple[Any, ...]]:
+def _said(events: Iterable[Event]) -> list[tuple[Any, ...]]:
     told = []
     for event in events:
         what = event["change"] if event["type"] == "partition" else event["type"]

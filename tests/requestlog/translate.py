@@ -13,7 +13,7 @@ from purgatory_udf.local.session import LocalSession
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import locally
 from purgatory_udf.requestlog.cluster.context import Context, Given
-from purgatory_udf.requestlog.importing.reading import READ, Row, Tally, row_of
+from purgatory_udf.requestlog.importing.reading import READ, Row, Tally, in_time, row_of
 from purgatory_udf.requestlog.importing.spark_import import WholeLog, told_together
 from purgatory_udf.requestlog.lines.line import BadLine
 from purgatory_udf.requestlog.lines.request import Place, Request
@@ -47,24 +47,24 @@ def translate(
     log = list(requests)
     with locally():
         session: Any = LocalSession()
-        whole = WholeLog(session, given or Given(), _source(log, sources), lambda _, frame: _cached(frame))
-        taken = whole.take(session.frame_of(_read(log)))
+        whole = WholeLog(session, given or Given(), _source(log, sources), lambda _, frame: cached(frame))
+        taken = whole.take(session.frame_of(read_rows(log)))
         rows = taken.finished.events.orderBy("number").toArrow().to_pylist()
         bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: Recorded(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
-    return Translation([_event(row) for row in accepted], recorded, bad, taken.report)
+    return Translation([event_of(row) for row in accepted], recorded, bad, taken.report)
 
 
 def context_of(requests: Iterable[Request], given: Given) -> Context:
     """What the log tells of the cluster."""
     with locally():
         session: Any = LocalSession()
-        return told_together(session.frame_of(_read(requests))).context(given)
+        return told_together(session.frame_of(read_rows(requests))).context(given)
 
 
-def _read(requests: Iterable[Request]) -> pa.Table:
-    """The rows of all files, each read in one piece."""
+def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
+    """The rows of all files, each read in one piece; what was handled before is late."""
     rows: list[Row] = []
     tallies: dict[int, Tally] = {}
     for request in requests:
@@ -72,7 +72,7 @@ def _read(requests: Iterable[Request]) -> pa.Table:
         tally.counts.update(("lines", "requests"))
         row = row_of(request, tally)
         if row is not None:
-            rows.append({**row, "piece": 0})
+            rows.append({**in_time(row, since_us, "", tally), "piece": 0})
     ends = [tally.end(file=file, piece=0, line=0) for file, tally in tallies.items()]
     return pa.Table.from_batches([pa.RecordBatch.from_pylist(rows, schema=READ), *ends])
 
@@ -84,11 +84,11 @@ def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:
     return sf.element_at(sf.array(*names), sf.col("file") + 1)
 
 
-def _cached(frame: DataFrame) -> DataFrame:
+def cached(frame: DataFrame) -> DataFrame:
     return frame.cache()
 
 
-def _event(row: Row) -> Event:
+def event_of(row: Row) -> Event:
     """What it has, as a line would say it."""
     fields = {**row, "seq": row["number"]}
     return {name: _said(fields[name]) for name in _FIELDS if fields[name] is not None}

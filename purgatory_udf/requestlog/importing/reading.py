@@ -151,15 +151,20 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
                 tally.counts["lines"] += 1
                 place = Place(message["partition"], message["offset"])
                 row = _row(message["value"].encode(), place, zone, None, tally)
-                if row is not None and row["row"] == REQUEST and row["start_us"] < since_us:
-                    tally.counts["late_lines"] += 1
-                    row = _bad(BadLine(place, "late", LATE, message["value"]))
                 if row is not None:
-                    rows.append(row)
+                    rows.append(in_time(row, since_us, message["value"], tally))
             yield pa.RecordBatch.from_pylist(rows, schema=READ)
         yield tally.end()
 
     return work
+
+
+def in_time(row: Row, since_us: int, text: str, tally: Tally) -> Row:
+    """The row, unless it is of a request that was handled before."""
+    if row["row"] != REQUEST or row["start_us"] >= since_us:
+        return row
+    tally.counts["late_lines"] += 1
+    return _bad(BadLine(Place(row["file"], row["line"]), "late", LATE, text))
 
 
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
