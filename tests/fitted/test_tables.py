@@ -15,6 +15,8 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.recording import Recording, recording
 from purgatory_udf.fitted.run import run_fit
 from purgatory_udf.fitted.tables import read_recording
+from purgatory_udf.query import locally
+from purgatory_udf.session import session_for
 from purgatory_udf.simulate.load import read
 from tests.fitted.simulated import recorded, replayed
 
@@ -48,6 +50,15 @@ def test_without_a_request_log_the_replay_says_what_brokers_did(spark: SparkSess
     assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
     out = _folder(tmp_path, **replayed())
     _require_same(read_recording(spark, out), recording(replayed()["events"], recorded()))
+
+
+def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
+    events = replayed()["events"]
+    folders = [_folder(tmp_path / "import", events=events, recorded=recorded())]
+    folders.append(_folder(tmp_path / "replay", **replayed()))
+    with locally():
+        for out in folders:
+            _require_same(read_recording(session_for("fit"), out), recording(events, recorded()))
 
 
 def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
