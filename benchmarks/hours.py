@@ -65,6 +65,8 @@ def main() -> int:
     options.add_argument("--grouping", default="broker", help="of the replay: broker, partition or shard")
     options.add_argument("--maintain", type=float, default=10, metavar="MINUTES", help="how often; 0: never")
     asked = options.parse_args()
+    # Whoever is asked to end takes what it has started along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="hours-"))
     try:
         trace = simulated(folder, asked.rate, asked.minutes)

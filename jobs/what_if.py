@@ -9,6 +9,7 @@ import typer
 
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
+from purgatory_udf.size import ANSWERED_BYTES
 from purgatory_udf.storage.outputs import local_folder
 from purgatory_udf.whatif.variants import Variant, variants
 
@@ -87,7 +88,7 @@ def _checks_of_a_prediction(
         raise UserError(f"{json}: is a folder; --json names a file")
 
 
-@cli.job(checks=_checks)
+@cli.job(checks=_checks, reads=("like",), near=ANSWERED_BYTES)
 def main(
     variant: Annotated[
         list[str],

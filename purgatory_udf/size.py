@@ -24,9 +24,10 @@ UNPACKED_TIMES = 10
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
-    """For what these files, folders and patterns of this machine hold."""
-    total = held(paths, LITTLE_BYTES)
-    if total is None:
+    """For what these files, folders and patterns of this machine hold. Who names none, a topic's reader say, has all."""
+    given = list(paths)
+    total = held(given, LITTLE_BYTES)
+    if total is None or not given:
         return ()
     return TINY if total <= _TINY_BYTES else BRIEF
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from purgatory_udf import secrets
 from tests import brief, browser, shares
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process hides the secrets that it was told for as long as it lives, whichever test told them."""
+    monkeypatch.setattr(secrets, "_told", set())
 
 
 @pytest.fixture

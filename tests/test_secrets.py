@@ -11,9 +11,7 @@ from purgatory_udf.cli import job
 
 
 @pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By nobody yet."""
-    monkeypatch.setattr(secrets, "_told", set())
+def hush(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUSH", "murmured")
 
 

@@ -44,6 +44,7 @@ def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) 
 
 def test_of_what_lies_elsewhere_nobody_knows() -> None:
     assert size.settings_for(["s3a://bucket/events"]) == ()
+    assert size.settings_for([]) == ()
     assert size.settings_for(["nothing here"]) == size.TINY
 
 
