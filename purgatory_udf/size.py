@@ -24,7 +24,7 @@ UNPACKED_TIMES = 10
 
 
 def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
-    """For what these files, folders and patterns of this machine hold. Who names none, a topic's reader say, has all."""
+    """For what these files, folders and patterns of this machine hold. Who names none may read a topic."""
     given = list(paths)
     total = held(given, LITTLE_BYTES)
     if total is None or not given:
