@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stages = Stages()
     spark.streams.addListener(stages)
     with tempfile.TemporaryDirectory() as folder:
-        events = asked.events or _made(spark, Path(folder), Shape(asked.operations, keys=asked.partitions))
+        events = asked.events or made(spark, Path(folder), Shape(asked.operations, keys=asked.partitions))
         figures = measured(spark, stages, Path(folder), events, asked.grouping, asked.batch_events, asked.runs)
     for line in report(figures, json.loads(Path(asked.compare).read_text()) if asked.compare else {}):
         print(line, flush=True)
@@ -103,7 +103,7 @@ def measured(
 ) -> Figures:
     count = spark.read.format("delta").load(events).count()
     for grouping in groupings:
-        _replay(spark, folder / f"warm-{grouping}", events, grouping, batch)
+        replayed(spark, folder / f"warm-{grouping}", events, grouping, batch)
     written = {
         name: DeltaTable(str(folder / f"warm-{groupings[0]}" / name)).to_pyarrow_table() for name in (*ENDS, "watches")
     }
@@ -118,7 +118,7 @@ def measured(
         floors.append(_floor(spark, folder / f"floor-{run}", events, count, batch, written))
         stages.take()
         for grouping in groupings:
-            replays[grouping].append(_replay(spark, folder / f"{grouping}-{run}", events, grouping, batch))
+            replays[grouping].append(replayed(spark, folder / f"{grouping}-{run}", events, grouping, batch))
             spent[grouping] = stages.take()
     floor = statistics.median(floors)
     return {
@@ -145,14 +145,14 @@ def report(figures: Figures, before: Figures) -> Iterator[str]:
             yield f"    {stage}: {ms:,}"
 
 
-def _made(spark: SparkSession, folder: Path, shape: Shape) -> str:
+def made(spark: SparkSession, folder: Path, shape: Shape) -> str:
     trace = partition_trace(shape)
     pq.write_table(trace, folder / "trace.parquet")
     write_in_time_order(spark.read.parquet(str(folder / "trace.parquet")), str(folder / "events"), len(trace), 50_000)
     return str(folder / "events")
 
 
-def _replay(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
+def replayed(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
     began = time.monotonic()
     run_replay(spark, ReplayOptions(events, str(out), load(None, [f"grouping={grouping}", f"batch_events={batch}"])))
     return time.monotonic() - began
