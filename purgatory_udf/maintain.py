@@ -5,7 +5,8 @@ their own, beside which others append; what no version of a table needs any more
 any reader or writer at work can be; working files are taken away of a run that is finished, and of one that still goes
 on what its next batches do not need any more.
 
-`events` stays as it is: whoever follows it takes its files in their order, and may be behind.
+`events` that an import goes on adding to are put together as well: whoever follows them goes by commits, and finds the
+files of each for as long as they are kept. Those that were imported at once stay as they are, a batch to a file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from purgatory_udf.storage.layout import Layout
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Those that nobody follows, so that their files may be rearranged.
 COMPACTED = (
     "completions", "expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions",
     "group_disagreements", "rejected_events", "recorded", "runs",
@@ -36,6 +36,12 @@ COMPACTED = (
 _CHECKPOINTS = "checkpoints"
 # What an ingest that was stopped has left, and nobody goes on with once another has made the tables.
 _LEFT = ("_ingest", "_messages")
+
+EVENTS = "events"
+# Files are put together until they are as large as the first of these, and never larger than the second: what is
+# large enough already is not written again each time.
+_LARGE_ENOUGH = ("spark.databricks.delta.optimize.minFileSize", str(32 << 20))
+_LARGEST = ("spark.databricks.delta.optimize.maxFileSize", str(128 << 20))
 
 # Delta's own: longer than any reader or writer is expected to take.
 KEEP_HOURS = 168
@@ -63,12 +69,22 @@ def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tup
     """What became of each table, and which working files were taken away."""
     layout = Layout(out)
     tables = [name for name in COMPACTED if delta.is_table(spark, layout.table(name))]
+    if _grows(spark, layout):
+        tables.append(EVENTS)
     if not tables:
         raise UserError(f"{out}: no table of a replay or an import is there")
     # Delta asks for a week at least; whoever gives less has chosen so.
-    with _settings(spark, (_CHECK, "false" if keep_hours < KEEP_HOURS else "true"), _LISTING):
+    with _settings(spark, (_CHECK, "false" if keep_hours < KEEP_HOURS else "true"), _LISTING, _LARGE_ENOUGH, _LARGEST):
         kept = [_kept(spark, layout.table(name), name, keep_hours) for name in tables]
     return kept, list(_taken_away(spark, layout))
+
+
+def _grows(spark: SparkSession, layout: Layout) -> bool:
+    """Whether the folder's events are those of an import that follows."""
+    if not delta.is_table(spark, layout.table(EVENTS)):
+        return False
+    ingest = runs.load(spark, layout.table("runs"), "ingest")
+    return ingest is not None and ingest.status == runs.RUNNING and "kafka" in ingest.trace
 
 
 def report(kept: list[Maintained], gone: list[str]) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -20,7 +22,7 @@ LOG_KEPT = "interval 7 days"
 # In a table's log, what is no version of it by its name and yet says that there is one.
 _LAST = "_last_checkpoint"
 # Of a table that grows batch by batch, the log of a month would be larger than the table.
-_RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
+RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
@@ -45,7 +47,7 @@ def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Se
     here = local(spark)
     if here:
         files_of(spark).remove(path)
-        writer = here.frame_of(schema.empty_table()).write.format("delta").option(*_RETENTION)
+        writer = here.frame_of(schema.empty_table()).write.format("delta").option(*RETENTION)
         writer.save(path)
         return
     files = HadoopFiles(spark)
@@ -55,11 +57,11 @@ def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Se
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
         empty = spark.createDataFrame([], from_arrow_schema(schema))
-        empty.write.format("delta").partitionBy(*partitioned_by).option(*_RETENTION).save(path)
+        empty.write.format("delta").partitionBy(*partitioned_by).option(*RETENTION).save(path)
         return
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
     made = DeltaTable.createIfNotExists(spark).location(files.qualified(path)).addColumns(from_arrow_schema(schema))
-    made.partitionedBy(*partitioned_by).property(*_RETENTION).execute()
+    made.partitionedBy(*partitioned_by).property(*RETENTION).execute()
 
 
 def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:
@@ -74,6 +76,31 @@ def began(spark: SparkSession, path: str) -> int:
     replaced = history.where("operationParameters['mode'] = 'Overwrite'").agg({"version": "max"}).first()
     assert replaced is not None
     return int(replaced[0] or 0)
+
+
+def commits_since(spark: SparkSession, path: str) -> int | None:
+    """The version from which on all that the table holds can be read commit by commit, in the order in which it was
+    written; None where the first commits, or the files that they added, are gone by now."""
+    first = began(spark, path)
+    history = DeltaTable.forPath(spark, path).history().select("version", "operation").where(f"version >= {first}")
+    operations = {row.version: row.operation for row in history.collect()}
+    if first not in operations:
+        return None
+    # Only what was put together since is ever deleted, and what was so first goes first.
+    if "OPTIMIZE" in operations.values() and not _has_all_files(spark, path, sorted(operations)):
+        return None
+    return first
+
+
+def _has_all_files(spark: SparkSession, path: str, versions: Sequence[int]) -> bool:
+    """Whether the files are there that the first of these versions has added which added any."""
+    files = files_of(spark)
+    for version in versions:
+        commit = (files.read(f"{path}/_delta_log/{version:020}.json") or b"").splitlines()
+        added = [unquote(action["add"]["path"]) for line in commit if "add" in (action := json.loads(line))]
+        if added:
+            return all(files.exists(f"{path}/{file}") for file in added)
+    return True
 
 
 def identity(spark: SparkSession, path: str) -> dict[str, Any]:

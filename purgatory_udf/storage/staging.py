@@ -67,7 +67,9 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
 
 
 def in_time_order(spark: SparkSession, path: str) -> bool:
-    """Whether every commit that added data says so."""
+    """Whether every commit that added data says so, and all of them are there."""
+    if delta.commits_since(spark, path) is None:
+        return False
     history = DeltaTable.forPath(spark, path).history()
     wrote = history.where(
         "operation in ('WRITE', 'STREAMING UPDATE', 'MERGE', 'UPDATE', 'OPTIMIZE', 'CREATE TABLE AS SELECT')"

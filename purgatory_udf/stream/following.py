@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from purgatory_udf.live.boards import Boards
-from purgatory_udf.storage import delta, runs
+from purgatory_udf.storage import runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.queries import BROKERS, QUERIES, Queries
 from purgatory_udf.stream.rules import Plan
 from purgatory_udf.stream.running import follow_to_end, stop_all, stopped_by_signal
-from purgatory_udf.stream.source import delta_stream
+from purgatory_udf.stream.source import growing_stream
 from purgatory_udf.stream.survey import Survey
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run
         counts = RunningCounts(spark, layout, run, boards)
 
         def events() -> DataFrame:
-            return delta_stream(spark, options.events, since=delta.began(spark, options.events))
+            return growing_stream(spark, options.events)
 
         plan = Plan(run.run_id, options.config.max_disorder_ms > 0, None, follows=True)
         queries = Queries(spark, options.config, layout, run, plan, began_ms, events, boards)

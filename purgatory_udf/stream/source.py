@@ -30,6 +30,13 @@ def delta_stream(
     return reader.load(path)
 
 
+def growing_stream(spark: SparkSession, path: str) -> DataFrame:
+    """A table that others add to: commit by commit from its first on. Where that is gone, everything that is there now
+    is one batch, because files that were put together are in no order any more."""
+    since = delta.commits_since(spark, path)
+    return delta_stream(spark, path, None if since is not None else _ALL_FILES, since)
+
+
 @dataclass(frozen=True)
 class TraceSource:
     """The events of a finished trace: so many files of theirs a batch, or, without a number, all at once."""
