@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -61,17 +60,13 @@ def main(
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
+    spark = build_session("purgatory-demo")
     # A cluster's default file system is not where this folder is.
     place = f"file://{out.absolute()}"
     trace = _home() / "conf" / "sample" / "trace.jsonl"
-    # What is so small is taken in and looked at without Spark, which starts meanwhile; to be shown is its stream.
-    with ThreadPoolExecutor(1) as beside:
-        starting = beside.submit(build_session, "purgatory-demo")
-        with locally():
-            events, ingested = ingest_trace(
-                session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False
-            )
-        spark = starting.result()
+    # What is so small is taken in and looked at without Spark; to be shown is its stream.
+    with locally():
+        events, ingested = ingest_trace(session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False)
     run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
     with locally():
         near = session_for("purgatory-demo")
