@@ -9,7 +9,9 @@ for a task, `placing` and `verdicts` do the same, row by row.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,6 @@ from purgatory_udf.ingest.columns import FIELDS
 from purgatory_udf.ingest.judge import EVENTS_JUDGED, PieceEnd, pack, unpack
 from purgatory_udf.ingest.placing import SEQ_PER_FILE, seq_may_repeat, starts
 from purgatory_udf.query import functions as sf
-from purgatory_udf.query import is_local
 from purgatory_udf.tables import EVENTS, TIMESTAMP
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ CUT = pa.schema([("place", pa.int32()), ("packed", pa.binary())])
 MOST_TIMES_AS_LARGE = 10
 # Rows that are handed to Spark at once.
 ROWS = 10_000
+# After every time.
+NEVER = 2**63 - 1
 
 
 def may_be_late(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
@@ -66,12 +69,47 @@ def in_order(
     staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> DataFrame:
     """Rows of the table, each file's in a task of its own, in the order of time."""
-    before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
-    packed = staged.where("packed IS NOT NULL").select("packed")
-    cut = packed.mapInArrow(_cut(before, list(sources), run_id, np.array(cuts, np.int64)), from_arrow_schema(CUT))
-    if is_local():
-        return cut.mapInArrow(_sorted, from_arrow_schema(EVENTS))
+    work = _cut(_Whence.of(ends, sources, run_id), np.array(cuts, np.int64))
+    cut = _packed(staged).mapInArrow(work, from_arrow_schema(CUT))
     return cut.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
+
+
+def parts_in_order(
+    staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+) -> list[Callable[[], pa.Table]]:
+    """The same without Spark: what makes each file's rows."""
+    packed = [one.as_buffer() for one in _packed(staged).toArrow().column("packed")]
+    spans = list(map(_span, packed))
+    whence = _Whence.of(ends, sources, run_id)
+    parts: list[Callable[[], pa.Table]] = []
+    for begin, end in pairwise([0, *cuts, NEVER]):
+        own = [one for one, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin]
+        parts.append(partial(_part, own, begin, end, whence))
+    return parts
+
+
+def _packed(staged: DataFrame) -> DataFrame:
+    return staged.where("packed IS NOT NULL").select("packed")
+
+
+def _span(packed: pa.Buffer) -> tuple[int, int]:
+    """The first and the last time."""
+    only = pa.ipc.IpcReadOptions(included_fields=[EVENTS_JUDGED.get_field_index("time_us")])
+    with pa.ipc.open_stream(packed, options=only) as reader:
+        found = pc.min_max(reader.read_next_batch().column(0))
+    return found["min"].as_py(), found["max"].as_py()
+
+
+def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) -> pa.Table:
+    """The events from one time to another, in order."""
+    own = []
+    for one in packed:
+        events = unpack(one)
+        times = events.column("time_us").to_numpy()
+        within = (times >= begin) & (times < end)
+        if within.any():
+            own.append(whence.placed(events if within.all() else events.filter(pa.array(within))))
+    return _in_order(own)
 
 
 def unpacked(staged: DataFrame) -> DataFrame:
@@ -81,14 +119,14 @@ def unpacked(staged: DataFrame) -> DataFrame:
         for batch in batches:
             yield from map(unpack, batch.column("packed").to_pylist())
 
-    return staged.where("packed IS NOT NULL").select("packed").mapInArrow(work, from_arrow_schema(EVENTS_JUDGED))
+    return _packed(staged).mapInArrow(work, from_arrow_schema(EVENTS_JUDGED))
 
 
-def _cut(before: Mapping[tuple[int, int], int], sources: list[str], run_id: str, cuts: np.ndarray) -> Work:
+def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
     def work(batches: Batches) -> Batches:
         for batch in batches:
             for packed in batch.column("packed").to_pylist():
-                events = _placed(unpack(packed), before, sources, run_id)
+                events = whence.placed(unpack(packed))
                 place = np.searchsorted(cuts, events.column("time_us").to_numpy(), side="right")
                 for one in np.unique(place).tolist():
                     own = events if (place == one).all() else events.filter(pa.array(place == one))
@@ -97,24 +135,39 @@ def _cut(before: Mapping[tuple[int, int], int], sources: list[str], run_id: str,
     return work
 
 
-def _placed(
-    events: pa.RecordBatch, before: Mapping[tuple[int, int], int], sources: list[str], run_id: str
-) -> pa.RecordBatch:
-    """Rows of the table, of one piece's events."""
-    file, count = events.column("file")[0].as_py(), events.num_rows
-    line = pc.add(events.column("line"), before[file, events.column("piece")[0].as_py()])
-    own = {name: events.column(name) for name in FIELDS.names}
-    own["seq"] = pc.coalesce(own["seq"], pc.add(line, file * SEQ_PER_FILE))
-    own["event_time"] = own["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
-    own["run_id"] = pa.repeat(pa.scalar(run_id), count)
-    own["source"] = pa.repeat(pa.scalar(sources[file]), count)
-    own["line"] = line
-    return pa.RecordBatch.from_arrays([own[name] for name in EVENTS.names], schema=EVENTS)
+@dataclass(frozen=True)
+class _Whence:
+    """What makes rows of a piece's events: how many lines came `before` it in its file, the files' names, the run's."""
+
+    before: Mapping[tuple[int, int], int]
+    sources: Sequence[str]
+    run_id: str
+
+    @classmethod
+    def of(cls, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> _Whence:
+        before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
+        return cls(before, list(sources), run_id)
+
+    def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the table, of one piece's events."""
+        file, count = events.column("file")[0].as_py(), events.num_rows
+        line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
+        own = {name: events.column(name) for name in FIELDS.names}
+        own["seq"] = pc.coalesce(own["seq"], pc.add(line, file * SEQ_PER_FILE))
+        own["event_time"] = own["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
+        own["run_id"] = pa.repeat(pa.scalar(self.run_id), count)
+        own["source"] = pa.repeat(pa.scalar(self.sources[file]), count)
+        own["line"] = line
+        return pa.RecordBatch.from_arrays([own[name] for name in EVENTS.names], schema=EVENTS)
 
 
 def _sorted(batches: Batches) -> Batches:
     together = [unpack(packed) for batch in batches for packed in batch.column("packed").to_pylist()]
     if together:
-        events = pa.Table.from_batches(together).combine_chunks()
-        order = pc.sort_indices(events.select(["time_us", "seq"]), [("time_us", "ascending"), ("seq", "ascending")])
-        yield from events.take(order).to_batches(max_chunksize=ROWS)
+        yield from _in_order(together).to_batches(max_chunksize=ROWS)
+
+
+def _in_order(together: Sequence[pa.RecordBatch]) -> pa.Table:
+    events = pa.Table.from_batches(together, EVENTS).combine_chunks()
+    order = pc.sort_indices(events.select(["time_us", "seq"]), [("time_us", "ascending"), ("seq", "ascending")])
+    return events.take(order)

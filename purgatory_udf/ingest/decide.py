@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.errors import NeedsSparkError
-from purgatory_udf.ingest.arrange import borders, in_order, nothing_is_left_to_decide, unpacked
+from purgatory_udf.ingest.arrange import borders, in_order, nothing_is_left_to_decide, parts_in_order, unpacked
 from purgatory_udf.ingest.judge import PLACE, PieceEnd
 from purgatory_udf.ingest.placing import numbered, place, seq_may_repeat, starts
 from purgatory_udf.ingest.report import IngestOptions
@@ -20,8 +21,8 @@ from purgatory_udf.ingest.source import Source
 from purgatory_udf.ingest.verdicts import without_late, without_repeated_seq
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import is_local
-from purgatory_udf.storage.staging import in_files
-from purgatory_udf.tables import TABLES
+from purgatory_udf.storage.staging import in_files, write_files, write_parts_here
+from purgatory_udf.tables import EVENTS, TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,10 +38,10 @@ class Counts(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """`events` lie in the files of the table, in order; `rejected` has the table's columns among its own."""
+    """`write` makes the table of the events, in order, at a path; `rejected` has the table's columns among its own."""
 
     counts: Counts
-    events: DataFrame
+    write: Callable[[str], None]
     rejected: DataFrame
 
 
@@ -57,8 +58,11 @@ def decided(
     refused = refused.withColumn("run_id", sf.lit(run_id))
     if nothing_is_left_to_decide(ends, options.max_disorder_ms):
         cuts = borders(ends, options.events_per_file)
+        if cuts is not None and is_local():
+            parts = parts_in_order(staged, ends, sources, run_id, cuts)
+            return Decided(_summed(ends), lambda path: write_parts_here(parts, path, EVENTS), refused)
         if cuts is not None:
-            return Decided(_summed(ends), in_order(staged, ends, sources, run_id, cuts), refused)
+            return Decided(_summed(ends), partial(write_files, in_order(staged, ends, sources, run_id, cuts)), refused)
     if is_local():
         raise NeedsSparkError("events that are late, or whose numbers may repeat")
     rows = numbered(place(spark, unpacked(staged), ends, sources)).withColumns(
@@ -70,9 +74,8 @@ def decided(
     counts = _counted(compared, ends)
     taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
     events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
-    return Decided(
-        counts, events, refused.unionByName(_with_text(spark, compared, ends, source), allowMissingColumns=True)
-    )
+    rejected = refused.unionByName(_with_text(spark, compared, ends, source), allowMissingColumns=True)
+    return Decided(counts, partial(write_files, events), rejected)
 
 
 def _summed(ends: Sequence[PieceEnd]) -> Counts:

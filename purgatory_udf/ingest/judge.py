@@ -222,7 +222,7 @@ def pack(batch: pa.RecordBatch) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def unpack(packed: bytes) -> pa.RecordBatch:
+def unpack(packed: bytes | pa.Buffer) -> pa.RecordBatch:
     with pa.ipc.open_stream(packed) as reader:
         return reader.read_next_batch()
 

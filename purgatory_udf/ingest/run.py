@@ -18,7 +18,6 @@ from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
-from purgatory_udf.storage.staging import write_files, write_in_time_order
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
@@ -67,10 +66,7 @@ def ingest(
             found.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
         else:
             delta.create(spark, report.rejected_events, TABLES[REJECTED])
-        if local(spark):
-            write_in_time_order(found.events, report.events, report.accepted, options.events_per_file)
-        else:
-            write_files(found.events, report.events)
+        found.write(report.events)
         runs.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report
 

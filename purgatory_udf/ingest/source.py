@@ -14,9 +14,10 @@ from purgatory_udf.ingest import parquet
 from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
 from purgatory_udf.ingest.judge import EACH, JUDGED, judged
 from purgatory_udf.ingest.lines import lines_of
-from purgatory_udf.ingest.pieces import Chunk, Piece, byte_pieces, in_tasks
+from purgatory_udf.ingest.pieces import HERE_BYTES, Chunk, Piece, byte_pieces, in_tasks
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.ingest.tasks import spread
+from purgatory_udf.query import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,9 +98,8 @@ def source_of(spark: SparkSession, options: IngestOptions, files: Sequence[Input
     """`files` are those of the options' paths, unless they are given."""
     if options.source == "jsonl":
         files = files or find_files(options.paths, JSON_LINES)
-        return Source(
-            files, list(byte_pieces(files, options.piece_bytes, options.limits)), _JsonLines(), options.piece_bytes
-        )
+        each = min(options.piece_bytes, HERE_BYTES) if is_local() else options.piece_bytes
+        return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each)
     files = files or find_files(options.paths, PARQUET)
     return Source(files, _row_groups(spark, files), _Parquet(), options.piece_bytes)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.local.cores import side_by_side
 from purgatory_udf.query import local
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ def spread(
     work: Callable[[Part], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
-    """The rows that `work` makes of each part: a Spark task for each sequence of parts, which keeps their order."""
+    """The rows that `work` makes of each part: a task of Spark's, or of one of this machine's cores, for each sequence
+    of parts, which keeps their order."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -32,8 +35,8 @@ def spread(
 
     here = local(spark)
     if here is not None:
-        made = [batch for task in tasks for part in task for batch in work(part)]
-        return here.frame_of(pa.Table.from_batches(made, schema))
+        made = side_by_side(lambda task: chain.from_iterable(map(work, task)), tasks)
+        return here.frame_of(pa.Table.from_batches(list(chain.from_iterable(made)), schema))
     # A range of n rows in n partitions has row i in partition i: the task's number, without shuffling the work itself.
     count = max(1, len(tasks))
     return spark.range(0, len(tasks), 1, count).mapInArrow(run, from_arrow_schema(schema))

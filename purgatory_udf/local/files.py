@@ -7,11 +7,11 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,13 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from purgatory_udf.local.cores import side_by_side
 from purgatory_udf.local.needing import needing_spark
 from purgatory_udf.local.paths import require_here
 from purgatory_udf.local.writer import has_taken
+
+# A table, or a function that makes it, in the process that writes it.
+Part: TypeAlias = pa.Table | Callable[[], pa.Table]
 
 
 def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[pa.Table]:
@@ -36,16 +40,19 @@ def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[
         yield rows.slice(begin, end - begin)
 
 
-def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str]) -> None:
-    """A file a part. The log says between which values of these columns each file lies, and has no others: whoever
-    reads takes a column that the table is skipped by, and that no file tells of, for empty."""
+def write_files(
+    parts: Sequence[Part], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str], schema: pa.Schema
+) -> None:
+    """A file a part, by as many processes as there are cores. The log says between which values of these columns each
+    file lies, and has no others: whoever reads takes a column that the table is skipped by, and that no file tells of,
+    for empty."""
     place = str(require_here(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
         create_table_with_add_actions(
             place,
-            Schema.from_arrow(parts[0].schema),
-            [_written(part, number, place, skipped_by) for number, part in enumerate(parts)],
+            Schema.from_arrow(schema),
+            _written(parts, place, skipped_by),
             mode="error",
             configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),
@@ -53,10 +60,11 @@ def write_files(parts: Sequence[pa.Table], path: str, skipped_by: Sequence[str],
 
 
 def add_files(
-    parts: Sequence[pa.Table],
+    parts: Sequence[Part],
     path: str,
     skipped_by: Sequence[str],
     metadata: Mapping[str, str],
+    schema: pa.Schema,
     step: Transaction | None,
 ) -> None:
     """The same, to a table that is there; a step that it has taken already is not taken again."""
@@ -65,16 +73,30 @@ def add_files(
         if step is not None and has_taken(place, step):
             return
         DeltaTable(place).create_write_transaction(
-            [_written(part, number, place, skipped_by) for number, part in enumerate(parts)],
+            [*_written(parts, place, skipped_by)],
             mode="append",
-            schema=Schema.from_arrow(parts[0].schema),
+            schema=Schema.from_arrow(schema),
             commit_properties=CommitProperties(
                 custom_metadata=dict(metadata), app_transactions=[step] if step is not None else None
             ),
         )
 
 
-def _written(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) -> AddAction:
+def _written(parts: Sequence[Part], path: str, skipped_by: Sequence[str]) -> list[AddAction]:
+    def work(numbered: tuple[int, Part]) -> Iterator[pa.RecordBatch]:
+        number, part = numbered
+        rows = part() if callable(part) else part
+        # A table without rows has a file all the same.
+        if rows.num_rows or len(parts) == 1:
+            yield _write(rows, number, path, skipped_by)
+
+    made = [row for batches in side_by_side(work, list(enumerate(parts))) for one in batches for row in one.to_pylist()]
+    now = int(time.time() * 1000)
+    return [AddAction(one["name"], one["size"], {}, now, True, one["stats"]) for one in made]
+
+
+def _write(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) -> pa.RecordBatch:
+    """What the log tells of the file."""
     name = f"part-{number:05}-{uuid.uuid4()}.parquet"
     place = os.path.join(path, name)
     pq.write_table(rows, place, compression="snappy")
@@ -85,7 +107,8 @@ def _written(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) 
         "maxValues": {column: _told(found["max"]) for column, found in ranges.items()},
         "nullCount": {column: rows.column(column).null_count for column in skipped_by},
     }
-    return AddAction(name, os.path.getsize(place), {}, int(time.time() * 1000), True, json.dumps(stats))
+    told = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
+    return pa.RecordBatch.from_pylist([told])
 
 
 def _told(value: pa.Scalar) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from purgatory_udf.local import functions
+from purgatory_udf.local.apart import cut_apart
 from purgatory_udf.local.asking import Asking
 from purgatory_udf.local.column import Column, ColumnOrName, column, order_of, quoted
+from purgatory_udf.local.cores import cores, side_by_side
 from purgatory_udf.local.rows import as_rows
 from purgatory_udf.local.writer import Writer
 
@@ -22,6 +25,8 @@ Condition = Column | str
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROWS_AT_ONCE = 10_000
+# So that none waits long for another.
+TASKS_A_CORE = 4
 
 _JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_anti": "ANTI JOIN"}
 
@@ -141,6 +146,16 @@ class LocalFrame:
             pa.Table.from_batches(made, made[0].schema if made else to_arrow_schema(schema, timezone="UTC")),
         )
 
+    def mapApart(self, work: Work, schema: pa.Schema, together: Sequence[str], task: str) -> LocalFrame:  # noqa: N802
+        """As Spark's tasks do it, in as many processes as there are cores: rows that lie side by side and are the same
+        in the columns `together` come to one. The column `task` has the task's number, if it is named."""
+        parts = cut_apart(self.toArrow(), together, TASKS_A_CORE * cores())
+        made = side_by_side(lambda part: work(iter(part.to_batches(max_chunksize=ROWS_AT_ONCE))), parts)
+        if task:
+            schema = schema.append(pa.field(task, pa.int32()))
+            made = [[_numbered(batch, number, schema) for batch in own] for number, own in enumerate(made)]
+        return frame_of(self._asking, pa.Table.from_batches(list(chain.from_iterable(made)), schema))
+
     def cache(self) -> LocalFrame:
         return frame_of(self._asking, self.toArrow())
 
@@ -216,6 +231,11 @@ class Frames:
 def frame_of(asking: Asking, rows: Any) -> LocalFrame:
     """Of a table or a dataset of Arrow's."""
     return LocalFrame(asking, asking.named(rows), rows.schema.names)
+
+
+def _numbered(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
 
 
 class Grouped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from purgatory_udf.local.files import Part
+
 log = logging.getLogger(__name__)
 
 # Put on every commit whose files this product wrote in time order.
@@ -29,21 +31,28 @@ def write_in_time_order(
 ) -> None:
     """`count` is how many events there are; `options` are Delta's own, for the writer."""
     if is_local():
-        _write_here(events.sortWithinPartitions("time_us", "seq").toArrow(), path, per_file, mode, options)
+        _write_rows_here(events.sortWithinPartitions("time_us", "seq").toArrow(), path, per_file, mode, options)
         return
     write_files(in_files(events, count, per_file), path, mode, **options)
 
 
-def _write_here(events: pa.Table, path: str, per_file: int, mode: str, options: Mapping[str, Any]) -> None:
-    from purgatory_udf.local.files import add_files, at_borders, write_files
+def _write_rows_here(events: pa.Table, path: str, per_file: int, mode: str, options: Mapping[str, Any]) -> None:
+    from purgatory_udf.local.files import add_files, at_borders
     from purgatory_udf.local.writer import step_of
 
     parts = list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
-    told = {"userMetadata": IN_TIME_ORDER}
     if mode == "append":
-        add_files(parts, path, _SKIPPED_BY, told, step_of(options))
+        told = {"userMetadata": IN_TIME_ORDER}
+        add_files(parts, path, _SKIPPED_BY, told, events.schema, step_of(options))
     else:
-        write_files(parts, path, _SKIPPED_BY, told)
+        write_parts_here(parts, path, events.schema)
+
+
+def write_parts_here(parts: Sequence[Part], path: str, schema: pa.Schema) -> None:
+    """A table in one process or some of this machine: parts in time order, each one file."""
+    from purgatory_udf.local import files
+
+    files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, schema)
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:

@@ -34,7 +34,7 @@ def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_pa
     at = pa.array(times).cast(pa.timestamp("us", "UTC"))
     rows = pa.table({"time_us": times, "at": at, "seq": [4, 3, 2, 1], "name": ["a", "b", None, "d"]})
     parts = list(at_borders(rows, "time_us", 2, 1000))
-    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"told": "so"})
+    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"told": "so"}, rows.schema)
     written = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
     assert written.to_table().equals(rows)
     # Whatever is asked for, no file is skipped that has it.

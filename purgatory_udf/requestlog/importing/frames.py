@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.query import functions as sf
-from purgatory_udf.query import local
+from purgatory_udf.query import is_local, local
 from purgatory_udf.requestlog.importing import reading, rows, tasks
 from purgatory_udf.requestlog.importing.anonymise import Rename
 
@@ -24,8 +24,14 @@ PARTITION = ("broker", "topic", "partition")
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def mapped(frame: DataFrame, work: Work, schema: pa.Schema) -> DataFrame:
-    return frame.mapInArrow(_without_collection(work), from_arrow_schema(schema))
+def mapped(frame: DataFrame, work: Work, schema: pa.Schema, together: Sequence[str] = (), task: str = "") -> DataFrame:
+    """Rows that have the columns `together` in common lie side by side, and are worked on by one task. `task` names a
+    column for its number; tasks have the frame's order."""
+    here: Any = frame
+    if is_local():
+        return here.mapApart(_without_collection(work), schema, together, task)
+    made = frame.mapInArrow(_without_collection(work), from_arrow_schema(schema))
+    return made.withColumn(task, sf.spark_partition_id()) if task else made
 
 
 def _without_collection(work: Work) -> Work:
@@ -63,7 +69,7 @@ def in_order(operations: DataFrame, said: DataFrame, source: Column, rename: Ren
     name = sf.when(sf.col("line") >= 0, sf.concat(source, sf.lit(":"), sf.col("line")))
     together = together.withColumns({"request_id": name, "at_line": sf.col("line")})
     ordered = together.repartitionByRange(*ORDER).sortWithinPartitions(*ORDER)
-    return mapped(ordered, tasks.finish_events(rename), rows.FINISHED).withColumn("task", sf.spark_partition_id())
+    return mapped(ordered, tasks.finish_events(rename), rows.FINISHED, task="task")
 
 
 def rejected(read: DataFrame, parts: DataFrame, events: DataFrame) -> DataFrame:

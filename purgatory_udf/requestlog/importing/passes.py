@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # Keeps, by its name, what is used more than once.
 Keep = Callable[[str, "DataFrame"], "DataFrame"]
 
+_SESSION = ("broker", "session")
+
 
 @dataclass(frozen=True)
 class Tasks:
@@ -69,11 +71,12 @@ def _parts(requests: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFram
     if left is not None:
         fetches = fetches.unionByName(left.sessions, allowMissingColumns=True)
     # A session's state comes before its fetches: it has no time.
-    by_session = fetches.repartition("broker", "session").sortWithinPartitions(
-        "broker", "session", sf.col("start_us").asc_nulls_first(), "file", "line"
+    by_session = fetches.repartition(*_SESSION).sortWithinPartitions(
+        *_SESSION, sf.col("start_us").asc_nulls_first(), "file", "line"
     )
     others = requests.where("session IS NULL")
-    return mapped(by_session, tasks.sessions, tasks.parts).unionByName(mapped(others, tasks.others, tasks.parts))
+    apart = mapped(by_session, tasks.sessions, tasks.parts, _SESSION)
+    return apart.unionByName(mapped(others, tasks.others, tasks.parts))
 
 
 def _said(parts: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:
@@ -83,7 +86,7 @@ def _said(parts: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:
         facts = left.facts.unionByName(facts)
         columns += ["event", "settled"]
     by_partition = facts.select(*columns).repartition(*PARTITION).sortWithinPartitions(*PARTITION)
-    return mapped(by_partition, tasks.timelines, tasks.said)
+    return mapped(by_partition, tasks.timelines, tasks.said, PARTITION)
 
 
 def _dated(parts: DataFrame, said: DataFrame, stretch: Stretch, left: Leavings | None) -> DataFrame:

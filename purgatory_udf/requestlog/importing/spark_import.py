@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from purgatory_udf import secrets
 from purgatory_udf.errors import UserError
 from purgatory_udf.ingest.inputs import InputFile
-from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
+from purgatory_udf.ingest.pieces import HERE_BYTES, byte_pieces, in_tasks
 from purgatory_udf.ingest.tasks import spread
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import local
@@ -128,7 +128,8 @@ def given_by(options: RequestLogOptions) -> Given:
 
 def _read(spark: SparkSession, files: Sequence[InputFile], options: RequestLogOptions) -> DataFrame:
     zone = zone_of(options.zone)
-    pieces = in_tasks(byte_pieces(files, options.piece_bytes, options.limits), options.piece_bytes)
+    each = min(options.piece_bytes, HERE_BYTES) if local(spark) else options.piece_bytes
+    pieces = in_tasks(byte_pieces(files, each, options.limits), each)
     return spread(spark, pieces, lambda piece: reading.read_piece(piece, zone), reading.READ)
 
 

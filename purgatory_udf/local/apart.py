@@ -1,0 +1,48 @@
+"""Rows cut into parts that are about as much work each, for the machine's cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Of a row, but for its text. Less than so much together is soon done, and no process is forked for it.
+_ROW_BYTES, LEAST_BYTES = 64, 1 << 19
+
+
+def cut_apart(rows: pa.Table, together: Sequence[str], most: int) -> list[pa.Table]:
+    """About so many parts, in order. Rows that lie side by side and are the same in the columns `together` stay so;
+    where none are named, any row may begin a part."""
+    ends = np.cumsum(_bytes(rows))
+    count = min(most, int(ends[-1]) // LEAST_BYTES) if len(ends) else 0
+    if count < 2:
+        return [rows]
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)
+    if together:
+        # Before and behind what lies there: it may be most of the work.
+        begins = np.array([0, *np.flatnonzero(_begins(rows, together)), rows.num_rows])
+        after = np.searchsorted(begins, cuts, side="right")
+        cuts = begins[np.concatenate([after - 1, after])]
+    borders = np.unique([0, *cuts, rows.num_rows]).tolist()
+    return [rows.slice(begin, end - begin) for begin, end in pairwise(borders)]
+
+
+def _bytes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    lengths = np.full(rows.num_rows, _ROW_BYTES, np.int64)
+    for column in rows.columns:
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            lengths += pc.binary_length(column).fill_null(0).to_numpy()
+    return lengths
+
+
+def _begins(rows: pa.Table, together: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which rows differ from the one before."""
+    found = np.zeros(rows.num_rows, bool)
+    for name in together:
+        numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        found[1:] |= numbers[1:] != numbers[:-1]
+    return found

@@ -1,0 +1,186 @@
+"""Work in parts, side by side on the machine's cores: processes that are forked when there is work, and end with it.
+
+What a part makes comes back as Arrow through a pipe; what it is made of needs no way there, for a fork has it all. So
+work may be any function, and read whatever lies in memory. It must neither ask DuckDB nor write tables: their threads
+stay behind.
+
+    numbers of parts ─────► each process takes the next when it is done with one
+    this process ◄───────── which part, how long, its batches        (a thread reads from each)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import IO, TypeVar
+
+import pyarrow as pa
+
+from purgatory_udf.errors import NeedsSparkError
+
+Part = TypeVar("Part")
+Work = Callable[[Part], Iterable[pa.RecordBatch]]
+
+_NUMBER = struct.Struct("<q")
+# The part, and how many bytes it has come to.
+_MADE = struct.Struct("<qq")
+# In the place of a part: what went wrong, and that nothing did.
+_FAILED, _DONE = -1, -2
+# Of Linux: who forked a process and dies has it die, too.
+_PR_SET_PDEATHSIG = 1
+
+
+def cores() -> int:
+    """How many processes are worth it. Elsewhere a fork may lack what threads of the system's libraries do."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+
+
+def side_by_side(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.RecordBatch]]:
+    """What `work` makes of each part, in the order of the parts. What it raises is raised here."""
+    count = min(cores(), len(parts))
+    if count < 2:
+        return [list(work(part)) for part in parts]
+    made: dict[int, list[pa.RecordBatch]] = {}
+    processes = _Processes(work, parts, count)
+    try:
+        for error in processes.run(made):
+            raise error
+    finally:
+        processes.end()
+    return [made[number] for number in range(len(parts))]
+
+
+class _Processes:
+    def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
+        self._parts = parts
+        self._taking, self._giving = os.pipe()
+        ends = [os.pipe() for _ in range(count)]
+        self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._ids = []
+        parent = os.getpid()
+        for _, own in ends:
+            forked = os.fork()
+            if not forked:
+                others = {self._giving, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
+                _serve(work, parts, self._taking, own, others - {own}, parent)
+            self._ids.append(forked)
+        for one in (self._taking, *(writing for _, writing in ends)):
+            os.close(one)
+
+    def run(self, made: dict[int, list[pa.RecordBatch]]) -> list[BaseException]:
+        """What went wrong."""
+        wrong: list[BaseException] = []
+
+        def read(output: IO[bytes]) -> None:
+            try:
+                _read(output, made)
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=read, args=(output,), daemon=True) for output in self._outputs]
+        for thread in threads:
+            thread.start()
+        # Where all of them have ended, their threads tell why.
+        with suppress(BrokenPipeError):
+            for number in range(len(self._parts)):
+                os.write(self._giving, _NUMBER.pack(number))
+        os.close(self._giving)
+        self._giving = -1
+        for thread in threads:
+            thread.join()
+        return wrong
+
+    def end(self) -> None:
+        """None of them outlives this."""
+        if self._giving >= 0:
+            os.close(self._giving)
+        for one in self._ids:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+            os.waitpid(one, 0)
+        for output in self._outputs:
+            output.close()
+
+
+def _read(output: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
+    while head := output.read(_MADE.size):
+        number, size = _MADE.unpack(head)
+        if number == _DONE:
+            return
+        content = bytearray(size)
+        if output.readinto(content) != size:  # type: ignore[attr-defined]
+            break
+        if number == _FAILED:
+            raise pickle.loads(content)
+        made[number] = _unpacked(content)
+    raise NeedsSparkError("a process that took part was killed, perhaps for want of memory")
+
+
+def _serve(work: Work[Part], parts: Sequence[Part], taking: int, own: int, others: Iterable[int], parent: int) -> None:
+    """All that a forked process does."""
+    status = 1
+    try:
+        # It holds the output's lock as long as it lives, and so must not live longer.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            return
+        for one in others:
+            os.close(one)
+        # What was there before the fork is nobody's garbage here.
+        gc.freeze()
+        with os.fdopen(own, "wb") as output:
+            try:
+                while said := os.read(taking, _NUMBER.size):
+                    (number,) = _NUMBER.unpack(said)
+                    _give(output, number, _packed(work(parts[number])))
+                _give(output, _DONE, b"")
+            except Exception as error:
+                _give(output, _FAILED, _told(error))
+        status = 0
+    finally:
+        # What a process does at its end is the other's to do.
+        os._exit(status)
+
+
+def _give(output: IO[bytes], number: int, content: bytes | pa.Buffer) -> None:
+    output.write(_MADE.pack(number, len(content)))
+    output.write(content)
+    output.flush()
+
+
+def _packed(batches: Iterable[pa.RecordBatch]) -> bytes | pa.Buffer:
+    sink, writer = pa.BufferOutputStream(), None
+    for batch in batches:
+        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+        writer.write_batch(batch)
+    if writer is None:
+        return b""
+    writer.close()
+    return sink.getvalue()
+
+
+def _unpacked(content: bytearray) -> list[pa.RecordBatch]:
+    if not content:
+        return []
+    with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+        return list(reader)
+
+
+def _told(error: Exception) -> bytes:
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)
+    except Exception:
+        packed = pickle.dumps(RuntimeError("".join(traceback.format_exception(error))))
+    return packed

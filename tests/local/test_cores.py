@@ -1,0 +1,84 @@
+"""Parts of a work that are made by processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from purgatory_udf.errors import NeedsSparkError, UserError
+from purgatory_udf.local import cores
+from purgatory_udf.local.cores import side_by_side
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "cores", lambda: 2)
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array(values, pa.int64())})
+
+
+def by_whom(part: int) -> Iterator[pa.RecordBatch]:
+    """As many batches as the part's number."""
+    yield from (batch(part, os.getpid()) for _ in range(part))
+
+
+def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone() -> None:
+    made = side_by_side(by_whom, [2, 0, 1, 3])
+    assert [len(one) for one in made] == [2, 0, 1, 3]
+    values = [[one.column(0).to_pylist() for one in own] for own in made]
+    assert [[value for value, _ in own] for own in values] == [[2, 2], [], [1], [3, 3, 3]]
+    workers = {process for own in values for _, process in own}
+    assert os.getpid() not in workers and 1 <= len(workers) <= 2
+    for process in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_a_part_alone_is_made_here() -> None:
+    ((made,),) = side_by_side(by_whom, [1])
+    assert made.column(0).to_pylist() == [1, os.getpid()]
+
+
+def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
+    def many(part: int) -> Iterator[pa.RecordBatch]:
+        yield batch(*range(part, part + 500_000))
+
+    made = side_by_side(many, [0, 1, 2])
+    assert [one.column(0).to_numpy().sum() for (one,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
+
+
+@pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), OSError(28, "No space left on device")])
+def test_what_a_part_raises_is_raised_here(error: Exception) -> None:
+    def fail(part: int) -> Iterator[pa.RecordBatch]:
+        if part == 3:
+            raise error
+        yield batch(part)
+
+    with pytest.raises(type(error)) as raised:
+        side_by_side(fail, range(5))
+    assert str(raised.value) == str(error)
+
+
+def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
+    def fail(part: int) -> Iterator[pa.RecordBatch]:
+        yield batch(part)
+        raise type("Own", (Exception,), {})(part)
+
+    with pytest.raises(RuntimeError, match=r"(?s)in fail.*Own: "):
+        side_by_side(fail, [1, 2])
+
+
+def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
+    def killed(part: int) -> Iterator[pa.RecordBatch]:
+        if part == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield batch(part)
+
+    with pytest.raises(NeedsSparkError, match="killed"):
+        side_by_side(killed, range(4))
