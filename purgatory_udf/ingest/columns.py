@@ -162,7 +162,7 @@ def _items(fields: Sequence[Field], together: list[Any], type_: pa.StructType) -
 def _perhaps_twice(
     items: Items, found: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
-    """Events whose items do not rise from one to the next: any other cannot have the same one twice."""
+    """Events with two items of one code, which the same have."""
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
     code = np.zeros(len(event_of), np.int64)
@@ -171,8 +171,13 @@ def _perhaps_twice(
         numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
         # Names and partitions have 31 bits each.
         code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-    same_event = event_of[1:] == event_of[:-1]
-    yield from np.unique(event_of[1:][same_event & (code[1:] <= code[:-1])]).tolist()
+    # Where they rise from one to the next, all are others.
+    falls = (event_of[1:] == event_of[:-1]) & (code[1:] <= code[:-1])
+    unsure = np.isin(event_of, event_of[1:][falls])
+    code, event_of = code[unsure], event_of[unsure]
+    order = np.lexsort((code, event_of))
+    code, event_of = code[order], event_of[order]
+    yield from np.unique(event_of[1:][(event_of[1:] == event_of[:-1]) & (code[1:] == code[:-1])]).tolist()
 
 
 def _twice(items: Items, value: list[Any]) -> bool:

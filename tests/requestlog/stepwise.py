@@ -19,7 +19,7 @@ from purgatory_udf.requestlog.following.rows import KEPT
 from purgatory_udf.requestlog.following.step import Step
 from purgatory_udf.requestlog.importing.rows import REQUESTS
 from purgatory_udf.requestlog.lines.request import Request
-from tests.requestlog.translate import Event, cached, event_of, read_rows
+from tests.requestlog.translate import Event, cached, event_of, numbered, read_rows
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Stepwise:
             step = Step(session, self.given, self.hold_us, sf.col("file").cast("string"), lambda _, rows: cached(rows))
             left = Left(self.carried, session.frame_of(self._requests), session.frame_of(self._rows))
             taken = step.take(left, session.frame_of(read_rows(requests, self.carried.until_us)))
-            events = taken.finished.events.where("rule IS NULL").orderBy("number").toArrow().to_pylist()
+            events = [event_of(row) for row in numbered(taken.finished.events) if row["rule"] is None]
             self._requests, self._rows = taken.left.requests.toArrow(), taken.left.rows.toArrow()
         self.carried = Carried.resumed(json.loads(json.dumps(taken.left.carried.snapshot())))
-        return [event_of(row) for row in events]
+        return events

@@ -14,7 +14,8 @@ from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, REPORTED, Change, KnownCluster, Unfenced
 from purgatory_udf.requestlog.partitions.timeline import build_timeline
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.requestlog.requests.facts import Append, Fact, PartitionFacts, Position, Sight, Trim, Trouble, Try
+from purgatory_udf.requestlog.requests.facts import Append, Fact, PartitionFacts, Position, Sight, Trim, Trouble
+from purgatory_udf.requestlog.requests.tries import Try
 from tests.requestlog.lines import START_US, us
 
 NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7

@@ -49,7 +49,7 @@ def translate(
         session: Any = LocalSession()
         whole = WholeLog(session, given or Given(), _source(log, sources), lambda _, frame: cached(frame))
         taken = whole.take(session.frame_of(read_rows(log)))
-        rows = taken.finished.events.orderBy("number").toArrow().to_pylist()
+        rows = numbered(taken.finished.events)
         bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: Recorded(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
@@ -86,6 +86,12 @@ def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:
 
 def cached(frame: DataFrame) -> DataFrame:
     return frame.cache()
+
+
+def numbered(events: DataFrame) -> list[Row]:
+    """Each with its number among all: a task numbers its own."""
+    rows: list[Row] = events.orderBy("task", "number").toArrow().to_pylist()
+    return [{**row, "number": number} for number, row in enumerate(rows)]
 
 
 def event_of(row: Row) -> Event:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from purgatory_udf.requestlog.partitions.stretch import Stretch
-from purgatory_udf.requestlog.requests.facts import Append, Fact, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.requests.facts import Append, Copied, Delivered, Fact, Position, Sight, Trim, Trouble
+from purgatory_udf.requestlog.requests.tries import Tries, Try
 
 # How far back the rules look from what they date.
 LOOK_BACK_US = 15_000_000
 
 
-def moment_of(fact: Fact) -> int:
+# A fact that tells of one moment.
+Single = Append | Position | Sight | Try | Delivered | Trouble | Trim | Copied
+
+
+def moment_of(fact: Single) -> int:
     """Of what a fact tells."""
     # Of all that a step does it is done most often: no pattern is matched.
     if isinstance(fact, Append):
@@ -23,9 +28,9 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     """Those of the last seconds before `until_us`; of older ones the last that say where a reader, the log and the
     leadership were."""
     before_us = until_us - LOOK_BACK_US
-    last: dict[tuple[object, ...], Fact] = {}
-    for fact in facts:
-        if moment_of(fact) >= before_us:
+    last: dict[tuple[object, ...], Single] = {}
+    for fact in _parted(facts, before_us):
+        if isinstance(fact, Tries) or moment_of(fact) >= before_us:
             yield fact
         elif (what := _standing(fact)) is not None:
             known = last.get(what)
@@ -34,7 +39,16 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     yield from last.values()
 
 
-def _standing(fact: Fact) -> tuple[object, ...] | None:
+def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
+    """Tries do not lie before and after."""
+    for fact in facts:
+        if isinstance(fact, Tries):
+            yield from fact.since(at_us)
+        else:
+            yield fact
+
+
+def _standing(fact: Single) -> tuple[object, ...] | None:
     match fact:
         case Position() | Try():
             return type(fact), fact.replica
@@ -46,7 +60,7 @@ def _standing(fact: Fact) -> tuple[object, ...] | None:
             return None
 
 
-def _later(fact: Fact, than: Fact) -> bool:
+def _later(fact: Single, than: Single) -> bool:
     return (moment_of(fact), getattr(fact, "base", 0)) >= (moment_of(than), getattr(than, "base", 0))
 
 

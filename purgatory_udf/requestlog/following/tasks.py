@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from purgatory_udf.requestlog.cluster.context import Context
-from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept, moment_of
+from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept
 from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
 from purgatory_udf.requestlog.importing.rows import Facts, copied, count_rows, request_of
 from purgatory_udf.requestlog.importing.tasks import (
@@ -94,14 +94,17 @@ def _session(
         request = request_of(row)
         if settled and request.start_us >= until_us:
             settled = False
+            yield from _settled(Parts(broker, [], reader.tried()), True, report)
             yield _state(broker, session, reader, seen_us)
             # What is read from here on is read again, and counted then.
             reader.report = Report()
         seen_us = request.start_us
         for parts in [_read(reader, request), *copies_of(reader)]:
             yield from _settled(parts, settled, reader.report)
-    if settled and seen_us >= until_us - SESSION_IDLE_US:
-        yield _state(broker, session, reader, seen_us)
+    if settled:
+        yield from _settled(Parts(broker, [], reader.tried()), True, report)
+        if seen_us >= until_us - SESSION_IDLE_US:
+            yield _state(broker, session, reader, seen_us)
     yield from _settled(Parts(broker, [], reader.finish()), False, reader.report)
 
 
@@ -158,7 +161,8 @@ def _partition(
             settled += [(copied(fact), fact) for fact in row.facts]
     if before is None and all(isinstance(fact, Append) and not fact.is_operation for fact in known):
         # A coordinator may have written here, or to another partition: as long as nobody asks for it, none is known.
-        yield of_now([fact for fact, _ in settled if moment_of(fact) >= stretch.until_us - LOOK_BACK_US])
+        since_us = stretch.until_us - LOOK_BACK_US
+        yield of_now([fact for fact, _ in settled if isinstance(fact, Append) and fact.start_us >= since_us])
         return
     if not known:
         state = before

@@ -204,6 +204,8 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
     if fetch is not None:
         tally.asked(fetch)
     tally.kept(request)
+    if fetch is not None:
+        return {"row": REQUEST, **request_row(request, session)}
     return {"row": REQUEST, **row_of_texts(request, session, body, answer)}
 
 
@@ -265,4 +267,5 @@ def _session(request: Request, tally: Tally) -> str | None:
         return None
     fetch = fetch_of(request.body)
     tally.asked(fetch)
-    return session_key(fetch, fetch_answer_of(request.answer), request.connection)
+    request.fetch = fetch, fetch_answer_of(request.answer)
+    return session_key(*request.fetch, request.connection)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from purgatory_udf.requestlog.lines.bodies import fetch_in, fetch_texts
 from purgatory_udf.requestlog.lines.quick import quick_fetch
 from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.requests.facts import (
@@ -22,9 +23,9 @@ from purgatory_udf.requestlog.requests.facts import (
     Sight,
     Trim,
     Trouble,
-    Try,
 )
 from purgatory_udf.requestlog.requests.operation import LoggedOperation
+from purgatory_udf.requestlog.requests.tries import Tries, Try
 from purgatory_udf.tables import EVENTS
 
 REQUESTS = pa.schema(
@@ -112,7 +113,7 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _FACTS: dict[str, type[Fact]] = {
-    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivered, Trouble, Trim, Copied)
+    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivered, Trouble, Trim, Copied, Tries)
 }
 _NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
 _KINDS = list(_FACTS.values())
@@ -144,6 +145,9 @@ _plain = attrgetter(*_PLAIN)
 
 
 def request_row(request: Request, session: str | None) -> dict[str, Any]:
+    """A fetch is told by what was read of it."""
+    if request.fetch is not None:
+        return row_of_texts(request, session, *fetch_texts(*request.fetch))
     answer = json.dumps(request.answer) if request.answer is not None else None
     return row_of_texts(request, session, json.dumps(request.body), answer)
 
@@ -158,7 +162,7 @@ def row_of_texts(request: Request, session: str | None, body: str, answer: str |
 
 def request_of(row: Row) -> Request:
     body, answer = row["body"], row["answer"]
-    fetch = quick_fetch(body, answer) if row["api"] == "FETCH" else None
+    fetch = (fetch_in(body, answer) or quick_fetch(body, answer)) if row["api"] == "FETCH" else None
     return Request(
         broker=row["broker"],
         place=Place(row["file"], row["line"]),

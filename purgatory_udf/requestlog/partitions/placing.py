@@ -10,21 +10,24 @@ which is both at once, is put just before that fetch.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from purgatory_udf.requestlog.requests.facts import Append, Position, Sight, Try
+import numpy as np
+
+from purgatory_udf.requestlog.requests.facts import Append, Position, Sight
+from purgatory_udf.requestlog.requests.tries import Attempts, Integers
 
 NEVER = 2**62
 
 
-def place_appends(appends: Sequence[Append], positions: Sequence[Position], tries: Sequence[Try]) -> None:
+def place_appends(appends: Sequence[Append], positions: Sequence[Position], tries: Attempts) -> None:
     """Sets `at_us` and `check_us` of appends that are in offset order; neither falls from one to the next.
 
     `tries` are those of followers: consumers see no append before the high watermark has passed it.
     """
     latest = _latest(appends, positions)
     earliest = _Earliest(tries, [(position.proven_us, position.offset) for position in positions])
-    moments_of_tries = sorted(attempt.at_us for attempt in tries)
+    moments_of_tries = tries.at_us.tolist()
     before = 0
     for append, bound in zip(appends, latest, strict=True):
         at = max(append.at_us, min(earliest.after(append.end), append.until_us))
@@ -36,12 +39,12 @@ def place_appends(appends: Sequence[Append], positions: Sequence[Position], trie
         append.check_us = after = min(check, after)
 
 
-def place_positions(positions: Sequence[Position], sights: Iterable[Sight], tries: Sequence[Try]) -> None:
+def place_positions(positions: Sequence[Position], sights: Iterable[Sight], tries: Attempts) -> None:
     """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
     wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
     readable = [(one.at_us, one.offset) for one in positions if one.replica < 0]
     earliest = _Earliest(tries, [*readable, *((sight.until_us, sight.offset) for sight in sights)])
-    moments_of_tries = sorted(attempt.at_us for attempt in tries)
+    moments_of_tries = tries.at_us.tolist()
     for position in positions:
         if position.replica >= 0:
             bound = min(earliest.after(position.offset), position.until_us)
@@ -103,13 +106,16 @@ def _before_a_try(at: int, check: int, tries: Sequence[int]) -> int:
 class _Earliest:
     """The last moment at which a reader was turned away below some offset. `had`: when which offset was there."""
 
-    def __init__(self, tries: Iterable[Try], had: Iterable[tuple[int, int]]) -> None:
-        barren = _in_vain((attempt for attempt in tries if attempt.barren), sorted(had))
-        self._offsets: list[int] = []
-        self._moments: list[int] = []
-        for one in sorted(barren, key=lambda one: one.offset):
-            self._offsets.append(one.offset)
-            self._moments.append(max(one.at_us, self._moments[-1] if self._moments else 0))
+    def __init__(self, tries: Attempts, had: Sequence[tuple[int, int]]) -> None:
+        at, offset = tries.in_vain()
+        # A reader that asks for what others had before proves nothing.
+        new = offset >= _highest(had, at)
+        at, offset = at[new], offset[new]
+        order = np.argsort(offset, kind="stable")
+        offset, latest = offset[order], np.maximum.accumulate(at[order])
+        last = np.append(offset[1:] != offset[:-1], np.ones(len(offset[:1]), bool))
+        self._offsets: list[int] = offset[last].tolist()
+        self._moments: list[int] = latest[last].tolist()
 
     def after(self, end: int) -> int:
         """What ends at `end` was not there yet at this moment (0: nothing is known)."""
@@ -117,15 +123,11 @@ class _Earliest:
         return self._moments[place_of] + 1 if place_of >= 0 else 0
 
 
-def _in_vain(tries: Iterable[Try], had: Sequence[tuple[int, int]]) -> Iterator[Try]:
-    """Those (in time order) that asked for what nobody had had before them."""
-    highest, upcoming = -1, 0
-    for attempt in tries:
-        while upcoming < len(had) and had[upcoming][0] < attempt.at_us:
-            highest = max(highest, had[upcoming][1])
-            upcoming += 1
-        if attempt.offset >= highest:
-            yield attempt
+def _highest(had: Sequence[tuple[int, int]], at_us: Integers) -> Integers:
+    """Of what was there before each of these moments."""
+    moments, offsets = np.array(sorted(had), np.int64).reshape(-1, 2).T
+    highest = np.maximum.accumulate(np.concatenate([[-1], offsets]))
+    return highest[np.searchsorted(moments, at_us)]
 
 
 def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:

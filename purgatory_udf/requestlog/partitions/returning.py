@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from purgatory_udf.requestlog.cluster.metadata import Unfenced
-from purgatory_udf.requestlog.requests.facts import PartitionFacts, Try
+from purgatory_udf.requestlog.requests.facts import PartitionFacts
 from purgatory_udf.requestlog.supposed import LAG_TIME_US
 
 NEVER = 2**62
@@ -49,13 +49,7 @@ def returning(
         until = following.at_us if following else NEVER
         for at, broker in back:
             lost = broker in before.isr and broker not in now.isr
-            away_us = at - _last_fetch_us(facts.follower_tries, broker, at)
+            away_us = at - facts.follower_tries.last_us(broker, at)
             if lost and now.at_us < at < until and away_us <= LAG_TIME_US:
                 isr.append(broker)
                 yield LeadershipState(at, {"change": "isr", "isr": list(isr)})
-
-
-def _last_fetch_us(tries: Sequence[Try], replica: int, before_us: int) -> int:
-    return max(
-        (attempt.at_us for attempt in tries if attempt.replica == replica and attempt.at_us <= before_us), default=0
-    )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from purgatory_udf.requestlog.requests.tries import Attempts, Tries, Try
+
 Key = tuple[str, int]
 
 
@@ -86,16 +88,6 @@ class Sight:
 
 
 @dataclass(slots=True)
-class Try:
-    """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
-
-    at_us: int
-    replica: int
-    offset: int
-    barren: bool = False
-
-
-@dataclass(slots=True)
 class Delivered:
     """A follower's fetch was answered with `bytes` of records."""
 
@@ -130,7 +122,11 @@ class Copied:
     high_watermark: int
 
 
-Fact = Append | Position | Sight | Try | Delivered | Trouble | Trim | Copied
+Fact = Append | Position | Sight | Try | Tries | Delivered | Trouble | Trim | Copied
+
+
+def _none() -> Attempts:
+    return Attempts.of(())
 
 
 @dataclass(slots=True)
@@ -142,8 +138,8 @@ class PartitionFacts:
     partition: int
     appends: list[Append] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
-    follower_tries: list[Try] = field(default_factory=list)
-    consumer_tries: list[Try] = field(default_factory=list)
+    follower_tries: Attempts = field(default_factory=_none)
+    consumer_tries: Attempts = field(default_factory=_none)
     sights: list[Sight] = field(default_factory=list)
     deliveries: list[Delivered] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
@@ -153,24 +149,28 @@ class PartitionFacts:
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         made = cls(broker, *key)
+        tries: list[Try | Tries] = []
         for fact in facts:
-            made.add(fact)
+            if isinstance(fact, Try | Tries):
+                tries.append(fact)
+            else:
+                made.add(fact)
+        made.follower_tries = Attempts.of(one for one in tries if one.replica >= 0)
+        made.consumer_tries = Attempts.of(one for one in tries if one.replica < 0)
         made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
-        for kind in (made.positions, made.follower_tries, made.consumer_tries):
-            kind.sort(key=lambda one: (one.at_us, one.replica, one.offset))
+        made.positions.sort(key=lambda one: (one.at_us, one.replica, one.offset))
         made.sights.sort(key=lambda sight: (sight.until_us, sight.offset))
         for other in (made.deliveries, made.troubles, made.trims, made.copies):
             other.sort(key=lambda one: one.at_us)
         return made
 
     def add(self, fact: Fact) -> None:
+        """Any but tries."""
         match fact:
             case Append():
                 self.appends.append(fact)
             case Position():
                 self.positions.append(fact)
-            case Try():
-                (self.follower_tries if fact.replica >= 0 else self.consumer_tries).append(fact)
             case Sight():
                 self.sights.append(fact)
             case Delivered():
@@ -191,6 +191,7 @@ class PartitionFacts:
     @property
     def first_us(self) -> int:
         """The first moment of which anything is known."""
-        kinds = (self.positions, self.follower_tries, self.consumer_tries, self.troubles, self.trims)
-        firsts = [kind[0].at_us for kind in kinds if kind] + [append.start_us for append in self.appends[:1]]
+        firsts = [kind[0].at_us for kind in (self.positions, self.troubles, self.trims) if kind]
+        firsts += [int(tries.at_us[0]) for tries in (self.follower_tries, self.consumer_tries) if tries]
+        firsts += [append.start_us for append in self.appends[:1]]
         return min(firsts, default=1)

@@ -12,11 +12,12 @@ from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer, F
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.copies import Copies
-from purgatory_udf.requestlog.requests.facts import Copied, Delivered, Fact, Key, Position, Sight, Trouble, Try
+from purgatory_udf.requestlog.requests.facts import Copied, Delivered, Fact, Key, Position, Sight, Trouble
 from purgatory_udf.requestlog.requests.handling import read_and_wake
 from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_fetch
 from purgatory_udf.requestlog.requests.sessions import FetchInForce, Session
+from purgatory_udf.requestlog.requests.tries import Run
 from purgatory_udf.requestlog.supposed import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US
 
 CopiedFact = tuple[Key, Copied]
@@ -27,6 +28,9 @@ NEVER = 2**62
 # Of how many partitions a session remembers what it said.
 MOST_SAID = 10_000
 
+# Of how many tries one fact tells at most.
+MOST_TRIES = 10_000
+
 # Such fetches get no batch that is larger than their maxima.
 HARD_LIMITS_UP_TO = 2
 
@@ -34,8 +38,9 @@ HARD_LIMITS_UP_TO = 2
 class SessionReader:
     """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
 
-    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain. Between fetches
-    `snapshot` has all that a reader `resumed` elsewhere needs to go on. `report` may be exchanged for another.
+    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain; of those that were,
+    for one that is not (`tried` tells of them before). Then `snapshot` has all that a reader `resumed` elsewhere needs
+    to go on. `report` may be exchanged for another.
     """
 
     def __init__(self, context: Context, report: Report) -> None:
@@ -45,7 +50,7 @@ class SessionReader:
         # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
         self._said: dict[AskedPartition, dict[str, object]] = {}
         self._session = Session()
-        self._tries: dict[Key, Try] = {}
+        self._runs: dict[Key, Run] = {}
         # When the answer before was read: what a follower has, it had from there.
         self._read_us = NEVER
         self._copies = Copies()
@@ -104,16 +109,21 @@ class SessionReader:
         copied, self._copied = self._copied, []
         yield from copied
 
+    def tried(self) -> list[tuple[Key, Fact]]:
+        """All tries but the last of each partition."""
+        told = ((key, run.told_but_the_last()) for key, run in self._runs.items())
+        return [(key, tries) for key, tries in told if tries is not None]
+
     def finish(self) -> list[tuple[Key, Fact]]:
-        last, self._tries = self._tries, {}
-        return list(last.items())
+        last, self._runs = self._runs, {}
+        return [(key, run.told()) for key, run in last.items()]
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
         return {
             "partitions": list(map(list, self._session.partitions.values())),
             "complete": self._session.complete,
-            "tries": [[*key, *astuple(one)] for key, one in self._tries.items()],
+            "tries": [[*key, *astuple(run.last)] for key, run in self._runs.items()],
             "read_us": self._read_us,
             "copies": self._copies.snapshot(),
         }
@@ -124,7 +134,7 @@ class SessionReader:
         reader = cls(context, report)
         listed = (AskedPartition(*one) for one in state["partitions"])
         reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
-        reader._tries = {(topic, partition): Try(*one) for topic, partition, *one in state["tries"]}
+        reader._runs = {(topic, partition): Run(*one) for topic, partition, *one in state["tries"]}
         reader._read_us = state["read_us"]
         reader._copies = Copies.resumed(state["copies"])
         return reader
@@ -170,16 +180,20 @@ class SessionReader:
         proves = asked.isolation != READ_COMMITTED
         # Whoever had to wait for the first byte had found none.
         in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and proves
-        tries, names, at, replica = self._tries, self._names, request.local_us, asked.replica_id
+        runs, names, at, replica = self._runs, self._names, request.local_us, asked.replica_id
         for one in read:
             topic, partition, offset = one[:3]
             key = names.get(topic, topic), partition
-            before = tries.get(key)
-            if before is not None:
-                if proves and before.offset == offset:
-                    before.barren = True
-                yield key, before
-            tries[key] = Try(at, replica, offset, in_vain)
+            run = runs.get(key)
+            if run is not None:
+                if proves and run.offset == offset:
+                    if run.replica == replica and len(run.moments) < MOST_TRIES:
+                        run.moments.append(at)
+                        run.barren = in_vain
+                        continue
+                    run.barren = True
+                yield key, run.told()
+            runs[key] = Run(at, replica, offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us

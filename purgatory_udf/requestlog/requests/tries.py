@@ -1,0 +1,118 @@
+"""Fetches as they were first tried, of which a partition has by far more than of all else.
+
+A reader asks for one offset again and again, until there is something. So its tries are told in runs, and a partition's
+are looked at in columns.
+
+    fetches from   7  7  7  7  9  9 …      Tries(offset=7, moments of four), Tries(offset=9, …), …
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Try:
+    """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
+
+    at_us: int
+    replica: int
+    offset: int
+    barren: bool = False
+
+
+@dataclass(slots=True)
+class Tries:
+    """Some, of one reader, one after the other. All but the last were barren; whether that was, `barren` says."""
+
+    replica: int
+    offset: int
+    barren: bool
+    # Of 64 bits each.
+    moments: bytes
+
+    @property
+    def at_us(self) -> Integers:
+        return np.frombuffer(self.moments, np.int64)
+
+    def since(self, moment_us: int) -> Iterator[Try | Tries]:
+        """Those from then on, and the last of those before."""
+        at = self.at_us
+        later = at >= moment_us
+        if later.all():
+            yield self
+            return
+        latest = len(at) - 1 - int(np.argmax(np.where(later, np.iinfo(np.int64).min, at)[::-1]))
+        yield Try(int(at[latest]), self.replica, self.offset, self.barren or latest < len(at) - 1)
+        if later.any():
+            yield Tries(self.replica, self.offset, self.barren or not later[-1], at[later].tobytes())
+
+
+class Run:
+    """Tries that may go on."""
+
+    __slots__ = ("barren", "moments", "offset", "replica")
+
+    def __init__(self, at_us: int, replica: int, offset: int, barren: bool) -> None:
+        self.moments = array("q", (at_us,))
+        self.replica, self.offset, self.barren = replica, offset, barren
+
+    def told(self) -> Tries:
+        return Tries(self.replica, self.offset, self.barren, self.moments.tobytes())
+
+    def told_but_the_last(self) -> Tries | None:
+        """Of these it is known that they were barren; what is told is forgotten."""
+        before, self.moments = self.moments[:-1], self.moments[-1:]
+        return Tries(self.replica, self.offset, True, before.tobytes()) if before else None
+
+    @property
+    def last(self) -> Try:
+        return Try(self.moments[-1], self.replica, self.offset, self.barren)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """Tries in columns, in the order of time; simultaneous ones by replica and offset."""
+
+    at_us: Integers
+    replica: Integers
+    offset: Integers
+    barren: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, tries: Iterable[Try | Tries]) -> Attempts:
+        runs = [one if isinstance(one, Tries) else _alone(one) for one in tries]
+        moments = [one.at_us for one in runs]
+        lengths = np.array([len(one) for one in moments], np.int64)
+        at = np.concatenate([np.zeros(0, np.int64), *moments])
+        replica, offset = (
+            np.repeat(np.array(values, np.int64), lengths)
+            for values in ([one.replica for one in runs], [one.offset for one in runs])
+        )
+        barren = np.ones(len(at), bool)
+        barren[np.cumsum(lengths) - 1] = [one.barren for one in runs]
+        order = np.lexsort((offset, replica, at))
+        return cls(at[order], replica[order], offset[order], barren[order])
+
+    def __len__(self) -> int:
+        return len(self.at_us)
+
+    def in_vain(self) -> tuple[Integers, Integers]:
+        """When, and from which offset, of those that were barren."""
+        return self.at_us[self.barren], self.offset[self.barren]
+
+    def last_us(self, replica: int, until_us: int) -> int:
+        """Of a replica, until that moment; 0 if there is none."""
+        own = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
+        return int(own[-1]) if len(own) else 0
+
+
+def _alone(one: Try) -> Tries:
+    return Tries(one.replica, one.offset, one.barren, array("q", (one.at_us,)).tobytes())
