@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple
 from typing import Any
 
+import msgspec
+
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer, FetchBody, fetch_answer_of, fetch_of
@@ -21,6 +23,8 @@ from purgatory_udf.requestlog.requests.tries import Run
 from purgatory_udf.requestlog.supposed import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US
 
 CopiedFact = tuple[Key, Copied]
+
+_to_json = msgspec.json.Encoder().encode
 
 READ_COMMITTED = 1
 NEVER = 2**62
@@ -48,7 +52,7 @@ class SessionReader:
         self._context = context
         self._names = context.names
         # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
-        self._said: dict[AskedPartition, dict[str, object]] = {}
+        self._said: dict[AskedPartition, msgspec.Raw] = {}
         self._session = Session()
         self._runs: dict[Key, Run] = {}
         # When the answer before was read: what a follower has, it had from there.
@@ -151,7 +155,7 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
-    def _all_fetched(self, read: Iterable[AskedPartition], sent: dict[Key, int]) -> list[dict[str, object]]:
+    def _all_fetched(self, read: Iterable[AskedPartition], sent: dict[Key, int]) -> list[msgspec.Raw]:
         if len(self._said) > MOST_SAID:
             self._said.clear()
         said = self._said
@@ -159,21 +163,22 @@ class SessionReader:
         for one in read:
             fetched = said.get(one)
             if fetched is None:
-                fetched = said[one] = self._fetched(one)
+                fetched = said[one] = self._fetched(one, None)
             if sent and (preferred := sent.get((one.topic, one.partition))) is not None:
-                fetched = {**fetched, "preferred_replica": preferred}
+                fetched = self._fetched(one, preferred)
             told.append(fetched)
         return told
 
-    def _fetched(self, asked: AskedPartition) -> dict[str, object]:
-        return {
+    def _fetched(self, asked: AskedPartition, preferred: int | None) -> msgspec.Raw:
+        event = {
             "topic": self._context.name(asked.topic),
             "partition": asked.partition,
             "fetch_offset": max(0, asked.offset),
             "max_bytes": max(0, asked.max_bytes),
             "current_leader_epoch": max(-1, asked.leader_epoch),
-            "preferred_replica": None,
+            "preferred_replica": preferred,
         }
+        return msgspec.Raw(_to_json(event))
 
     def _tries_of(self, request: Request, asked: FetchBody, read: list[AskedPartition]) -> Iterator[tuple[Key, Fact]]:
         # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
