@@ -18,7 +18,7 @@ from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.query import is_local
 from purgatory_udf.requestlog.importing.options import HOLD_MS, ImportReport, RequestLogOptions
 from purgatory_udf.requestlog.lines.log_files import find_logs
-from purgatory_udf.size import IMPORTED_BYTES
+from purgatory_udf.size import IMPORTED_BYTES, LOG_BYTES, held
 from purgatory_udf.storage.alone import alone
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def main(
     from purgatory_udf.ingest.progress import Phases, running_tasks
     from purgatory_udf.session import session_for
 
-    if is_local() and form not in (Form.JSONL, Form.REQUEST_LOG):
+    if is_local() and not _is_done_here(asked):
         raise NeedsSparkError(f"--from {form}")
     spark = session_for("purgatory-ingest")
     if follow:
@@ -218,6 +218,11 @@ def main(
         report = _from_kafka(spark, asked, phases) if form is Form.KAFKA else _from_files(spark, asked, phases)
     print("\n".join(report.summary()))
     report.require_few_rejected(asked.config.max_rejected)
+
+
+def _is_done_here(asked: _Asked) -> bool:
+    """Of what is small enough for this job."""
+    return asked.form is Form.JSONL or (asked.form is Form.REQUEST_LOG and held(asked.paths, LOG_BYTES) is not None)
 
 
 def _from_files(

@@ -9,9 +9,11 @@ from pathlib import Path
 
 # Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
 _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
-# Up to so many, one process does what there is to do in seconds, in its own memory: answer questions about tables; take
-# request logs apart; replay events that are one batch.
-ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 64_000_000, 256_000_000
+# Up to so many, one process, or as many as there are cores, does what there is to do in seconds, in its own memory:
+# answer questions about tables; take in recorded events; replay events that are one batch.
+ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
+# Of request logs, which take eight times as much memory as disk.
+LOG_BYTES = 256_000_000
 # Partitions of requests in a batch that one process replays: each takes a kilobyte of its memory.
 REPLAYED_WATCHES = 1_000_000
 # Of a log that is followed: what a step takes in, and what the step before has held back for it.

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from jobs import ingest
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import locally
+from purgatory_udf.size import LOG_BYTES
 from purgatory_udf.storage.staging import in_time_order
 from tests.outcome_folder import SAMPLE
 
@@ -56,10 +57,13 @@ def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_what_only_spark_decides_is_left_to_it(tmp_path: Path) -> None:
-    """Rows of Parquet; events that are late; before anything is there."""
+    """Rows of Parquet; events that are late; large logs; before anything is there."""
     late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
     (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
-    for words in (["--from", "parquet", str(tmp_path)], [str(tmp_path / "trace.jsonl")]):
+    with open(tmp_path / "request.log", "wb") as log:
+        log.truncate(LOG_BYTES + 1)
+    others = ["--from", "parquet", str(tmp_path)], ["--from", "request-log", str(tmp_path / "request.log")]
+    for words in (*others, [str(tmp_path / "trace.jsonl")]):
         with locally(), pytest.raises(NeedsSparkError):
             ingest.main.status([*words, "--out", str(tmp_path / "out")])
         assert not (tmp_path / "out" / "events").exists()
