@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.live.boards import Boards
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.relay import UNTIL
+from purgatory_udf.stream import few
 from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges
 from purgatory_udf.stream.ending import closing_ms, until
 from purgatory_udf.stream.rules import LIVE, RELAY, WAITS, AnyRules
@@ -56,12 +58,19 @@ class Sink:
             said = sf.when(sf.col("table").isin(LIVE, WAITS), sf.col("payload"))
             parcels = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
             self._note(number, parcels)
-            frames = {table: self._rows(batch, table) for table in {row.table for row in parcels} - self._unwritten}
+            wanted = {row.table for row in parcels} - self._unwritten
+            readings = self._readings(number, parcels)
+            if few.goes_here(batch.sparkSession, self.layout.out, sum(row.rows for row in parcels)):
+                wanted -= self._written_here(batch, wanted - {RELAY}, number)
+                if readings is not None and few.append(
+                    readings, self.layout.table(GAUGES), **self._once(GAUGES, number)
+                ):
+                    readings = None
+            frames = {table: self._rows(batch, table) for table in wanted}
             if RELAY in frames:
                 until_ms = max(row.time_us for row in parcels if row.table == RELAY) // 1000
                 frames[RELAY] = frames[RELAY].withColumn(UNTIL, sf.lit(until_ms).cast("bigint"))
-            readings = self._readings(number, parcels)
-            if readings is not None and len(readings):
+            if readings is not None:
                 frames[GAUGES] = batch.sparkSession.createDataFrame(readings).coalesce(1)
             if frames:
                 # Most of a small write is planning and committing, of which one table need not wait for another.
@@ -90,22 +99,43 @@ class Sink:
         horizon_ms = max(row.time_us for row in waits) // 1000
         readings = self.gauges.readings(number, [bytes(row.said) for row in waits if row.said], horizon_ms)
         end_ms = self._end_ms(GAUGES)
-        return readings if end_ms is None else until(readings, GAUGES, end_ms)
+        found = readings if end_ms is None else until(readings, GAUGES, end_ms)
+        return found if len(found) else None
 
     @property
     def _unwritten(self) -> set[str]:
         """What was told is held against what was recorded when a trace has ended, which a followed one never has."""
         return {LIVE, WAITS, TOLD} if self.rules.plan.follows else {LIVE, WAITS}
 
+    def _written_here(self, batch: DataFrame, tables: set[str], number: int) -> set[str]:
+        """Those of the tables that this process has appended the batch's rows to."""
+        if not tables:
+            return set()
+        parcels = batch.where(sf.col("table").isin(*tables)).select("table", "payload").toArrow()
+        done = set()
+        for table in tables:
+            mine = parcels.filter(pc.equal(parcels.column("table"), table))
+            rows = unpacked(self.rules, table, self._end_ms(table))(iter(mine.to_batches()))
+            found = pa.Table.from_batches(rows, self.rules.schema(table))
+            if self._append_here(found, table, number):
+                done.add(table)
+        return done
+
+    def _append_here(self, rows: pa.Table, table: str, number: int) -> bool:
+        return few.append(rows, self.layout.path_of(table), **self._once(table, number))
+
     def _append(self, rows: DataFrame, table: str, number: int) -> None:
         (
             rows.write.format("delta")
             .mode("append")
             .partitionBy(*([UNTIL] if table == RELAY else []))
-            .option("txnAppId", f"{self.stream_id}/{table}")
-            .option("txnVersion", number)
+            .options(**self._once(table, number))
             .save(self.layout.path_of(table))
         )
+
+    def _once(self, table: str, number: int) -> dict[str, str | int]:
+        """By which Delta knows a batch that the table has already."""
+        return {"txnAppId": f"{self.stream_id}/{table}", "txnVersion": number}
 
     def _rows(self, batch: DataFrame, table: str) -> DataFrame:
         mine = batch.where(sf.col("table") == table)

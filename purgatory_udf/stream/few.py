@@ -1,0 +1,38 @@
+"""Few rows, written by this process: what Spark plans, starts and commits for a table costs more than they do.
+
+A batch of a followed replay is mostly such. Their commits name the same transactions as Spark's own, so batches of
+either kind follow each other, and none is written twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.query import is_local
+from purgatory_udf.size import is_here
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+# About what Spark's two cores have unpacked and written in the time that they need to begin.
+MOST_ROWS = 100_000
+
+
+def goes_here(spark: SparkSession, out: str, rows: int) -> bool:
+    """Whether so many rows below `out` are better written by this process, and Spark has them so far."""
+    if is_local() or rows > MOST_ROWS or not is_here(out):
+        return False
+    return (spark.sparkContext.master or "").startswith("local")
+
+
+def append(rows: pa.Table, path: str, **once: str | int) -> bool:
+    """Whether that could be done; what is in the way is for Spark to say."""
+    from purgatory_udf.local.writer import Writer
+
+    try:
+        Writer(lambda: rows).mode("append").options(**once).save(path)
+    except NeedsSparkError:
+        return False
+    return True
