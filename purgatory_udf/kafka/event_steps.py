@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Window
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.contract import Rejection, read_line
 from purgatory_udf.ingest.columns import FIELDS, take
 from purgatory_udf.ingest.report import IngestOptions
+from purgatory_udf.kafka import small
 from purgatory_udf.kafka.options import KafkaTopic
+from purgatory_udf.query import Window
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run
@@ -58,11 +59,15 @@ class EventSteps:
         self._run = run
         self._topic = topic
         self._options = options
-        self._spark, self._ends = spark, Snapshots(spark, folder)
+        self._spark, self._folder = spark, folder
         self._latest_us, self._last_seq = 0, 0
 
     def write(self, messages: DataFrame, step: int) -> None:
-        self._latest_us, self._last_seq = self._before(step)
+        small.taken(self._spark, messages, self._folder, lambda spark, rows: self.take(spark, rows, step))
+
+    def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
+        """With this session, whoever took the step before."""
+        self._latest_us, self._last_seq = self._before(spark, step)
         judged = messages.mapInArrow(_judge, from_arrow_schema(JUDGED)).persist()
         try:
             horizon = self._latest_us - self._options.max_disorder_ms * 1000
@@ -81,21 +86,21 @@ class EventSteps:
             self._append(decided.where("reason IS NULL"), step)
         finally:
             judged.unpersist()
-        self._ends.keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
+        Snapshots(spark, self._folder).keep(step, json.dumps([self._latest_us, self._last_seq]).encode())
 
     def summary(self) -> list[str]:
         return [f"{self._last_seq:,} events  {self._layout.table(EVENTS)}"]
 
-    def _before(self, step: int) -> tuple[int, int]:
+    def _before(self, spark: SparkSession, step: int) -> tuple[int, int]:
         """The latest time and the last number that earlier steps have written."""
-        left = self._ends.before(step)
+        left = Snapshots(spark, self._folder).before(step)
         if left is not None:
             latest_us, last_seq = json.loads(left)
             return latest_us, last_seq
         if not step:
             return 0, 0
         # Followed so far by a version that kept nothing of it beside the table.
-        written = self._spark.read.format("delta").load(self._layout.table(EVENTS))
+        written = spark.read.format("delta").load(self._layout.table(EVENTS))
         found = written.agg(sf.max("time_us"), sf.max("seq")).first()
         assert found is not None
         return found[0] or 0, found[1] or 0
@@ -106,7 +111,7 @@ class EventSteps:
             rejected.options(**once(self._run, REJECTED, step)).save(self._layout.table(REJECTED))
 
     def _append(self, rows: DataFrame, step: int) -> None:
-        order = Window.orderBy("time_us", sf.col("seq").asc_nulls_last(), "kafka_partition", "kafka_offset")
+        order = Window.orderBy("time_us", sf.col("seq").isNull(), "seq", "kafka_partition", "kafka_offset")
         numbered = rows.withColumns(
             {
                 "event_time": sf.timestamp_micros("time_us"),

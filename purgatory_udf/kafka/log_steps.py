@@ -1,7 +1,6 @@
 """Request-log lines from a growing topic: each step appends the events that are settled by now, in their total order.
 
-A step of few lines is taken in this process, where its tables lie on this machine: what Spark plans and starts for one
-costs more than the lines. Steps of either kind may follow each other.
+A step of few lines is taken in this process (`small`). Steps of either kind may follow each other.
 
 Its rejected lines are written first, then what the brokers recorded, its events last, each once (`once`); then what is
 left for the next step.
@@ -10,15 +9,13 @@ left for the next step.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from datetime import UTC, datetime
 from glob import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from purgatory_udf.errors import NeedsSparkError
+from purgatory_udf.kafka import small
 from purgatory_udf.kafka.options import KafkaTopic
 from purgatory_udf.query import functions as sf
-from purgatory_udf.query import locally
 from purgatory_udf.requestlog.following.carried import Carried
 from purgatory_udf.requestlog.following.remains import Remains, step_folder
 from purgatory_udf.requestlog.following.step import Step
@@ -37,8 +34,7 @@ from purgatory_udf.requestlog.importing.spark_tables import (
 )
 from purgatory_udf.requestlog.lines.stamp import zone_of
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.session import session_for
-from purgatory_udf.size import FOLLOWED_BYTES, held, is_here
+from purgatory_udf.size import held
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run
@@ -67,24 +63,8 @@ class LogSteps:
         self._carried: Carried | None = None
 
     def write(self, messages: DataFrame, step: int) -> None:
-        if self._is_small(messages, step):
-            with suppress(NeedsSparkError), locally():
-                here: Any = session_for("purgatory-ingest")
-                self.take(here, here.frame_of(messages.toArrow()), step)
-                return
-        self.take(self._spark, messages, step)
-
-    def _is_small(self, messages: DataFrame, step: int) -> bool:
-        from pyspark.sql import functions
-
-        master = self._spark.sparkContext.master or ""
-        if not (master.startswith("local") and is_here(self._folder)):
-            return False
-        before = held([escape(step_folder(self._folder, step - 1))], FOLLOWED_BYTES)
-        if before is None:
-            return False
-        found = messages.agg(functions.sum(functions.octet_length("value"))).first()
-        return found is not None and before + (found[0] or 0) <= FOLLOWED_BYTES
+        before = held([escape(step_folder(self._folder, step - 1))], small.FOLLOWED_BYTES)
+        small.taken(self._spark, messages, self._folder, lambda spark, rows: self.take(spark, rows, step), before)
 
     def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:
         """With this session, whoever took the step before."""

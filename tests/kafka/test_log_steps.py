@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.kafka import log_steps
+from purgatory_udf.kafka import small
 from purgatory_udf.kafka.log_steps import LogSteps
 from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
@@ -61,7 +61,7 @@ def _followed(
     steps = LogSteps(spark, Layout(str(out)), run, topic, options, f"{out}/_kafka/held")
     numbered = [*enumerate(zip(portions, most_here, strict=True))]
     for step, (portion, most) in [*numbered, numbered[-1]]:
-        monkeypatch.setattr(log_steps, "FOLLOWED_BYTES", most)
+        monkeypatch.setattr(small, "FOLLOWED_BYTES", most)
         steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
     tables = {name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in TABLES_OF_A_LOG}
     return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"said": [{"": steps.summary()[1:]}]}
