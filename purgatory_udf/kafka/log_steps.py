@@ -34,7 +34,6 @@ from purgatory_udf.requestlog.importing.spark_tables import (
 )
 from purgatory_udf.requestlog.lines.stamp import zone_of
 from purgatory_udf.requestlog.report import Report
-from purgatory_udf.size import held
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.once import once
 from purgatory_udf.storage.runs import Run
@@ -63,7 +62,7 @@ class LogSteps:
         self._carried: Carried | None = None
 
     def write(self, messages: DataFrame, step: int) -> None:
-        before = held([escape(step_folder(self._folder, step - 1))], small.FOLLOWED_BYTES)
+        before = [escape(step_folder(self._folder, step - 1))]
         small.taken(self._spark, messages, self._folder, lambda spark, rows: self.take(spark, rows, step), before)
 
     def take(self, spark: SparkSession, messages: DataFrame, step: int) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import locally
 from purgatory_udf.session import session_for
-from purgatory_udf.size import FOLLOWED_BYTES, is_here
+from purgatory_udf.size import FOLLOWED_BYTES, held, is_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 Take = Callable[["SparkSession", "DataFrame"], None]
 
 
-def taken(spark: SparkSession, messages: DataFrame, folder: str, take: Take, before: int | None = 0) -> None:
-    """The step, taken once: here, if the messages and the `before` bytes that it goes on with are few and the tables
-    lie on this machine; else by Spark. (None: more than a few.)"""
+def taken(spark: SparkSession, messages: DataFrame, folder: str, take: Take, before: Sequence[str] = ()) -> None:
+    """The step, taken once: here, if the messages and what it goes on with, the files `before`, are few bytes and lie
+    on this machine; else by Spark."""
     if _is_small(spark, messages, folder, before):
         with suppress(NeedsSparkError), locally():
             here: Any = session_for("purgatory-ingest")
@@ -28,10 +28,13 @@ def taken(spark: SparkSession, messages: DataFrame, folder: str, take: Take, bef
     take(spark, messages)
 
 
-def _is_small(spark: SparkSession, messages: DataFrame, folder: str, before: int | None) -> bool:
+def _is_small(spark: SparkSession, messages: DataFrame, folder: str, before: Sequence[str]) -> bool:
     from pyspark.sql import functions
 
-    if before is None or not (spark.sparkContext.master or "").startswith("local") or not is_here(folder):
+    if not (spark.sparkContext.master or "").startswith("local") or not is_here(folder):
+        return False
+    gone_on_with = held(before, FOLLOWED_BYTES)
+    if gone_on_with is None:
         return False
     found = messages.agg(functions.sum(functions.octet_length("value"))).first()
-    return found is not None and before + (found[0] or 0) <= FOLLOWED_BYTES
+    return found is not None and gone_on_with + (found[0] or 0) <= FOLLOWED_BYTES
