@@ -19,7 +19,7 @@ from purgatory_udf.requestlog.requests.handling import read_and_wake
 from purgatory_udf.requestlog.requests.operation import LoggedOperation, operation
 from purgatory_udf.requestlog.requests.recorded import recorded_fetch
 from purgatory_udf.requestlog.requests.sessions import FetchInForce, Session
-from purgatory_udf.requestlog.requests.tries import Run
+from purgatory_udf.requestlog.requests.tries import Repeated
 from purgatory_udf.requestlog.supposed import READ_BEFORE_US, RELEASES_TAKE_US, TURNAROUND_US
 
 CopiedFact = tuple[Key, Copied]
@@ -54,7 +54,7 @@ class SessionReader:
         # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
         self._said: dict[AskedPartition, msgspec.Raw] = {}
         self._session = Session()
-        self._runs: dict[Key, Run] = {}
+        self._runs: dict[Key, Repeated] = {}
         # When the answer before was read: what a follower has, it had from there.
         self._read_us = NEVER
         self._copies = Copies()
@@ -138,7 +138,7 @@ class SessionReader:
         reader = cls(context, report)
         listed = (AskedPartition(*one) for one in state["partitions"])
         reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
-        reader._runs = {(topic, partition): Run(*one) for topic, partition, *one in state["tries"]}
+        reader._runs = {(topic, partition): Repeated(*one) for topic, partition, *one in state["tries"]}
         reader._read_us = state["read_us"]
         reader._copies = Copies.resumed(state["copies"])
         return reader
@@ -198,7 +198,7 @@ class SessionReader:
                         continue
                     run.barren = True
                 yield key, run.told()
-            runs[key] = Run(at, replica, offset, in_vain)
+            runs[key] = Repeated(at, replica, offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us

@@ -55,7 +55,7 @@ class Tries:
             yield Tries(self.replica, self.offset, self.barren or not later[-1], at[later].tobytes())
 
 
-class Run:
+class Repeated:
     """Tries that may go on."""
 
     __slots__ = ("barren", "moments", "offset", "replica")
