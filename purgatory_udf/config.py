@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.mapping_file import read_mapping
 from purgatory_udf.scope.override import INT32_MAX as INT32_MAX
 from purgatory_udf.scope.override import Override as Override
 from purgatory_udf.scope.override import override as override
@@ -162,15 +163,7 @@ def load(file: str | Path | None = None, settings: list[str] | None = None) -> C
     values: dict[str, Any] = {}
     if file is not None:
         path = Path(file)
-        try:
-            read = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-        if read is not None and not isinstance(read, dict):
-            raise UserError(f"{path}: expected a mapping of keys, got {type(read).__name__}")
-        _nest(read or {}, values, str(path))
+        _nest(read_mapping(path, may_be_empty=True), values, str(path))
         _validated(values, str(path))
     rules: list[dict[str, Any]] = []
     for setting in settings or []:

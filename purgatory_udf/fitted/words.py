@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from purgatory_udf.errors import UserError
 from purgatory_udf.fitted.prediction import UNCHANGED
 from purgatory_udf.fitted.settings import Setting, setting, setting_of
+from purgatory_udf.mapping_file import read_mapping
 
 # The section of a file of settings that has rules: for each setting the first that matches counts.
 RULES = "what_if"
@@ -51,14 +50,7 @@ def _named(word: str, variants: dict[str, list[Setting]]) -> str:
 
 
 def _in_file(path: Path) -> list[Setting]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping of keys, got {type(values).__name__}")
+    values = read_mapping(path)
     rules = values.pop(RULES, [])
     if not isinstance(rules, list):
         raise UserError(f"{path}: {RULES}: expected a list of rules, got {type(rules).__name__}")

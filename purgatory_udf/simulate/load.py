@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.mapping_file import read_mapping
 from purgatory_udf.simulate.scenario import Scenario
 
 
@@ -33,14 +33,7 @@ def load(name_or_file: str) -> Scenario:
 
 
 def read(path: Path) -> Scenario:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping of keys, got {type(values).__name__}")
+    values = read_mapping(path)
     try:
         return Scenario.model_validate(values)
     except ValidationError as error:
