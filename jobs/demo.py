@@ -12,6 +12,7 @@ import typer
 from purgatory_udf import cli
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
+from purgatory_udf.storage.files import LocalFiles, require_no_file
 
 STORY = """\
 Six seconds of a shop's brokers: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3 replicate
@@ -34,8 +35,7 @@ def _home() -> Path:
 
 
 def _checks(out: Path) -> None:
-    if out.is_file():
-        raise UserError(f"{out}: is a file; --out names a folder")
+    require_no_file(LocalFiles(), str(out))
     strange = [entry.name for entry in out.iterdir() if entry.name not in OURS] if out.is_dir() else []
     if strange:
         raise UserError(f"{out}: holds {strange[0]}, which no demo made; choose another --out")

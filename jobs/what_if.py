@@ -10,6 +10,7 @@ import typer
 from purgatory_udf import cli
 from purgatory_udf.errors import UserError
 from purgatory_udf.size import ANSWERED_BYTES
+from purgatory_udf.storage.files import LocalFiles, require_no_file
 from purgatory_udf.storage.outputs import local_folder
 from purgatory_udf.whatif.variants import Variant, variants
 
@@ -62,9 +63,8 @@ def _checks(
         strange = next((name for name, usual in STAGE.items() if stage[name] != usual), None)
         if strange is not None:
             raise UserError(f"--{strange} goes with --closed-loop")
-    folder = local_folder(out)
-    if folder is not None and folder.is_file():
-        raise UserError(f"{out}: is a file; --out names a folder")
+    if local_folder(out) is not None:
+        require_no_file(LocalFiles(), out)
     table = local_folder(events) if events is not None else None
     if table is not None and not table.is_dir():
         raise UserError(f"{events}: no such folder (--events names a table of events, as ingest makes it)")

@@ -15,7 +15,7 @@ from purgatory_udf.ingest.report import IngestOptions, IngestReport, counted
 from purgatory_udf.ingest.source import source_of
 from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
-from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.tables import TABLES
@@ -72,8 +72,7 @@ def ingest(
 
 
 def _require_room(spark: SparkSession, layout: Layout, overwrite: bool) -> None:
-    if files_of(spark).is_file(layout.out):
-        raise UserError(f"{layout.out}: is a file; --out names a folder")
+    require_no_file(files_of(spark), layout.out)
     # Rows that are still staged are those of an ingest that was interrupted: what is no table yet was to be one.
     interrupted = files_of(spark).exists(layout.table(STAGING))
     for name in (EVENTS, REJECTED):

@@ -18,7 +18,7 @@ from purgatory_udf.kafka.source import connect, growing
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.checkpoints import swept
-from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
@@ -80,8 +80,7 @@ def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple
 def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:
     """The run's record, then the tables, empty at first so that they can be followed from now on; each of them unless
     it is there, for the command may have been killed between any two."""
-    if files_of(spark).is_file(layout.out):
-        raise UserError(f"{layout.out}: is a file; --out names a folder")
+    require_no_file(files_of(spark), layout.out)
     trace = {"kafka": topic.bootstrap, "topic": topic.topic}
     if topic.messages is not Messages.EVENTS:
         trace["messages"] = str(topic.messages)

@@ -11,7 +11,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.simulate.closed_loop import Simulated
 from purgatory_udf.simulate.truth import cancellation_rows, completion_rows, event_rows, expiration_rows, request_rows
 from purgatory_udf.storage import runs
-from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import write_in_time_order
@@ -39,8 +39,7 @@ class Output:
 def make_room(spark: SparkSession, output: Output) -> None:
     """Refuse to mix two traces; with `overwrite`, take away what is there."""
     layout = Layout(output.out)
-    if files_of(spark).is_file(output.out):
-        raise UserError(f"{output.out}: is a file; --out names a folder")
+    require_no_file(files_of(spark), output.out)
     for name in ("events", *TRUTH):
         path = layout.table(name)
         if files_of(spark).exists(path):

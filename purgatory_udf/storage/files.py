@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
+from purgatory_udf.errors import UserError
 from purgatory_udf.local.paths import require_here
 from purgatory_udf.query import is_local
 
@@ -38,6 +39,12 @@ class Files(Protocol):
 def files_of(spark: SparkSession) -> Files:
     """Those that the session can reach."""
     return LocalFiles() if is_local() else HadoopFiles(spark)
+
+
+def require_no_file(files: Files, out: str) -> None:
+    """An output is a folder, or is not there yet."""
+    if files.is_file(out):
+        raise UserError(f"{out}: is a file; --out names a folder")
 
 
 class LocalFiles:

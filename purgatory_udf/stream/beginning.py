@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.errors import UserError
 from purgatory_udf.query import local
 from purgatory_udf.storage import delta, runs
-from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.asked import FORMATS, as_now, other_formats
@@ -34,8 +34,7 @@ _AT_ONCE = "at_once"
 
 def begin(spark: SparkSession, options: ReplayOptions, layout: Layout, trace: TraceSurvey) -> Run:
     """What a run is, its trace and the settings that decide its answers, is kept in `runs`."""
-    if files_of(spark).is_file(options.out):
-        raise UserError(f"{options.out}: is a file; --out names a folder")
+    require_no_file(files_of(spark), options.out)
     identity = _identity(spark, options)
     asked = _fingerprint([identity, semantic_settings(options.config)])
     run_id = options.run_id or f"{_MADE}{asked[:12]}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from purgatory_udf.errors import UserError
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
-from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.tables import RECORDED, TABLES
@@ -42,8 +42,7 @@ def source_of(sources: Sequence[str]) -> Column:
 
 
 def require_room(spark: SparkSession, layout: Layout, overwrite: bool, staging: str) -> None:
-    if files_of(spark).is_file(layout.out):
-        raise UserError(f"{layout.out}: is a file; --out names a folder")
+    require_no_file(files_of(spark), layout.out)
     # Where rows are still staged, an import was interrupted: what is there was its own, and is made anew.
     if files_of(spark).exists(layout.table(staging)):
         return
