@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
+from purgatory_udf.purgatory.timer import Alarm, SystemTimer
 
 IDLE_MS = 200
 
@@ -44,12 +45,16 @@ class Reapers:
         self.now_ms = start_ms
         self._start_ms = start_ms
         self._reapers: list[Reaper] = []
+        self._alarm = Alarm()
 
     def add(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
         """Its reaper has been waking every 200 ms since the start, to find nothing."""
         reaper = Reaper(purgatory, self._start_ms)
         reaper.skip_to(self.now_ms)
         self._reapers.append(reaper)
+        assert isinstance(purgatory.timer, SystemTimer), "no other rings the alarm"
+        purgatory.timer.alarm = self._alarm
+        self._alarm.at_ms = self.now_ms
 
     def next_bucket_ms(self) -> int | None:
         """When a bucket next begins in any purgatory; before it, nothing expires."""
@@ -58,23 +63,22 @@ class Reapers:
 
     def advance_to(self, now_ms: int) -> None:
         """Expire everything with deadline <= `now_ms`, and purge where a purge is due on the way."""
-        self._run_due()
-        while self._reapers:
+        while self._reapers and self._alarm.at_ms <= now_ms:
+            self._run_due()
             at_ms, _, reaper = min(
                 (reaper.next_wake_ms(self.now_ms), order, reaper) for order, reaper in enumerate(self._reapers)
             )
-            if at_ms > now_ms:
-                break
-            self.now_ms = at_ms
-            reaper.wake(at_ms)
-            self._run_due()
+            self._alarm.at_ms = at_ms
+            if at_ms <= now_ms:
+                self.now_ms = at_ms
+                reaper.wake(at_ms)
         self.now_ms = now_ms
 
     def skip_to(self, now_ms: int) -> None:
         """As `advance_to`, where it is known that no bucket begins on the way and every purge has been done."""
         for reaper in self._reapers:
             reaper.skip_to(now_ms)
-        self.now_ms = now_ms
+        self.now_ms = self._alarm.at_ms = now_ms
 
     def _run_due(self) -> None:
         """Tasks due when they were added wake no reaper; one that runs may add another, to any purgatory."""

@@ -14,7 +14,7 @@ TIMEOUT = "timeout"
 BROKER_STOPPED = "broker_stopped"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TraceRequest:
     operation_id: int
     kind: str

@@ -9,6 +9,19 @@ from purgatory_udf.purgatory.timer_task import Bucket, TaskCount, TimerTask
 from purgatory_udf.purgatory.timing_wheel import TICK_MS, BucketQueue, TimingWheel
 
 
+class Alarm:
+    """Before `at_ms` none of the timers that share it has anything to do, and nobody need look at them."""
+
+    __slots__ = ("at_ms",)
+
+    def __init__(self) -> None:
+        self.at_ms = 0
+
+    def bring_forward(self, at_ms: int) -> None:
+        if at_ms < self.at_ms:
+            self.at_ms = at_ms
+
+
 class Timer(Protocol):
     def add(self, task: TimerTask) -> None:
         """Have `task` run at its deadline; a task that is cancelled already never runs."""
@@ -38,11 +51,15 @@ class SystemTimer:
         self._wheel = TimingWheel(TICK_MS, start_ms, self._waiting, self._queue)
         self._due: deque[TimerTask] = deque()
         self._closed = False
+        self.alarm = Alarm()
 
     def add(self, task: TimerTask) -> None:
-        # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
-        if not self._wheel.add(task) and not task.cancelled:
+        if self._wheel.add(task):
+            self.alarm.bring_forward(self._queue.earliest_ms() or 0)
+        elif not task.cancelled:
+            # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
             self._due.append(task)
+            self.alarm.bring_forward(task.deadline_ms)
 
     def advance_clock(self, now_ms: int) -> bool:
         self.run_due()

@@ -167,18 +167,21 @@ class DelayedFetch(DelayedRequest):
             if arriving and (error := part.error()) != "NONE":
                 return self.complete_by(_RULES[error], now_us)
             end = end_of(replica)
-            if end is None or part.fetch_offset == end.offset:
+            if end is None:
                 continue
-            if part.fetch_offset > end.offset:  # Case C
+            offset, (end_offset, end_segment, end_position) = part.fetch_offset, end
+            if offset == end_offset:
+                continue
+            if offset > end_offset:  # Case C
                 return self.complete_by("truncated", now_us)
             # Asked in full only where it may be so: there are a hundred partitions to a fetch, and as many attempts.
             if (part.flagged or part.preferred is not None or replica.throttles) and part.passed_over:
                 continue
-            start = part.start
-            if start.segment < end.segment:  # Case C
+            _, segment, position = part.start
+            if segment < end_segment:  # Case C
                 return self.complete_by("older_segment", now_us)
-            if start.segment == end.segment:
-                gained = end.position - start.position
+            if segment == end_segment:
+                gained = end_position - position
                 if gained > part.max_bytes:
                     gained = part.max_bytes
                 if gained > 0 or not arriving:
