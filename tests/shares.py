@@ -49,6 +49,12 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
 
+def processes(of: str) -> int:
+    """For the tests that these words of pytest's `-m` choose: a third one would only begin once more where no JVM is
+    started."""
+    return _WITH_JVM if of == "not spark" else _WITH_JVM + 1
+
+
 def give_way() -> None:
     """The third process does, from when it has found the tests: all wait for each other until then."""
     if _gives_way(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
