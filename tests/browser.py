@@ -36,14 +36,12 @@ def find() -> str | None:
 
 
 def look(browser: str, page: Path, dark: bool, size: tuple[int, int] = (1160, 2400)) -> Seen:
-    """Open the page twice, for its document and for its picture."""
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     with tempfile.TemporaryDirectory() as scratch:
         window = f"--window-size={size[0]},{size[1]}"
         command = [browser, *_OPTIONS, scheme, window, f"--user-data-dir={scratch}/profile"]
         picture = Path(scratch, "page.png")
-        dumped = _run([*command, "--dump-dom", page.as_uri()])
-        _run([*command, f"--screenshot={picture}", page.as_uri()])
+        dumped = _run([*command, "--dump-dom", f"--screenshot={picture}", page.as_uri()])
         return Seen(dumped.stdout, _CONSOLE.findall(dumped.stderr), picture.read_bytes())
 
 

@@ -1,43 +1,38 @@
-"""A recording of the tree, imported without Spark: the rows of its tables `events` and `recorded`."""
+"""What was recorded, imported without Spark: the rows of its tables `events` and `recorded`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from purgatory_udf.fitted.recording import Recording, recording
-from purgatory_udf.requestlog.cluster.batches import batches_in_file
-from purgatory_udf.requestlog.cluster.context import Given
-from purgatory_udf.requestlog.cluster.metadata import cluster_in_file
-from purgatory_udf.requestlog.cluster.topics import names_in_file
-from purgatory_udf.requestlog.importing.reading import matters
-from purgatory_udf.requestlog.lines.line import read_line
-from purgatory_udf.requestlog.lines.request import Place, Request
+from purgatory_udf.query import locally
+from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
+from purgatory_udf.session import session_for
 from purgatory_udf.tables import EVENTS, RECORDED
-from tests.recorded import file, lines
-from tests.requestlog.translate import Translation, translate
+from tests.recorded import file
+from tests.requestlog.recordings import BROKERS
+from tests.requestlog.translate import Translation
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @cache
-def imported(name: str) -> tuple[pa.Table, pa.Table]:
-    folder = file("traces", name)
-    requests = []
-    for number in range(3):
-        for line, text in enumerate(lines(folder / f"request-{number + 1}.log"), 1):
-            request = read_line(text.rstrip("\n"), Place(number, line), UTC)
-            if isinstance(request, Request) and matters(request):
-                requests.append(request)
-    given = Given(
-        names_in_file(_beside(folder, "topics.json")),
-        cluster_in_file(_beside(folder, "cluster-metadata.txt")),
-        batches_in_file(_beside(folder, "batches.csv")),
+def recorded_cluster(name: str) -> Recording:
+    """One of the tree's."""
+    topics, isr, batches, *logs = (
+        str(file("traces", name, told))
+        for told in ("topics.json", "cluster-metadata.txt", "batches.csv", *(f"request-{one}.log" for one in BROKERS))
     )
-    return tables_of(translate(requests, given))
+    with TemporaryDirectory() as out, locally():
+        ingest_request_log(session_for("tests"), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
+        tables = [DeltaTable(f"{out}/{table}").to_pyarrow_table() for table in ("events", "recorded")]
+    return recording(*tables)
 
 
 def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
@@ -58,15 +53,6 @@ def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
         for seq, one in translation.recorded.items()
     ]
     return pa.Table.from_pylist(events, schema=EVENTS), pa.Table.from_pylist(recorded, schema=RECORDED)
-
-
-@cache
-def recorded_cluster(name: str) -> Recording:
-    return recording(*imported(name))
-
-
-def _beside(folder: Path, name: str) -> Path:
-    return file(*folder.relative_to(file()).parts, name)
 
 
 def _at(us: int) -> datetime:

@@ -18,6 +18,7 @@ from purgatory_udf.fitted.words import variants_of
 from purgatory_udf.simulate.load import read
 from purgatory_udf.simulate.scenario import Scenario
 from tests.fitted.imported import recorded_cluster
+from tests.fitted.scenarios import small_scenario
 from tests.fitted.truth import missed
 from tests.recorded import file
 
@@ -31,7 +32,7 @@ def _fitted() -> Scenario:
 
 @cache
 def _predicted() -> Prediction:
-    return predict(_fitted(), variants_of(WORDS), seeds=3)
+    return predict(_fitted(), variants_of(WORDS), seeds=1)
 
 
 def _happened(recording: str) -> Figures:
@@ -99,6 +100,14 @@ def test_a_prediction_says_what_others_feel() -> None:
     assert found["minbytes"]["append_to_answer_p50_ms"] > 20 * found[UNCHANGED]["append_to_answer_p50_ms"]
     produce = {name: played.median["p-a"]["PRODUCE"]["p50_ms"] for name, played in _predicted().played.items()}
     assert produce["replicabytes"] > 20 * produce[UNCHANGED]
+
+
+def test_several_seeds_are_told_by_their_median_and_from_the_least_to_the_greatest() -> None:
+    played = predict(small_scenario(), {}, seeds=3).played[UNCHANGED]
+    each = sorted(figures["c"]["FETCH"]["p50_ms"] for figures in played.figures)
+    least, greatest = played.range
+    assert [one["c"]["FETCH"]["p50_ms"] for one in (least, played.median, greatest)] == each
+    assert len(set(each)) == 3
 
 
 def test_a_prediction_is_json_by_variant_client_and_api() -> None:

@@ -7,6 +7,7 @@ import gzip
 import lzma
 import tracemalloc
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,6 +51,11 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@cache
+def packed_text(ending: str) -> bytes:
+    return PACKED[ending](TEXT)
+
+
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lines")
@@ -75,13 +81,13 @@ def test_every_line_is_read_once_wherever_the_file_is_cut(
 
 @pytest.mark.parametrize("ending", PACKED)
 def test_packed_files_hold_the_lines_of_the_text(tmp_path: Path, ending: str) -> None:
-    assert lines_in(write(tmp_path / f"a.jsonl{ending}", PACKED[ending](TEXT))) == LINES
+    assert lines_in(write(tmp_path / f"a.jsonl{ending}", packed_text(ending))) == LINES
 
 
 @pytest.mark.parametrize("ending", PACKED)
 def test_a_packed_file_may_consist_of_several(tmp_path: Path, ending: str) -> None:
     pack = PACKED[ending]
-    path = write(tmp_path / f"a.jsonl{ending}", pack(TEXT) + pack(b"more") + pack(b"\nlast"))
+    path = write(tmp_path / f"a.jsonl{ending}", packed_text(ending) + pack(b"more") + pack(b"\nlast"))
     assert lines_in(path) == [*LINES, b"more", b"last"]
 
 
@@ -90,7 +96,7 @@ def test_a_packed_file_may_consist_of_several(tmp_path: Path, ending: str) -> No
 def test_of_a_truncated_file_all_whole_lines_are_had_and_the_cut_tail_with_the_reason(
     tmp_path: Path, ending: str, part: float
 ) -> None:
-    packed = PACKED[ending](TEXT)
+    packed = packed_text(ending)
     path = write(tmp_path / f"a.jsonl{ending}", packed[: int(len(packed) * part)])
     chunks = list(lines_of(pieces_of(path)[0]))
     *whole, tail = [line for chunk in chunks for line in chunk.items]
@@ -104,7 +110,7 @@ def test_of_a_truncated_file_all_whole_lines_are_had_and_the_cut_tail_with_the_r
 
 
 def test_a_gz_that_lacks_only_its_last_bytes_loses_no_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl.gz", gzip.compress(TEXT)[:-4])
+    path = write(tmp_path / "a.jsonl.gz", packed_text(".gz")[:-4])
     assert lines_in(path) == [*LINES, b""]
 
 
@@ -181,7 +187,7 @@ def test_a_packed_file_that_unpacks_to_far_more_than_it_holds_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     monkeypatch.setattr(lines, "ALWAYS_UNPACKED", 1 << 20)
-    path = write(tmp_path / f"a.jsonl{ending}", PACKED[ending](b"\n" * (64 << 20)))
+    path = write(tmp_path / f"a.jsonl{ending}", PACKED[ending](b"\n" * (16 << 20)))
     (piece,) = byte_pieces([input_file(path)], limits=FileLimits(unpacked=50))
     chunks = list(lines_of(piece))
     codec = CODECS[ending]

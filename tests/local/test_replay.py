@@ -45,10 +45,31 @@ def replays(events: Path, out: Path, *words: str) -> int:
     return replay.main.status(["--events", str(events), "--out", str(out), *words])
 
 
-def test_whoever_asks_for_its_state_is_told_who_leaves_one(events: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story's, by themselves."""
+    out = tmp_path_factory.mktemp("events")
+    write_folder(out, story())
+    return out / "events"
+
+
+@pytest.fixture(scope="module")
+def whole(events: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Their replay, to its end; a test that changes it takes a copy."""
+    out = tmp_path_factory.mktemp("whole") / "out"
     with locally():
         assert replays(events, out) == 0
+    return out
+
+
+def copy_of(out: Path, place: Path) -> Path:
+    shutil.rmtree(place, ignore_errors=True)
+    return Path(shutil.copytree(out, place))
+
+
+def test_whoever_asks_for_its_state_is_told_who_leaves_one(whole: Path, tmp_path: Path) -> None:
+    out = copy_of(whole, tmp_path / "out")
+    with locally():
         here: Any = LocalSession()
         with pytest.raises(UserError, match="replayed in one process, which leaves no state"):
             inspect(here, str(out), 10)
@@ -82,35 +103,22 @@ def _by_spark(out: Path) -> pa.Table:
     return runs.set_column(runs.schema.get_field_index("versions"), "versions", versions)
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The story's, by themselves."""
-    out = tmp_path_factory.mktemp("events")
-    write_folder(out, story())
-    return out / "events"
-
-
-def test_a_run_that_was_killed_goes_on_with_the_tables_that_it_has(events: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_goes_on_with_the_tables_that_it_has(events: Path, whole: Path, tmp_path: Path) -> None:
     """Whichever of its writes was the last."""
-    whole = tmp_path / "whole"
     with locally():
-        assert replays(events, whole) == 0
         expected = {name: rows_of(whole, name) for name in TABLES}
-        running = _unfinished(tmp_path, events)
+        running = _unfinished(whole, tmp_path)
         for missing in ("completions", "purgatory_gauges", "_replay/told"):
-            out = tmp_path / "killed"
-            shutil.rmtree(out, ignore_errors=True)
-            shutil.copytree(running, out)
+            out = copy_of(running, tmp_path / "killed")
             shutil.rmtree(out / missing)
             assert replays(events, out) == 0
             assert {name: rows_of(out, name) for name in TABLES} == expected, missing
             assert run_of(out) == run_of(whole)
 
 
-def _unfinished(tmp_path: Path, events: Path) -> Path:
+def _unfinished(whole: Path, tmp_path: Path) -> Path:
     """All tables are there, but the run's end is not on record."""
-    out = tmp_path / "running"
-    assert replays(events, out) == 0
+    out = copy_of(whole, tmp_path / "running")
     logs = sorted((out / "runs" / "_delta_log").glob("*.json"))
     logs[-1].unlink()
     assert DeltaTable(str(out / "runs")).to_pyarrow_table().column("status").to_pylist() == ["running"]
@@ -118,19 +126,19 @@ def _unfinished(tmp_path: Path, events: Path) -> Path:
 
 
 def test_a_finished_run_is_left_and_another_is_refused_unless_it_is_overwritten(
-    events: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    events: Path, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    out = copy_of(whole, tmp_path / "out")
     with locally():
-        assert replays(events, tmp_path) == 0
-        before = rows_of(tmp_path, "runs")
-        assert replays(events, tmp_path) == 0
-        assert rows_of(tmp_path, "runs") == before
+        before = rows_of(out, "runs")
+        assert replays(events, out) == 0
+        assert rows_of(out, "runs") == before
         halved = ("--set", "produce.timeout_ms=100")
-        assert replays(events, tmp_path, *halved) == 2
+        assert replays(events, out, *halved) == 2
         assert "of another trace or with other settings" in capsys.readouterr().err
-        assert replays(events, tmp_path, *halved, "--overwrite") == 0
-    assert rows_of(tmp_path, "runs") != before
-    assert {row["run_id"] for row in rows_of(tmp_path, "watches")} == {run_of(tmp_path)["run_id"]}
+        assert replays(events, out, *halved, "--overwrite") == 0
+    assert rows_of(out, "runs") != before
+    assert {row["run_id"] for row in rows_of(out, "watches")} == {run_of(out)["run_id"]}
 
 
 @pytest.mark.parametrize(
@@ -142,9 +150,9 @@ def test_a_stream_is_left_to_spark(events: Path, tmp_path: Path, words: list[str
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_what_a_stream_has_begun_is_left_to_spark(events: Path, tmp_path: Path) -> None:
+def test_what_a_stream_has_begun_is_left_to_spark(events: Path, whole: Path, tmp_path: Path) -> None:
     with locally():
-        running = _unfinished(tmp_path, events)
+        running = _unfinished(whole, tmp_path)
         (running / "_replay" / "checkpoints" / "partitions").mkdir(parents=True)
         with pytest.raises(NeedsSparkError):
             replays(events, running)
