@@ -14,10 +14,9 @@ from typing import Any
 
 from purgatory_udf.loop import logs
 from purgatory_udf.loop.compiled import inlined, number
-from purgatory_udf.loop.tables import World, batch_at, key_at, operation_at, part_at, roll_at
-from purgatory_udf.loop.words import UNKNOWN, Error, Reader
+from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
+from purgatory_udf.loop.words import UNKNOWN, Error
 
-_FOLLOWER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.COMMITTED)
 _ONLINE = number(Error.NONE)
 _OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
     number(Error.OFFSET_OUT_OF_RANGE),
@@ -29,11 +28,8 @@ _OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
 @inlined
 def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
     """Up to where a reader may read: offset, segment, position."""
-    if reader == _FOLLOWER:
-        return key.end, key.end_seg, key.end_pos
-    if reader == _COMMITTED and key.lso_own:
-        return key.lso, key.lso_seg, key.lso_pos
-    return key.hw, key.hw_seg, key.hw_pos
+    end = end_of(key, reader)
+    return end.offset, end.seg, end.pos
 
 
 @inlined
@@ -84,15 +80,14 @@ def _is_far(w: World, key: Any, batch: Any) -> bool:
     """Whether batches there may have been merged: a rule of positions, so that it is the same however calls are cut."""
     if key.hw == UNKNOWN or batch.size > w.retain_bytes:
         return False
-    stable = key.lso_pos if key.lso_own else key.hw_pos
-    return batch.pos <= min(key.hw_pos, stable) - w.retain_bytes
+    return batch.pos <= min(key.hw_pos, key.lso_pos) - w.retain_bytes
 
 
 @inlined
 def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
     """What the answer carries of a partition with data (`LogSegment.read`), from its batch `at` on: cut at the limits,
     but a first batch."""
-    last = key.batch_begin + key.batch_count
+    last = key.batch_begin + key.end_batch
     if at == last:
         return 0
     while at + 1 < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
@@ -128,10 +123,12 @@ def first_read(w: World, o: int) -> int:
 @inlined
 def answer(w: World, key: Any, part: Any, operation: Any, left: int, at_least_one: bool) -> int:
     """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it."""
-    part.error, part.bytes = error_of(key, part), 0
+    calm = operation.upheavals == w.upheavals
+    if not calm:
+        part.error = error_of(key, part)
     if not _has_data(key, part, operation.mode):
         return 0
-    batch = logs.batch_of(w, key, part.offset)
+    batch = key.batch_begin + part.batch if calm else logs.batch_of(w, key, part.offset)
     part.bytes = _readable(w, key, part, operation.mode, batch)
     if part.error != _ONLINE:
         return 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import fetch, logs, replica, stopping
-from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
+from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic, check_watermark
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
@@ -49,7 +49,7 @@ def change(w: World, e: int) -> None:
         if key.hw == UNKNOWN or offset >= key.hw:
             replica.take_watermark(w, key, offset)
             key.told += 1
-            check_all(w, k, t)
+            check_watermark(w, k, t)
     elif code == _LOG_END:
         if logs.append(w, key, offset, asked.size, event.whole):
             key.told += 1
@@ -60,20 +60,22 @@ def change(w: World, e: int) -> None:
     elif code == _REPLICA_END:
         if replica.follower_reached(w, key, event.who, offset):
             key.told += 1
-            check_all(w, k, t)
+            check_watermark(w, k, t)
+    elif code == _LAST_STABLE:
+        _last_stable(w, k, offset)
     else:
         _rarer(w, e)
 
 
 @rule
 def _rarer(w: World, e: int) -> None:
+    """Any of these may make an error of what a waiting fetch asks."""
+    w.upheavals += 1
     event = event_at(w, e)
     code, t, asked = event.code, event.t, asked_at(w, event.first)
     k, offset = place_at(w, asked.key).key, asked.offset
     key = key_at(w, k)
-    if code == _LAST_STABLE:
-        _last_stable(w, k, offset)
-    elif code == _LOG_START:
+    if code == _LOG_START:
         key.log_start = max(key.log_start, offset)
         key.told += 1
         check_deletions(w, k, t)
@@ -87,7 +89,7 @@ def _rarer(w: World, e: int) -> None:
         _in_sync(w, key, asked)
         if replica.advance_watermark(w, key):
             key.told += 1
-            check_all(w, k, t)
+            check_watermark(w, k, t)
     elif code == _LED:
         _led(w, k, offset)
         check_topic(w, k, t)

@@ -11,9 +11,10 @@ from purgatory_udf.loop.words import Code
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 
 
-@rule
+@inlined
 def check_fetches(w: World, k: int, t: int) -> None:
-    fetch.check(w, k, t)
+    """The log end moved, and nothing else."""
+    fetch.check(w, k, t, fetch.OF_LOG_END)
     lists.walk_fetches(w, key_at(w, k))
 
 
@@ -23,12 +24,24 @@ def check_deletions(w: World, k: int, t: int) -> None:
     lists.walk_deletions(w, key_at(w, k))
 
 
-@rule
+@inlined
+def check_watermark(w: World, k: int, t: int) -> None:
+    """The high watermark rose, and not the log end."""
+    _check_all(w, k, t, fetch.OF_WATERMARK)
+
+
+@inlined
 def check_all(w: World, k: int, t: int) -> None:
-    """The high watermark rose, or the leadership changed."""
+    """The log end and the high watermark rose, or the leadership changed."""
+    _check_all(w, k, t, fetch.OF_ANY)
+
+
+@rule
+def _check_all(w: World, k: int, t: int, moved: int) -> None:
     settling.check(w, k, _PRODUCE, t)
     lists.walk_produces(w, key_at(w, k))
-    check_fetches(w, k, t)
+    fetch.check(w, k, t, moved)
+    lists.walk_fetches(w, key_at(w, k))
     check_deletions(w, k, t)
 
 

@@ -27,9 +27,10 @@ from typing import Any
 from purgatory_udf.loop import answers, heap, listed, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, key_at, node_at, operation_at, part_at
+from purgatory_udf.loop.tables import World, end_of, event_at, key_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD
 
@@ -44,58 +45,101 @@ _BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 READERS = 3
 
+
+def _hung_by(*readers: int) -> int:
+    """As in a key's `hung`: fetches of these readers, and the odd ones."""
+    kinds = [kind + reader for kind in (FETCHES, COUNTED) for reader in readers]
+    return number(sum(1 << int(kind) for kind in (*kinds, ODD)))
+
+
+# Whom a check may concern, by what has moved: other readers' fetches are as complete as they were.
+OF_LOG_END, OF_WATERMARK = _hung_by(_FOLLOWER), _hung_by(_CONSUMER, _COMMITTED)
+OF_ANY = OF_LOG_END | OF_WATERMARK
+
 # A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
 _WORTH_SHARING = 16
 
 
 @inlined
-def arrive(w: World, o: int, sent: int) -> None:
+def arrive(w: World, e: int) -> None:
     """The first read, which answers at once or begins the wait. It also meets the errors of offset and epoch, which a
-    waiting fetch does not look for. `sent`: a consumer is told at once to read elsewhere."""
+    waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
+    event, o = event_at(w, e), operation_of(w, e)
     operation = operation_at(w, o)
-    accumulated = sharing = size = batches = entries = 0
+    least, mode = event.least, event.mode
+    accumulated = size = batches = repeated = throttled = 0
     odd = data = False
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
+    rule_, forced_by = _NOTHING, NONE
+    for nth in range(event.count):
+        part = part_of(w, o, event, nth)
         key = key_at(w, part.key)
-        error = answers.error_of(key, part)
-        if error != _ONLINE:
-            _complete(w, o, _rule_of(error), operation.t, NONE, at)
-            return
-        end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if end != UNKNOWN and part.offset > end:  # Case C
-            _complete(w, o, _BY_TRUNCATED, operation.t, NONE, at)
-            return
+        if key.throttles != NONE:
+            told = node_of(w, key.throttles, event.who)
+            if told != NONE:
+                part.throttled = node_at(w, told).value
+        if rule_ == _NOTHING:
+            rule_ = _refused(key, part, mode)
+            forced_by = operation.first + nth
+        if rule_ != _NOTHING:
+            continue
+        end, end_seg, end_pos = answers.reader_end(key, mode)
         if end != UNKNOWN and part.offset == end:
-            # It takes over that end's metadata, be they old.
-            part.start_seg, part.start_pos, part.wants = end_seg, end_pos, 0
+            _begin_at_end(w, key, part, mode)
             odd |= part.again > 0
         else:
-            part.start_seg = logs.segment(w, key, part.offset)
-            part.start_pos = logs.position(w, key, part.offset)
+            _begin_before_end(w, key, part)
+            part.wants = _gained(part, end_pos)
+            odd |= _is_odd(part, end, end_seg, end_pos)
             if end != UNKNOWN and part.throttled == 0:
                 data = True
                 if part.start_seg < end_seg:  # Case C
-                    _complete(w, o, _BY_OLDER_SEGMENT, operation.t, NONE, at)
-                    return
-                if part.start_seg == end_seg:
-                    accumulated += max(0, min(end_pos - part.start_pos, part.size))
-            part.wants = _gained(part, end_pos)
-            odd |= _is_odd(part, end, end_seg, end_pos)
+                    rule_ = _BY_OLDER_SEGMENT
+                elif part.start_seg == end_seg:
+                    accumulated += max(0, part.wants)
         # What happened to the key before is none of its business.
         part.told = key.told
-        entries += 1 - part.again
-        sharing += 1 - part.throttled
+        repeated += part.again
+        throttled += part.throttled
         size += key.end_pos
-        batches += key.batch_count
+        batches += key.end_batch
+    if rule_ != _NOTHING:
+        _complete(w, o, rule_, event.t, NONE, forced_by)
+        return
+    operation.upheavals = w.upheavals
     # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
-    if accumulated >= operation.least or (data and not sent and answers.first_read(w, o) >= operation.least):  # Case D
-        _complete(w, o, _BY_MIN_BYTES, operation.t, NONE, NONE)
-    elif sent:
-        _complete(w, o, _BY_PREFERRED, operation.t, NONE, NONE)
+    if accumulated >= least or (data and not event.sent and answers.first_read(w, o) >= least):  # Case D
+        _complete(w, o, _BY_MIN_BYTES, event.t, NONE, NONE)
+    elif event.sent:
+        _complete(w, o, _BY_PREFERRED, event.t, NONE, NONE)
     else:
-        lists.watch(w, o, entries)
-        _hang(w, o, operation.least - accumulated, odd, sharing, size, batches)
+        lists.watch(w, o, event.count - repeated)
+        _hang(w, o, least - accumulated, odd, event.count - throttled, size, batches)
+
+
+@inlined
+def _refused(key: Any, part: Any, mode: int) -> int:
+    """The rule that completes the fetch before anything is read, or `TIMEOUT`."""
+    error = answers.error_of(key, part)
+    if error != _ONLINE:
+        return _rule_of(error)
+    end = end_of(key, mode).offset
+    return _BY_TRUNCATED if end != UNKNOWN and part.offset > end else _NOTHING  # Case C
+
+
+@inlined
+def _begin_at_end(w: World, key: Any, part: Any, mode: int) -> None:
+    """It takes over that end's metadata, be they old."""
+    end = end_of(key, mode)
+    part.start_seg, part.start_pos, part.batch, part.wants = end.seg, end.pos, end.batch, 0
+    if end.batch == NONE:
+        part.batch = logs.batch_of(w, key, part.offset) - key.batch_begin
+
+
+@inlined
+def _begin_before_end(w: World, key: Any, part: Any) -> None:
+    batch = logs.batch_of(w, key, part.offset)
+    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position_of(w, key, batch)
+    part.batch = batch - key.batch_begin
 
 
 @inlined
@@ -180,7 +224,7 @@ def _hang_anew(w: World, o: int, lacking: int) -> None:
         odd |= _is_odd(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
         size += key.end_pos
-        batches += key.batch_count
+        batches += key.end_batch
     _hang(w, o, lacking, odd, sharing, size, batches)
 
 
@@ -302,16 +346,20 @@ def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
 
 
 @inlined
-def check(w: World, k: int, t: int) -> None:
+def check(w: World, k: int, t: int, moved: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
+    if key_at(w, k).hung & moved != 0:
+        _check(w, k, t, moved)
+
+
+@rule
+def _check(w: World, k: int, t: int, moved: int) -> None:
     key = key_at(w, k)
-    if key.hung >> FETCHES == 0:
-        return
     if key.standing != _ONLINE:
         shake_all(w, k)
     for reader in range(READERS):
         by_slack, counted = FETCHES + reader, COUNTED + reader
-        if key.hung & (1 << by_slack | 1 << counted) == 0:
+        if key.hung & moved & (1 << by_slack | 1 << counted) == 0:
             continue
         _, end_seg, end_pos = answers.reader_end(key, reader)
         some = heap.first_of(w, k, by_slack if key.hung & 1 << by_slack else counted)

@@ -75,17 +75,22 @@ def push(w: World, p: int, kind: int, wants: int) -> None:
     key_at(w, part.key).hung |= 1 << kind
 
 
-@rule
+@inlined
 def remove(w: World, p: int) -> None:
     """Out of whichever heap or list it is in; nothing if it is in none."""
     part = part_at(w, p)
     kind = part.heap
-    if kind == NONE:
-        return
-    part.heap = NONE
     if kind >= COUNTED:
+        part.heap = NONE
         listed.remove(w, part, kind)
-        return
+    elif kind != NONE:
+        _remove(w, p, kind)
+
+
+@rule
+def _remove(w: World, p: int, kind: int) -> None:
+    part = part_at(w, p)
+    part.heap = NONE
     root = root_at(w, part.key * HEAPS + kind)
     below = _merged(w, part.child)
     part.child = NONE

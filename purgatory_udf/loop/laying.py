@@ -21,10 +21,10 @@ def lay_out(keys: Records, more: Records, held: Records, held_rolls: Records, ba
     begin = roll_begin = 0
     for k in range(len(keys)):
         key = keys[k]
-        for nth in range(key.batch_count):
+        for nth in range(key.end_batch):
             batches[begin + nth] = held[key.batch_begin + nth]
         key.batch_begin = begin
-        begin += key.batch_count + more[k].batches
+        begin += key.end_batch + more[k].batches
         for nth in range(key.roll_count):
             rolls[roll_begin + nth] = held_rolls[key.roll_begin + nth]
         key.roll_begin = roll_begin
@@ -40,7 +40,7 @@ def trim(
     in_use = in_use_rolls = in_use_members = 0
     for k in range(len(keys)):
         key = keys[k]
-        begin, end, reach = in_use, key.batch_begin + key.batch_count, UNKNOWN
+        begin, end, reach = in_use, key.batch_begin + key.end_batch, UNKNOWN
         bound = _bound(key, retain_bytes)
         for at in range(key.batch_begin, end):
             batch = batches[at]
@@ -51,7 +51,7 @@ def trim(
                 reach = max(reach, batches[in_use].end)
             batches[in_use] = batch
             in_use += 1
-        key.batch_begin, key.batch_count = begin, in_use - begin
+        key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count
         for at in range(key.roll_begin, end):
@@ -78,5 +78,4 @@ def _bound(key: Any, retain_bytes: int) -> int:
     """The position that lies further behind the watermarks than a fetch can reach."""
     if key.hw == UNKNOWN:
         return UNKNOWN
-    stable_pos = key.lso_pos if key.lso_own == 1 else key.hw_pos
-    return min(key.hw_pos, stable_pos) - retain_bytes
+    return min(key.hw_pos, key.lso_pos) - retain_bytes

@@ -27,9 +27,8 @@ def push(w: World, p: int, kind: int) -> None:
 
 @inlined
 def remove(w: World, part: Any, kind: int) -> None:
-    root = root_at(w, part.key * HEAPS + kind)
     if part.prev == NONE:
-        root.part = part.next
+        root_at(w, part.key * HEAPS + kind).part = part.next
         if part.next == NONE:
             key_at(w, part.key).hung &= ~(1 << kind)
     else:

@@ -14,7 +14,7 @@ from purgatory_udf.loop.world import NONE
 def batch_of(w: World, key: Any, offset: int) -> int:
     """The first batch of the log that ends beyond the offset."""
     first = low = key.batch_begin
-    high = first + key.batch_count
+    high = first + key.end_batch
     # Nearly everybody reads near the end: from there backwards, in steps that double.
     back = 1
     while high - first >= back:
@@ -35,7 +35,7 @@ def batch_of(w: World, key: Any, offset: int) -> int:
 @inlined
 def position_of(w: World, key: Any, batch: int) -> int:
     """Where the batch starts; of one that is beyond the log's last, the end's position."""
-    if batch < key.batch_begin + key.batch_count:
+    if batch < key.batch_begin + key.end_batch:
         return batch_at(w, batch).pos
     return key.end_pos
 
@@ -51,7 +51,7 @@ def further(w: World, key: Any, below: int, offset: int) -> int:
     """How many batches end at or before the offset, if `below` do or that is `NONE`: most often one more."""
     if below == NONE:
         return batch_of(w, key, offset) - key.batch_begin
-    while below < key.batch_count and batch_at(w, key.batch_begin + below).end <= offset:
+    while below < key.end_batch and batch_at(w, key.batch_begin + below).end <= offset:
         below += 1
     return below
 
@@ -68,12 +68,14 @@ def segment(w: World, key: Any, offset: int) -> int:
 @inlined
 def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
     """From the log end to `end`, one batch if `whole`. False, and nothing happens, if that moves the end nowhere."""
-    if key.end != UNKNOWN and end <= key.end:
+    if key.end == UNKNOWN:
+        w.upheavals += 1
+    elif end <= key.end:
         return False
-    batch = batch_at(w, key.batch_begin + key.batch_count)
+    batch = batch_at(w, key.batch_begin + key.end_batch)
     batch.end = end
     batch.pos, batch.size = key.end_pos, size * whole
-    key.batch_count += 1
+    key.end_batch += 1
     key.end_pos += size
     key.end = end
     key.end_seg = segment(w, key, end)
@@ -99,9 +101,9 @@ def truncate(w: World, key: Any, offset: int) -> bool:
     if key.end == UNKNOWN or offset >= key.end:
         return False
     batch = batch_of(w, key, offset)
-    if batch < key.batch_begin + key.batch_count:
+    if batch < key.batch_begin + key.end_batch:
         key.end_pos = batch_at(w, batch).pos
-    key.batch_count = batch - key.batch_begin
+    key.end_batch = batch - key.batch_begin
     while key.roll_count > 0 and roll_at(w, key.roll_begin + key.roll_count - 1).base > offset:
         key.roll_count -= 1
     key.end = offset

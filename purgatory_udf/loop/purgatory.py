@@ -215,8 +215,7 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
 def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        if part.heap != NONE:
-            heap.remove(w, at)
+        heap.remove(w, at)
         if part.settled == 0:
             part.end_t, part.error = t, _TIMED_OUT
         if operation.watched and part.again == 0:
@@ -239,8 +238,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        if part.heap != NONE:
-            heap.remove(w, at)
+        heap.remove(w, at)
         if part.settled == 0:
             part.end_t = t
         more = answers.answer(w, key, part, operation, left, at_least_one)

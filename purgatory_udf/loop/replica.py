@@ -41,6 +41,8 @@ def take_watermark(w: World, key: Any, offset: int) -> None:
     key.hw = offset
     key.hw_seg = logs.segment(w, key, offset)
     key.hw_pos = logs.position_of(w, key, key.batch_begin + key.hw_batch)
+    if key.lso_own == 0:
+        key.lso, key.lso_seg, key.lso_pos, key.lso_batch = key.hw, key.hw_seg, key.hw_pos, key.hw_batch
 
 
 @inlined

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.world import TABLES, WORLD, Kind, Records
+from purgatory_udf.loop.world import END, TABLES, WORLD, Kind, Records
 
 World = Any  # the record
 Access = Callable[[World, int], Any]
@@ -106,6 +106,38 @@ def _plain_copy(pairs: list[tuple[str, str]]) -> Callable[[Any, Any], None]:
     return copy
 
 
+def inside(table: str, kind: Kind, begin: str) -> Access:
+    """How one of several like groups of a record's fields is read, from that field on: `end_of(key, reader)`."""
+    fields = TABLES[table].fields
+    assert fields is not None
+    return _compiled_inside(kind, fields[begin][1]) if COMPILED else _plain_inside(kind, fields[begin][1])
+
+
+def _compiled_inside(kind: Kind, first: int) -> Access:
+    record = numba.from_dtype(kind)
+    long, byte = ir.IntType(64), ir.IntType(8)
+
+    def at(typing: Any, row: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            whole, place = arguments
+            if place.type.width < 64:
+                place = builder.sext(place, long)
+            offset = builder.add(builder.mul(place, ir.Constant(long, kind.itemsize)), ir.Constant(long, first))
+            inner = builder.gep(builder.bitcast(whole, byte.as_pointer()), [offset])
+            return builder.bitcast(inner, context.get_value_type(record))
+
+        return record(row, index), code
+
+    return cast("Access", intrinsic(at))
+
+
+def _plain_inside(kind: Kind, first: int) -> Access:
+    def at(row: Any, index: int) -> Any:
+        return _Row(np.frombuffer(row._fields.tobytes(), kind, 1, first + int(index) * kind.itemsize)[0])
+
+    return at
+
+
 class _Row:
     """A record whose fields come by name, also those that numpy's own records call otherwise (`size`, `base`)."""
 
@@ -149,6 +181,9 @@ completed_at = access("completed")
 expired_at = access("expired")
 cancelled_at = access("cancelled")
 reading_at = access("readings")
+
+# Up to where a kind of reader may read.
+end_of = inside("keys", END, begin="end")
 
 take_event = copies("events", "operations", begin="t")
 take_asked = copies("asked", "parts", begin="offset")

@@ -46,14 +46,17 @@ EVENT = record(i8="t seq delay least most", i4="code mode who first count total 
 # `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
 ASKED = record(i8="offset size", i4="key place epoch error who more throttled text")
 
+# Up to where each kind of reader may read, one after the other as `Reader` numbers them: a key begins with its log end,
+# its high watermark, and its last stable offset, which is the high watermark until it has been told. `batch`: how many
+# batches end at or before it, where that has been looked up in this call.
+END = record("offset seg pos batch")
 KEY = record(
-    i8="end end_seg end_pos hw hw_seg hw_pos lso lso_seg lso_pos log_start",
+    i8="end end_seg end_pos end_batch hw hw_seg hw_pos hw_batch lso lso_seg lso_pos lso_batch log_start",
     i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists throttles "
-    "batch_begin batch_count roll_begin roll_count hw_batch lso_batch told hung "
+    "batch_begin roll_begin roll_count told hung "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
-# `hw_batch`, `lso_batch`: how many batches end at or before the high watermark and the last stable offset, where that
-# has been looked up in this call. `hung`: a bit for each of its heaps and lists in which anything is.
+# `hung`: a bit for each of its heaps and lists in which anything is.
 # `size`: 0 if it is not known to be one batch.
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
@@ -62,14 +65,16 @@ NODE = record(i8="value", i4="who next")
 OPERATION = record(
     i8="end_t answered t seq deadline least most",
     i4="code mode who first count total broker text apart hard pending state "
-    "purgatory rule watched trigger bucket next prev odd settled_by last_place lacking",
+    "purgatory rule watched trigger bucket next prev odd settled_by last_place lacking upheavals",
 )
-# `lacking`: bytes that a fetch waits for, where they are counted as they come.
+# `lacking`: bytes that a fetch waits for, where they are counted as they come. `upheavals`: how many of them there had
+# been in this call when it found no error in any of its partitions.
 # `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
-# been. `start_seg`, `start_pos`: where a fetch begins. `heap`: which of its key's heaps or lists it is in.
+# been. `start_seg`, `start_pos`: where a fetch begins, and `batch`: how many of its key's batches end there or before.
+# `heap`: which of its key's heaps or lists it is in.
 PART = record(
     i8="wants start_seg start_pos bytes end_t offset size",
-    i4="key place epoch error settled again throttled text operation heap child next prev told",
+    i4="key place epoch error settled again throttled text operation heap child next prev told batch",
 )
 
 PURGATORY = record(
@@ -113,14 +118,15 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 
 # The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
 # came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
-# have been checked. `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
+# have been checked. `upheavals`: changes so far that may have made an error of what a waiting fetch asks.
+# `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
 # many the state had before the call's own.
 WORLD = world(
     TABLES,
     *("now", "next_due", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("completed", "expired", "cancelled", "ended_parts"),
-    *("due", "event", "checking"),
+    *("due", "event", "checking", "upheavals"),
     *("texts", "errors", "members"),
 )
 
