@@ -42,15 +42,15 @@ def error_of(key: Any, part: Any) -> int:
             return _FENCED
         if part.epoch > key.epoch:
             return _UNKNOWN_EPOCH
-    beyond = part.offset > key.end and key.end != UNKNOWN
-    deleted = part.offset < key.log_start and key.log_start != UNKNOWN
-    return _OUT_OF_RANGE if beyond or deleted else _ONLINE
+    if part.offset > key.end and key.end != UNKNOWN:
+        return _OUT_OF_RANGE
+    # No offset is less than one that is unknown.
+    return _OUT_OF_RANGE if part.offset < key.log_start else _ONLINE
 
 
 @inlined
 def _has_data(key: Any, part: Any, reader: int) -> bool:
-    end, _, _ = reader_end(key, reader)
-    return part.offset < end and end != UNKNOWN and not part.throttled and key.standing == _ONLINE
+    return part.offset < end_of(key, reader).offset and not part.throttled and key.standing == _ONLINE
 
 
 @inlined
@@ -121,9 +121,9 @@ def first_read(w: World, o: int) -> int:
 
 
 @inlined
-def answer(w: World, key: Any, part: Any, operation: Any, left: int, at_least_one: bool) -> int:
-    """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it."""
-    calm = operation.upheavals == w.upheavals
+def answer(w: World, key: Any, part: Any, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
+    """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it.
+    `calm`: nothing has happened since it came that could make an error of it, or take away batches before it."""
     if not calm:
         part.error = error_of(key, part)
     if not _has_data(key, part, operation.mode):

@@ -65,55 +65,57 @@ def arrive(w: World, e: int) -> None:
     """The first read, which answers at once or begins the wait. It also meets the errors of offset and epoch, which a
     waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
     event, o = event_at(w, e), operation_of(w, e)
-    operation = operation_at(w, o)
-    least, mode = event.least, event.mode
+    t, mode, who, least, count = event.t, event.mode, event.who, event.least, event.count
+    first = operation_at(w, o).first
+    asks = event.first - first
     accumulated = size = batches = repeated = throttled = 0
     odd = data = False
     rule_, forced_by = _NOTHING, NONE
-    for nth in range(event.count):
-        part = part_of(w, o, event, nth)
-        key = key_at(w, part.key)
+    for at in range(first, first + count):
+        k = part_of(w, e, o, t, at, at + asks)
+        part, key = part_at(w, at), key_at(w, k)
+        # What happened to the key before is none of its business.
+        part.told = key.told
         if key.throttles != NONE:
-            told = node_of(w, key.throttles, event.who)
+            told = node_of(w, key.throttles, who)
             if told != NONE:
                 part.throttled = node_at(w, told).value
         if rule_ == _NOTHING:
-            rule_ = _refused(key, part, mode)
-            forced_by = operation.first + nth
+            rule_, forced_by = _refused(key, part, mode), at
         if rule_ != _NOTHING:
             continue
-        end, end_seg, end_pos = answers.reader_end(key, mode)
-        if end != UNKNOWN and part.offset == end:
-            _begin_at_end(w, key, part, mode)
-            odd |= part.again > 0
-        else:
-            _begin_before_end(w, key, part)
-            part.wants = _gained(part, end_pos)
-            odd |= _is_odd(part, end, end_seg, end_pos)
-            if end != UNKNOWN and part.throttled == 0:
-                data = True
-                if part.start_seg < end_seg:  # Case C
-                    rule_ = _BY_OLDER_SEGMENT
-                elif part.start_seg == end_seg:
-                    accumulated += max(0, part.wants)
-        # What happened to the key before is none of its business.
-        part.told = key.told
-        repeated += part.again
-        throttled += part.throttled
         size += key.end_pos
         batches += key.end_batch
+        if part.again:
+            repeated += 1
+            odd = True
+        if part.throttled:
+            throttled += 1
+        end, end_seg, end_pos = answers.reader_end(key, mode)
+        if part.offset == end and end != UNKNOWN:
+            _begin_at_end(w, key, part, mode)
+            continue
+        _begin_before_end(w, key, part)
+        part.wants = _gained(part, end_pos)
+        odd |= _is_odd(part, end, end_seg, end_pos)
+        if end != UNKNOWN and part.throttled == 0:
+            data = True
+            if part.start_seg < end_seg:  # Case C
+                rule_ = _BY_OLDER_SEGMENT
+            elif part.start_seg == end_seg:
+                accumulated += max(0, part.wants)
     if rule_ != _NOTHING:
-        _complete(w, o, rule_, event.t, NONE, forced_by)
+        _complete(w, o, rule_, t, NONE, forced_by)
         return
-    operation.upheavals = w.upheavals
+    operation_at(w, o).upheavals = w.upheavals
     # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
     if accumulated >= least or (data and not event.sent and answers.first_read(w, o) >= least):  # Case D
-        _complete(w, o, _BY_MIN_BYTES, event.t, NONE, NONE)
+        _complete(w, o, _BY_MIN_BYTES, t, NONE, NONE)
     elif event.sent:
-        _complete(w, o, _BY_PREFERRED, event.t, NONE, NONE)
+        _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
     else:
-        lists.watch(w, o, event.count - repeated)
-        _hang(w, o, least - accumulated, odd, event.count - throttled, size, batches)
+        lists.watch(w, o, count - repeated)
+        _hang(w, o, least - accumulated, odd, count - throttled, size, batches)
 
 
 @inlined
@@ -253,8 +255,9 @@ def _count(w: World, o: int, lacking: int) -> None:
     or is throttled, gains nothing any more, and is only there to be shaken."""
     operation = operation_at(w, o)
     operation.lacking = lacking
+    kind = COUNTED + operation.mode
     for at in range(operation.first, operation.first + operation.count):
-        listed.push(w, at, COUNTED + operation.mode)
+        listed.push(w, at, kind)
 
 
 @inlined

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import (
@@ -40,27 +38,30 @@ def operation_of(w: World, e: int) -> int:
 
 
 @inlined
-def part_of(w: World, o: int, event: Any, nth: int) -> Any:
-    """The operation's part for the event's nth key."""
-    asked = asked_at(w, event.first + nth)
-    part = part_at(w, operation_at(w, o).first + nth)
+def part_of(w: World, e: int, o: int, t: int, at: int, a: int) -> int:
+    """The operation's part `at`, of what the event asks at `a`; its key."""
+    part, asked = part_at(w, at), asked_at(w, a)
     take_asked(part, asked)
     k = place_at(w, asked.key).key
     key = key_at(w, k)
-    part.key, part.operation, part.settled, part.end_t, part.bytes = k, o, 0, event.t, 0
-    part.heap, part.told = NONE, 0
+    part.key, part.operation, part.settled, part.end_t, part.bytes = k, o, 0, t, 0
+    part.heap = NONE
     # A key that a request names twice has it on its list once.
-    part.again = key.asked == w.event
-    key.asked = w.event
-    return part
+    part.again = key.asked == e
+    key.asked = e
+    return k
 
 
 @rule
 def arrived(w: World, e: int) -> int:
     """The event's operation, with a part for each key that it asks."""
     event, o = event_at(w, e), operation_of(w, e)
-    for nth in range(event.count):
-        part = part_of(w, o, event, nth)
+    first, t = operation_at(w, o).first, event.t
+    asks = event.first - first
+    for at in range(first, first + event.count):
+        part_of(w, e, o, t, at, at + asks)
+        part = part_at(w, at)
+        part.told = 0
         if part.text >= 0:
             part.text += w.errors
     return o

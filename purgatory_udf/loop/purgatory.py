@@ -231,7 +231,8 @@ def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
 def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
     """As the others', and each is read once more: what one carries, those behind it cannot."""
     purgatory = purgatory_at(w, operation.purgatory)
-    stamp, watched, several = purgatory.stamp, operation.watched, w.checking > 0 and trigger != NONE
+    stamp, watched, several = purgatory.stamp, operation.watched != 0, w.checking > 0 and trigger != NONE
+    calm = operation.upheavals == w.upheavals
     told = watched and operation.total > 1
     left, at_least_one, carried = operation.most, operation.hard == 0, 0
     walked = dead = 0
@@ -241,7 +242,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
         heap.remove(w, at)
         if part.settled == 0:
             part.end_t = t
-        more = answers.answer(w, key, part, operation, left, at_least_one)
+        more = answers.answer(w, key, part, operation, calm, left, at_least_one)
         if more > 0:
             at_least_one = False
             left = max(0, left - more)
