@@ -10,15 +10,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Of a row, but for its text. Less than so much together is soon done, and no process is forked for it.
-_ROW_BYTES, LEAST_BYTES = 64, 1 << 19
+# Of a row, but for its text.
+_ROW_BYTES = 64
+# What is less is sooner done than a process is forked for it: rows that belong together are more work than others.
+LEAST_BYTES, LEAST_ALONE_BYTES = 1 << 19, 1 << 22
 
 
 def cut_apart(rows: pa.Table, together: Sequence[str], most: int) -> list[pa.Table]:
     """About so many parts, in order. Rows that lie side by side and are the same in the columns `together` stay so;
     where none are named, any row may begin a part."""
     ends = np.cumsum(_bytes(rows))
-    count = min(most, int(ends[-1]) // LEAST_BYTES) if len(ends) else 0
+    count = min(most, int(ends[-1]) // (LEAST_BYTES if together else LEAST_ALONE_BYTES)) if len(ends) else 0
     if count < 2:
         return [rows]
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count)

@@ -26,6 +26,7 @@ def test_rows_that_belong_together_stay_so(
     together: tuple[str, ...], expected: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apart, "LEAST_BYTES", 1)
+    monkeypatch.setattr(apart, "LEAST_ALONE_BYTES", 1)
     monkeypatch.setattr(apart, "_ROW_BYTES", 30)
     rows = pa.table(
         {

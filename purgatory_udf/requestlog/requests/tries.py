@@ -38,21 +38,18 @@ class Tries:
     # Of 64 bits each.
     moments: bytes
 
-    @property
-    def at_us(self) -> Integers:
-        return np.frombuffer(self.moments, np.int64)
-
     def since(self, moment_us: int) -> Iterator[Try | Tries]:
         """Those from then on, and the last of those before."""
-        at = self.at_us
-        later = at >= moment_us
-        if later.all():
+        # Most are so few that columns would cost more than they gain.
+        at = array("q", self.moments)
+        if min(at) >= moment_us:
             yield self
             return
-        latest = len(at) - 1 - int(np.argmax(np.where(later, np.iinfo(np.int64).min, at)[::-1]))
-        yield Try(int(at[latest]), self.replica, self.offset, self.barren or latest < len(at) - 1)
-        if later.any():
-            yield Tries(self.replica, self.offset, self.barren or not later[-1], at[later].tobytes())
+        last = len(at) - 1
+        _, latest = max((moment, number) for number, moment in enumerate(at) if moment < moment_us)
+        yield Try(at[latest], self.replica, self.offset, self.barren or latest < last)
+        if later := array("q", (moment for moment in at if moment >= moment_us)):
+            yield Tries(self.replica, self.offset, self.barren or at[last] < moment_us, later.tobytes())
 
 
 class Repeated:
@@ -89,9 +86,8 @@ class Attempts:
     @classmethod
     def of(cls, tries: Iterable[Try | Tries]) -> Attempts:
         runs = [one if isinstance(one, Tries) else _alone(one) for one in tries]
-        moments = [one.at_us for one in runs]
-        lengths = np.array([len(one) for one in moments], np.int64)
-        at = np.concatenate([np.zeros(0, np.int64), *moments])
+        at = np.frombuffer(b"".join([one.moments for one in runs]), np.int64)
+        lengths = np.array([len(one.moments) // at.itemsize for one in runs], np.int64)
         replica, offset = (
             np.repeat(np.array(values, np.int64), lengths)
             for values in ([one.replica for one in runs], [one.offset for one in runs])
