@@ -133,7 +133,8 @@ def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
             else:
                 row = _row(raw, Place(piece.file, line), zone, by_path, tally)
             if row is not None:
-                rows.append({**row, "piece": piece.index})
+                row["piece"] = piece.index
+                rows.append(row)
         yield pa.RecordBatch.from_pylist(rows, schema=READ)
     tally.counts["lines"] = line
     yield tally.end(file=piece.file, piece=piece.index, line=line)
@@ -204,9 +205,9 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
     if fetch is not None:
         tally.asked(fetch)
     tally.kept(request)
-    if fetch is not None:
-        return {"row": REQUEST, **request_row(request, session)}
-    return {"row": REQUEST, **row_of_texts(request, session, body, answer)}
+    row = request_row(request, session) if fetch is not None else row_of_texts(request, session, body, answer)
+    row["row"] = REQUEST
+    return row
 
 
 def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:

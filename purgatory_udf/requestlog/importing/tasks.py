@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory_udf.contract import Rejection, read_row
 from purgatory_udf.contract.checks import INT32
@@ -43,6 +44,9 @@ from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
 from purgatory_udf.requestlog.requests.operation import first_slot
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+# How a request's text begins.
+_NAMED = b'{"request_id":"-",'
 
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
@@ -114,23 +118,24 @@ def finish_events(rename: Rename | None) -> Work:
 
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
-    rows = batch.to_pylist()
-    lines = [_event(row) for row in rows]
+    lines = _texts(batch)
     taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
     for events, places in zip(taken.events, taken.numbers, strict=True):
+        own = batch.take(pa.array(places))
         given = {
             "number": pa.array(places + first, pa.int64()),
-            **{name: batch.column(name).take(pa.array(places)) for name in ("file", "at_line")},
-            "recorded": pa.array([rows[place]["recorded"] for place in places.tolist()], pa.string()),
+            **{name: own.column(name) for name in ("file", "at_line")},
             **dict(zip(events.schema.names, events.columns, strict=True)),
+            **_tried(events, own),
         }
         columns = [given.get(field.name, pa.nulls(len(places), field.type)) for field in FINISHED]
         yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
     judged = []
     for number in taken.left:
-        row = rows[number]
+        (row,) = batch.slice(number, 1).to_pylist()
+        line = _event(row, lines[number])
         place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
-        event = from_json(lines[number])
+        event = from_json(line)
         try:
             event = read_row(event)
         except Rejection as rejection:
@@ -142,30 +147,60 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
         yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
 
 
-def _event(row: Row) -> bytes:
-    """The event's JSON with its offsets, its name for people, and the moment at which it is tried."""
-    if not row["offsets"] and row["request_id"] is None:
-        return str(row["event"]).encode()
-    if row["offsets"]:
-        event = from_json(row["event"])
-        first = first_slot(row["sub"])
-        for slot, base, end in (tuple(one.values()) for one in row["offsets"]):
-            if 0 <= slot - first < len(event["partitions"]):
-                event["partitions"][slot - first]["base_offset"] = base
-                event["partitions"][slot - first]["last_offset"] = end - 1
-        came_us = event["time_us"]
-    else:
-        # What lies deeper stays text.
-        event = _outermost(row["event"])
-        came_us = int(bytes(event["time_us"]))
-    if row["request_id"] is not None:
-        event["request_id"] = row["request_id"]
-    if (later := row["time_us"] - came_us) > 0:
+def _texts(batch: pa.RecordBatch) -> list[bytes]:
+    """The events' JSON, a produce's with its offsets, a request's with a name for `_tried` to replace."""
+    names = batch.column("request_id").is_valid().to_pylist()
+    texts = [
+        _NAMED + text[1:].encode() if has_name else text.encode()
+        for text, has_name in zip(batch.column("event").to_pylist(), names, strict=True)
+    ]
+    offsets, subs = (batch.column(name).to_pylist() for name in ("offsets", "sub"))
+    for number, found in enumerate(offsets):
+        if not found:
+            continue
+        event = from_json(texts[number])
+        slots = first_slot(subs[number])
+        for slot, base, end in (tuple(one.values()) for one in found):
+            if 0 <= slot - slots < len(event["partitions"]):
+                event["partitions"][slot - slots]["base_offset"] = base
+                event["partitions"][slot - slots]["last_offset"] = end - 1
+        texts[number] = to_json(event)
+    return texts
+
+
+def _tried(events: pa.RecordBatch, own: pa.RecordBatch) -> dict[str, pa.Array]:
+    """A request's name for people, the moment at which it is tried, and what is left of its wait then."""
+    name, tried, came = own.column("request_id"), own.column("time_us"), events.column("time_us")
+    later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
+    recorded = own.column("recorded").to_pylist()
+    for number, us in enumerate(later.to_pylist()):
+        if us:
+            recorded[number] = _waiting_since(recorded[number], us).decode()
+    return {
+        "request_id": pc.coalesce(name, events.column("request_id")),
+        "time_us": pc.add(came, later),
+        "recorded": pa.array(recorded, pa.string()),
+    }
+
+
+def _event(row: Row, text: bytes) -> bytes:
+    """The same of one event; the row keeps what is left of its wait."""
+    if row["request_id"] is None:
+        return text
+    # What lies deeper stays text.
+    event = _outermost(text)
+    later = row["time_us"] - int(bytes(event["time_us"]))
+    event["request_id"] = row["request_id"]
+    if later > 0:
         event["time_us"] = row["time_us"]
-        recorded = from_json(row["recorded"])
-        recorded["remote_ms"] = max(0, recorded["remote_ms"] - later / 1000)
-        row["recorded"] = to_json(recorded)
+        row["recorded"] = _waiting_since(row["recorded"], later)
     return to_json(event)
+
+
+def _waiting_since(recorded: str, later_us: int) -> bytes:
+    told = from_json(recorded)
+    told["remote_ms"] = max(0, told["remote_ms"] - later_us / 1000)
+    return to_json(told)
 
 
 def _parts(apart: Iterable[Parts], report: Report) -> Batches:

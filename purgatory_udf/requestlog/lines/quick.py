@@ -97,9 +97,9 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
         return None
     micros = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
     micros += [body.responseQueueTimeMs, body.sendTimeMs]
-    if not all(-MOST_MS < ms < MOST_MS for ms in micros):
+    if not (min(micros) > -MOST_MS and max(micros) < MOST_MS):
         return None
-    total, queue, local, remote, queued, sent = (round(ms * 1000) for ms in micros)
+    total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in micros]
     thread = THREAD.search(around) or THREAD.search(line[end:].decode(errors="replace"))
     broker = int(thread[1]) if thread else NO_BROKER
     if broker >= 2**31:
