@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 # Of a row, but for its text.
 _ROW_BYTES = 64
 # What is less is sooner done than a process is forked for it: rows that belong together are more work than others.
-LEAST_BYTES, LEAST_ALONE_BYTES = 1 << 19, 1 << 22
+LEAST_BYTES, LEAST_ALONE_BYTES = 1 << 19, 1 << 21
 
 
 def cut_apart(rows: pa.Table, together: Sequence[str], most: int) -> list[pa.Table]:
