@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from purgatory_udf.requestlog.requests.tries import Attempts, Run, Tries, Try
+from purgatory_udf.requestlog.requests.tries import Attempts, Repeated, Tries, Try
 
 
 def run(offset: int, *moments: int, replica: int = 2, barren: bool = False) -> Tries:
@@ -52,7 +52,7 @@ def test_moments_need_not_rise() -> None:
 
 
 def test_of_a_run_that_goes_on_the_last_try_waits() -> None:
-    going = Run(10, 2, 7, False)
+    going = Repeated(10, 2, 7, False)
     assert going.told_but_the_last() is None
     going.moments.extend((20, 30))
     assert going.told_but_the_last() == run(7, 10, 20, barren=True)
