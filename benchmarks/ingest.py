@@ -5,8 +5,9 @@ same table only written; a request log that is followed, beside the floor of the
     python -m benchmarks.ingest --trace my.jsonl --log broker-*/kafka-request.log --isr metadata.txt
     python -m benchmarks.ingest --json now.json --compare before.json
 
-Floor and import take turns in one Spark session, after one of each that is not counted; medians and their ratio are
-what counts, and no number of one machine says anything of another.
+Floor and import take turns in one process, after one of each that is not counted; medians and their ratio are what
+counts, and no number of one machine says anything of another. All is done without Spark, by as many processes as there
+are cores, as `ingest` does where so much is small (`purgatory_udf/size.py`); `--spark` has Spark do it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,9 +28,10 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks import log_followed
+from purgatory_udf import query
 from purgatory_udf.ingest.inputs import InputFile, find_files
 from purgatory_udf.ingest.lines import lines_of
-from purgatory_udf.ingest.pieces import PIECE_BYTES, Piece, byte_pieces, in_tasks
+from purgatory_udf.ingest.pieces import HERE_BYTES, PIECE_BYTES, Piece, byte_pieces, in_tasks
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.requestlog.lines.line import MARK
@@ -50,14 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--trace", nargs="+", help="JSON Lines instead of the made trace")
     options.add_argument("--log", nargs="+", help="request logs instead of those of the tests")
     options.add_argument("--isr", help="dump of the metadata log beside the request logs")
+    options.add_argument("--spark", action="store_true", help="as Spark does it, in this process")
     options.add_argument("--runs", type=int, default=3, help="of each; medians are compared")
     options.add_argument("--json", help="write the figures to this file")
     options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")
     asked = options.parse_args(arguments)
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
-    spark = build_session("benchmark-ingest")
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, nullcontext() if asked.spark else query.locally():
+        spark = session_for("benchmark-ingest")
         folder = Path(scratch)
         logs = asked.log or _recorded(folder)
         figures = {
@@ -67,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         whole = figures["request-log"]
         floor = (whole["read"] + whole["write"]) / whole["lines"]
         figures["request-log, followed"] = log_followed.figures(spark, logs, folder / "followed", floor)
-    for name, figure in figures.items():
-        print(log_followed.sentence(figure) if "steps" in figure else _sentence(name, figure))
+        for name, figure in figures.items():
+            print(log_followed.sentence(figure) if "steps" in figure else _sentence(name, figure))
     if asked.compare:
         before = json.loads(Path(asked.compare).read_text(encoding="utf-8"))
         for name in figures.keys() & before.keys():
@@ -83,18 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _json_lines(spark: SparkSession, paths: list[str], folder: Path, runs: int) -> Figures:
     from purgatory_udf.ingest.run import ingest
+    from purgatory_udf.session import session_for
 
     def take_in(out: str) -> int:
-        return ingest(spark, IngestOptions(paths, out)).lines
+        # Without Spark, a session holds what was asked of it.
+        return ingest(session_for("benchmark-ingest"), IngestOptions(paths, out)).lines
 
     return _measured(spark, find_files(paths, ("",)), take_in, msgspec.json.decode, folder / "jsonl", runs)
 
 
 def _request_logs(spark: SparkSession, paths: list[str], isr: str | None, folder: Path, runs: int) -> Figures:
     from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
+    from purgatory_udf.session import session_for
 
     def take_in(out: str) -> int:
-        return ingest_request_log(spark, RequestLogOptions(paths, out, isr=isr)).report.counts["lines"]
+        options = RequestLogOptions(paths, out, isr=isr)
+        return ingest_request_log(session_for("benchmark-ingest"), options).report.counts["lines"]
 
     def decode(line: bytes) -> object:
         start = line.find(_MARK)
@@ -116,9 +124,11 @@ def _measured(
     lines = take_in(first)
     events = f"{first}/events"
     _read(spark, files, decode)
-    taken: dict[str, list[float]] = {"import": [], "read": [], "write": []}
+    taken: dict[str, list[float]] = {"import": [], "read": [], "write": [], "processor": []}
     for _ in range(runs):
+        before = log_followed.processor()
         taken["import"].append(_seconds(lambda: take_in(next(names))))
+        taken["processor"].append(log_followed.processor() - before)
         taken["read"].append(_seconds(lambda: _read(spark, files, decode)))
         taken["write"].append(_seconds(lambda: _write(spark, events, next(names))))
     medians = {name: statistics.median(each) for name, each in taken.items()}
@@ -146,9 +156,9 @@ def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes],
             lines += len(chunk.items)
         yield pa.RecordBatch.from_pylist([{"lines": lines}], schema=COUNTED)
 
-    found = spread(spark, in_tasks(byte_pieces(files), PIECE_BYTES), work, COUNTED).groupBy().sum("lines").first()
-    assert found is not None
-    return int(found[0])
+    each = HERE_BYTES if query.is_local() else PIECE_BYTES
+    found = spread(spark, in_tasks(byte_pieces(files, each), each), work, COUNTED).collect()
+    return sum(int(row.lines) for row in found)
 
 
 def _write(spark: SparkSession, events: str, to: str) -> None:
@@ -181,7 +191,9 @@ def _recorded(folder: Path) -> list[str]:
 
 def _sentence(name: str, figure: Figures) -> str:
     rate = figure["lines"] / figure["import"]
-    parts = f"import {figure['import']:.1f} s, reading {figure['read']:.1f}, writing {figure['write']:.1f}"
+    parts = f"import {figure['import']:.2f} s, reading {figure['read']:.2f}, writing {figure['write']:.2f}"
+    if query.is_local():
+        parts += f"; {figure['lines'] / figure['processor']:,.0f} lines for each second of a processor"
     spread = f"{min(figure['runs']['import']):.1f} to {max(figure['runs']['import']):.1f}"
     counts = f"{figure['lines']:,} lines, {rate:,.0f} a second"
     return f"{name}: {figure['ratio']:.2f} times its floor ({counts}; {parts}; imports took {spread})"

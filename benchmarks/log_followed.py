@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-import shutil
+import resource
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,14 +19,16 @@ import pyarrow.parquet as pq
 
 from purgatory_udf.kafka.log_steps import LogSteps
 from purgatory_udf.kafka.options import KafkaTopic, Messages
+from purgatory_udf.query import is_local, local
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
+from purgatory_udf.session import session_for
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 HOLD_MS = 10_000
 # Steps that are counted, and which part of the lines they have together.
@@ -48,18 +50,27 @@ def figures(
     first = len(messages) - each * STEPS
     portions = [messages[:first], *(messages[at : at + each] for at in range(first, len(messages), each))]
     steps = _steps(spark, str(folder / "out"), hold_ms)
-    taken = []
+    taken, used = [], []
     for number, portion in enumerate(portions):
-        place = folder / f"portion-{number}"
-        _write(portion, place)
-        rows = spark.read.parquet(str(place))
-        began = time.monotonic()
-        steps.write(rows, number)
+        # Without Spark, a session holds what was asked of it.
+        own = session_for("benchmark-ingest")
+        rows = _rows(own, portion, folder / f"portion-{number}")
+        began, before = time.monotonic(), processor()
+        if is_local():
+            steps.take(own, rows, number)
+        else:
+            steps.write(rows, number)
         taken.append(time.monotonic() - began)
-        shutil.rmtree(place)
+        used.append(processor() - before)
     counted, lines = taken[1:], each * STEPS
-    ratio = sum(counted) / lines / floor
-    return {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "ratio": ratio}
+    found = {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "processor": sum(used[1:])}
+    return {**found, "ratio": sum(counted) / lines / floor}
+
+
+def processor() -> float:
+    """Seconds of this process and those it forked; a JVM is neither."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
@@ -79,21 +90,29 @@ def _messages(file: int, path: Path) -> Iterator[Message]:
         yield last, file, offset, line
 
 
-def _write(messages: Sequence[Message], place: Path) -> None:
-    """In as many files as the topic has partitions, as Spark's source hands them out."""
+def _rows(spark: SparkSession, messages: Sequence[Message], place: Path) -> DataFrame:
+    """Spark has them in as many files as the topic has partitions, as its source hands them out."""
+    if here := local(spark):
+        found: DataFrame = here.frame_of(_table(messages))
+        return found
     place.mkdir(parents=True)
     for file in sorted({message[1] for message in messages}):
-        own = [message for message in messages if message[1] == file]
-        columns: Iterable[Sequence[Any]] = zip(*(message[1:] for message in own), strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, MESSAGES, strict=True)]
-        pq.write_table(pa.Table.from_arrays(arrays, schema=MESSAGES), place / f"{file}.parquet")
+        pq.write_table(_table([message for message in messages if message[1] == file]), place / f"{file}.parquet")
+    return spark.read.parquet(str(place))
+
+
+def _table(messages: Sequence[Message]) -> pa.Table:
+    columns: Iterable[Sequence[Any]] = zip(*(message[1:] for message in messages), strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, MESSAGES, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=MESSAGES)
 
 
 def sentence(figure: dict[str, Any]) -> str:
     rate = figure["lines"] / figure["import"]
     steps = ", ".join(f"{taken:.1f}" for taken in figure["steps"])
+    alone = f"; {figure['lines'] / figure['processor']:,.0f} for each second of a processor" if is_local() else ""
     return (
         f"request-log, followed: {figure['ratio']:.2f} times its floor "
-        f"({figure['lines']:,} lines, {rate:,.0f} a second; "
+        f"({figure['lines']:,} lines, {rate:,.0f} a second{alone}; "
         f"steps of {steps} s; the first, of what was waiting, {figure['first']:.1f})"
     )
