@@ -205,9 +205,9 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
     if fetch is not None:
         tally.asked(fetch)
     tally.kept(request)
-    row = request_row(request, session) if fetch is not None else row_of_texts(request, session, body, answer)
-    row["row"] = REQUEST
-    return row
+    if fetch is not None:
+        return _kept(request_row(request, session))
+    return _kept(row_of_texts(request, session, body, answer))
 
 
 def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
@@ -241,7 +241,12 @@ def row_of(request: Request, tally: Tally) -> Row | None:
         tally.counts["bad_lines"] += 1
         return _bad(malformed(request, error))
     tally.kept(request)
-    return {"row": REQUEST, **request_row(request, session)}
+    return _kept(request_row(request, session))
+
+
+def _kept(row: Row) -> Row:
+    row["row"] = REQUEST
+    return row
 
 
 def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:
