@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import fetch, logs, replica, stopping
-from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic, check_watermark
+from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
@@ -49,18 +49,18 @@ def change(w: World, e: int) -> None:
         if key.hw == UNKNOWN or offset >= key.hw:
             replica.take_watermark(w, key, offset)
             key.told += 1
-            check_watermark(w, k, t)
+            check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LOG_END:
         if logs.append(w, key, offset, asked.size, event.whole):
             key.told += 1
             if replica.advance_watermark(w, key):
-                check_all(w, k, t)
+                check_all(w, k, t, fetch.OF_ANY)
             else:
-                check_fetches(w, k, t)
+                check_fetches(w, k, t, fetch.OF_LOG_END)
     elif code == _REPLICA_END:
         if replica.follower_reached(w, key, event.who, offset):
             key.told += 1
-            check_watermark(w, k, t)
+            check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LAST_STABLE:
         _last_stable(w, k, offset)
     else:
@@ -89,7 +89,7 @@ def _rarer(w: World, e: int) -> None:
         _in_sync(w, key, asked)
         if replica.advance_watermark(w, key):
             key.told += 1
-            check_watermark(w, k, t)
+            check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LED:
         _led(w, k, offset)
         check_topic(w, k, t)
@@ -115,7 +115,7 @@ def _rarer(w: World, e: int) -> None:
         else:
             key.standing = _STANDS_DELETED
         key.told += 1
-        check_all(w, k, t)
+        check_all(w, k, t, fetch.OF_ANY)
 
 
 @inlined

@@ -11,10 +11,10 @@ from purgatory_udf.loop.words import Code
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 
 
-@inlined
-def check_fetches(w: World, k: int, t: int) -> None:
-    """The log end moved, and nothing else."""
-    fetch.check(w, k, t, fetch.OF_LOG_END)
+@rule
+def check_fetches(w: World, k: int, t: int, moved: int) -> None:
+    """`moved`: whose end has (see `fetch`)."""
+    fetch.check(w, k, t, moved)
     lists.walk_fetches(w, key_at(w, k))
 
 
@@ -24,24 +24,12 @@ def check_deletions(w: World, k: int, t: int) -> None:
     lists.walk_deletions(w, key_at(w, k))
 
 
-@inlined
-def check_watermark(w: World, k: int, t: int) -> None:
-    """The high watermark rose, and not the log end."""
-    _check_all(w, k, t, fetch.OF_WATERMARK)
-
-
-@inlined
-def check_all(w: World, k: int, t: int) -> None:
-    """The log end and the high watermark rose, or the leadership changed."""
-    _check_all(w, k, t, fetch.OF_ANY)
-
-
 @rule
-def _check_all(w: World, k: int, t: int, moved: int) -> None:
+def check_all(w: World, k: int, t: int, moved: int) -> None:
+    """The high watermark rose, or the leadership changed."""
     settling.check(w, k, _PRODUCE, t)
     lists.walk_produces(w, key_at(w, k))
-    fetch.check(w, k, t, moved)
-    lists.walk_fetches(w, key_at(w, k))
+    check_fetches(w, k, t, moved)
     check_deletions(w, k, t)
 
 

@@ -351,13 +351,9 @@ def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
 @inlined
 def check(w: World, k: int, t: int, moved: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
-    if key_at(w, k).hung & moved != 0:
-        _check(w, k, t, moved)
-
-
-@rule
-def _check(w: World, k: int, t: int, moved: int) -> None:
     key = key_at(w, k)
+    if key.hung & moved == 0:
+        return
     if key.standing != _ONLINE:
         shake_all(w, k)
     for reader in range(READERS):

@@ -213,18 +213,20 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
 
 @inlined
 def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
+    p, code, watched = operation.purgatory, operation.code, operation.watched != 0
+    several = w.checking > 0 and trigger != NONE
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         heap.remove(w, at)
         if part.settled == 0:
             part.end_t, part.error = t, _TIMED_OUT
-        if operation.watched and part.again == 0:
+        if watched and part.again == 0:
             key = key_at(w, part.key)
             # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
-            if at == trigger or (trigger != NONE and walked_before(w, key, operation.code)):
-                purgatory_at(w, operation.purgatory).watched -= 1
+            if at == trigger or (several and walked_before(w, key, code)):
+                purgatory_at(w, p).watched -= 1
             else:
-                _bury(w, operation.purgatory, key, operation.code)
+                _bury(w, p, key, code)
 
 
 @inlined

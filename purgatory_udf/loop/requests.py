@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop import fetch, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.checks import check_all, check_fetches, check_watermark
+from purgatory_udf.loop.checks import check_all, check_fetches
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.intake import arrived
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
@@ -40,12 +40,12 @@ def produce(w: World, e: int) -> None:
     first try already sees its own appends."""
     o = arrived(w, e)
     event, operation = event_at(w, e), operation_at(w, o)
-    changed = 0
+    valid, changed = event.mode != _INVALID, 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         part.bytes = part.size
         part.settled = part.error != _SOUND
-        if part.error == _SOUND and event.mode != _INVALID:
+        if part.error == _SOUND and valid:
             key = key_at(w, part.key)
             if logs.append(w, key, part.offset, part.size, 1):
                 part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
@@ -73,9 +73,9 @@ def produce(w: World, e: int) -> None:
             w.checking = order if changed > 1 else NONE
             order += 1
             if part.told == _INCREASED:
-                check_all(w, part.key, event.t)
+                check_all(w, part.key, event.t, fetch.OF_ANY)
             else:
-                check_fetches(w, part.key, event.t)
+                check_fetches(w, part.key, event.t, fetch.OF_LOG_END)
     w.checking = NONE
 
 
@@ -83,14 +83,15 @@ def produce(w: World, e: int) -> None:
 def fetch_messages(w: World, e: int) -> None:
     """A follower's fetch says how far that follower is, before it is served."""
     event = event_at(w, e)
-    if event.who >= 0:
+    t, who = event.t, event.who
+    if who >= 0:
         for at in range(event.first, event.first + event.count):
             asked = asked_at(w, at)
             k = place_at(w, asked.key).key
             key = key_at(w, k)
-            if replica.follower_reached(w, key, event.who, asked.offset):
+            if replica.follower_reached(w, key, who, asked.offset):
                 key.told += 1
-                check_watermark(w, k, event.t)
+                check_all(w, k, t, fetch.OF_WATERMARK)
     if event.total == 0:
         _answer_at_once(w, arrived(w, e), _BY_NO_PARTITIONS)
     else:

@@ -72,15 +72,17 @@ def settle(key: Any, part: Any, code: int, t: int) -> int:
 def first_try(w: World, o: int) -> bool:
     """On arrival; whether no part is pending."""
     operation = operation_at(w, o)
+    code, t, pending = operation.code, operation.t, 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         if part.settled == 0:
-            rule_ = settle(key_at(w, part.key), part, operation.code, operation.t)
+            rule_ = settle(key_at(w, part.key), part, code, t)
             if rule_ == _PENDING:
-                operation.pending += 1
+                pending += 1
             else:
                 operation.rule = rule_
-    return operation.pending == 0
+    operation.pending = pending
+    return pending == 0
 
 
 @inlined
