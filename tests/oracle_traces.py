@@ -18,6 +18,7 @@ Event = dict[str, Any]
 
 TOPIC = "t"
 FOLLOWER = 7
+_CHANGES = {"A": "log_end", "R": "segment_roll", "H": "high_watermark", "S": "last_stable", "T": "truncate"}
 _STANDINGS = {"online": "online", "offline": "offline", "moved": "not_leader", "unknown": "deleted"}
 _ERRORS = {
     "NONE": "none",
@@ -112,14 +113,16 @@ def _translate(lines: Iterable[list[str]]) -> OracleTrace:
     """First every partition is told to be empty, then the lines in their order."""
     trace = OracleTrace()
     translation = _Translation(trace.numbers)
-    events = [event for line in lines if line for event in translation.events(*line)]
+    events = [translation.event(*line) for line in lines if line]
     first_us = events[0]["time_us"] if events else 0
     empty: list[Event] = [
         {"time_us": first_us, "type": "partition", "topic": TOPIC, "partition": number, "change": change, "offset": 0}
         for number in trace.numbers.values()
         for change in ("log_end", "high_watermark", "last_stable")
     ]
-    trace.events = [{"seq": seq, **event} for seq, event in enumerate(empty + events, 1)]
+    trace.events = empty + events
+    for seq, event in enumerate(trace.events, 1):
+        event["seq"] = seq
     return trace
 
 
@@ -130,13 +133,17 @@ class _Translation:
         self._numbers = numbers
         self._log_ends: dict[str, int] = {}
 
-    def events(self, letter: str, t: str, *fields: str) -> list[Event]:
-        common = {"time_us": int(t) * 1000}
+    def event(self, letter: str, t: str, *fields: str) -> Event:
+        event = self._event(letter, *fields)
+        event["time_us"] = int(t) * 1000
+        return event
+
+    def _event(self, letter: str, *fields: str) -> Event:
         if letter == "P":
-            return [common | self._produce(*fields)]
+            return self._produce(*fields)
         if letter == "F":
-            return [common | self._fetch(*fields)]
-        return [common | self._change(letter, *fields)]
+            return self._fetch(*fields)
+        return self._change(letter, *fields)
 
     def _partition(self, name: str) -> dict[str, Any]:
         return {"topic": TOPIC, "partition": self._numbers.setdefault(name, len(self._numbers))}
@@ -172,17 +179,14 @@ class _Translation:
 
     def _change(self, letter: str, name: str, *fields: str) -> Event:
         event: Event = {"type": "partition", **self._partition(name)}
-        if letter == "L":
-            return event | {"change": _STANDINGS[fields[0]]}
+        event["change"] = _CHANGES[letter] if letter != "L" else _STANDINGS[fields[0]]
         if letter == "R":
-            return event | {"change": "segment_roll", "offset": self._log_ends.get(name, 0)}
-        offset = int(fields[0])
-        if letter == "A":
-            self._log_ends[name] = offset
-            return event | {"change": "log_end", "offset": offset, "bytes": int(fields[1])}
-        if letter == "T":
-            self._log_ends[name] = min(offset, self._log_ends.get(name, 0))
-        return event | {
-            "change": {"H": "high_watermark", "S": "last_stable", "T": "truncate"}[letter],
-            "offset": offset,
-        }
+            event["offset"] = self._log_ends.get(name, 0)
+        elif letter != "L":
+            event["offset"] = offset = int(fields[0])
+            if letter == "A":
+                self._log_ends[name] = offset
+                event["bytes"] = int(fields[1])
+            elif letter == "T":
+                self._log_ends[name] = min(offset, self._log_ends.get(name, 0))
+        return event

@@ -125,9 +125,9 @@ def _hardly_ever(mean: float) -> int:
 
 
 def fitted_producer(
-    found: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
+    records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
-    mine = window.of(found, "at")
+    mine = window.of(records, "at")
     return FittedProducer(
         first_ms=_first(mine["at"].to_numpy(), window),
         gaps_ms=_circle(mine["at"].to_numpy(), window),

@@ -88,9 +88,9 @@ def check(fitted: Fitted, simulated: Figures) -> Checked:
     return Checked(recorded, simulated, far, doubts)
 
 
-def is_near(name: str, api: str, found: float, expected: float) -> bool:
+def is_near(name: str, api: str, figure: float, expected: float) -> bool:
     """Whether a figure is as near to another as two recordings' figures are."""
-    error = abs(found - expected)
+    error = abs(figure - expected)
     if name in ("waited", "expired"):
         return error <= SHARE
     if name.endswith("_ms"):

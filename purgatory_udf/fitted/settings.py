@@ -147,8 +147,8 @@ def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str
         topics = sorted({plan.partitions[key].topic for key in reader.keys})
         return Subject(reader.client, reader.broker, topics, groups.get(reader.client))
 
-    def of(fields: Mapping[str, str], mine: Callable[[ReaderPlan], bool]) -> _Settings:
-        return _Settings(settings, fields, [subject(reader) for reader in plan.readers if mine(reader)])
+    def of(fields: Mapping[str, str], is_meant: Callable[[ReaderPlan], bool]) -> _Settings:
+        return _Settings(settings, fields, [subject(reader) for reader in plan.readers if is_meant(reader)])
 
     followers = of(_FOLLOWERS, lambda one: one.replica >= 0)
     consumers = of(_CONSUMERS, lambda one: one.replica < 0)

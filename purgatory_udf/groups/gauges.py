@@ -69,10 +69,10 @@ class CoordinatorPurgatory:
     def open(self) -> int:
         return len(self.waiting)
 
-    def tell(self, told: ToldWaits | None, horizon_ms: int) -> Frame:
+    def tell(self, waits: ToldWaits | None, horizon_ms: int) -> Frame:
         """Take in what a batch tells; `READINGS` up to the horizon, before which nothing more can come. `FOREVER`: up
         to where everything has come to rest."""
-        moments = self._moments(told)
+        moments = self._moments(waits)
         known = moments.t // 1000 < horizon_ms
         self.later, now = moments.take(~known), moments.take(known)
         until_ms = horizon_ms - 1
@@ -82,30 +82,30 @@ class CoordinatorPurgatory:
         self._forget()
         return readings
 
-    def _moments(self, told: ToldWaits | None) -> Frame:
+    def _moments(self, waits: ToldWaits | None) -> Frame:
         """Everything that has not happened yet, in order."""
-        if told is None:
+        if waits is None:
             return self.later
         numbers = {name: place for place, name in enumerate(self.names)}
-        places = np.array([numbers.setdefault(name, len(numbers)) for name in told.names], dtype=np.int64)
+        places = np.array([numbers.setdefault(name, len(numbers)) for name in waits.names], dtype=np.int64)
         self.dead = np.concatenate([self.dead, np.zeros(len(numbers) - len(self.names), np.int64)])
         self.names = list(numbers)
         known = np.concatenate([self.waiting.op, self.later.op[self.later.kind == BEGIN]])
-        ended = told.ended
+        ended = waits.ended
         new = ended.take(~np.isin(ended.op, known))
         # A deadline in whole milliseconds may lie before the beginning; nothing ends before that.
         ends = {"t": np.maximum(ended.t, ended.end_t), "seq": ended.end_seq, "sub": ended.end_sub}
         at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
         ends_of = ended.with_columns(**ends)
-        parts = [self.later, *(self._at(begun, BEGIN, places) for begun in (told.begun, new))]
+        parts = [self.later, *(self._at(begun, BEGIN, places) for begun in (waits.begun, new))]
         # Buckets begin after the ends that they do not bring about, and before everything that begins in their turn.
         parts += [
             self._at(ends_of.take(at_once), END, places),
             self._at(ends_of.take(~at_once), END, places, early=True),
         ]
-        walks = Frame({**_OF_NO_OPERATION.empty(len(told.walked)).columns, **told.walked.columns})
+        walks = Frame({**_OF_NO_OPERATION.empty(len(waits.walked)).columns, **waits.walked.columns})
         parts += [self._at(rows, WALK, places) for rows in (walks, ends_of.take(ended.triggered > 0))]
-        parts += [self._at(rows, kind, np.arange(len(numbers))) for rows, kind in self._emptied(told.stopped, places)]
+        parts += [self._at(rows, kind, np.arange(len(numbers))) for rows, kind in self._emptied(waits.stopped, places)]
         moments = Frame.concat(parts)
         return moments.take(np.lexsort((moments.kind, moments.late, moments.sub, moments.seq, moments.t)))
 

@@ -36,10 +36,10 @@ class Packet(NamedTuple):
     payload: bytes
 
 
-def packets(found: Mapping[str, Findings]) -> list[Packet]:
+def packets(by_group: Mapping[str, Findings]) -> list[Packet]:
     """What the tables say of a call, by table: no packet without rows."""
     frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
-    for place, findings in enumerate(found.values()):
+    for place, findings in enumerate(by_group.values()):
         parts = {
             **{table: [ended.take(ends_of(ended) == end) for ended in findings.ended] for table, end in _ENDS.items()},
             "group_transitions": [TRANSITIONS.of([_row(change) for change in findings.transitions])],
@@ -47,7 +47,7 @@ def packets(found: Mapping[str, Findings]) -> list[Packet]:
         }
         for table, mine in parts.items():
             frames[table] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]
-    names = Frame({"key": np.array(list(found), dtype=object)})
+    names = Frame({"key": np.array(list(by_group), dtype=object)})
     joined = {table: Frame.concat(parts) for table, parts in frames.items() if parts}
     return [
         Packet(table, int(rows.columns[_TIME[table]].max()), len(rows), pack({"names": names, "rows": rows}))

@@ -81,12 +81,12 @@ def table(of: Table) -> str:
     return f"<div class=scroll><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
 
 
-def stories(told: Sequence[tuple[str, Sequence[str], bool]]) -> str:
+def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
     """Each a title that opens to its lines; those that expired stand out."""
     return "\n".join(
         f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
         f"<pre>{escape(chr(10).join(lines))}</pre></details>"
-        for title, lines, expired in told
+        for title, lines, expired in entries
     )
 
 

@@ -89,9 +89,9 @@ def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path 
     return found
 
 
-def _write_page(found: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
+def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:
     specs = what_if_charts(runs)
-    tables = [Section(table.title, "", page.table(table) if table.rows else "") for table in found.ends]
+    tables = [Section(table.title, "", page.table(table) if table.rows else "") for table in comparison.ends]
     drawn = [Section(*_FIGURES[name], page.figure(name)) for name in specs]
-    together = [Section(table.title, "", page.table(table)) for table in found.together]
-    write_whole(html, page.page("What if", found.held_fixed, "", [*tables, *drawn, *together], specs))
+    together = [Section(table.title, "", page.table(table)) for table in comparison.together]
+    write_whole(html, page.page("What if", comparison.held_fixed, "", [*tables, *drawn, *together], specs))
