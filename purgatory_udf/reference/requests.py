@@ -107,8 +107,6 @@ def _number(values: Event, name: str, default: int) -> int:
 
 def _asked(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
     """A recorded value of a request, as the what-if settings want it."""
-    if not cluster.config.what_if:
-        return override(event[field], cluster.config.plain(keys))
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
     subject = Subject(event.get("client_id"), _broker_id(event), topics)
     return override(event[field], cluster.config.setting(keys, subject))
