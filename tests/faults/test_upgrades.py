@@ -54,7 +54,7 @@ def _unpacked(file: Path, place: Path) -> Path:
 
 # What becomes of the kept runs in this version. Who changes a format says so here: they are refused then, until they
 # are made anew, and gone on with again.
-GOES_ON: bool = False
+GOES_ON: bool = True
 
 
 def _goes_on(kept: Path) -> bool:
