@@ -8,6 +8,7 @@ An answer is written once, with pyspark's names, for either.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
     from purgatory_udf.local.session import LocalSession
 
-__all__ = ["Window", "functions", "is_local", "local", "locally"]
+__all__ = ["Window", "functions", "is_local", "local", "locally", "locally_in_this_thread"]
 
 # Where each is found: a module, and the name within it, if it is not the module itself.
 _SPARK = {"functions": ("pyspark.sql.functions", ""), "Window": ("pyspark.sql.window", "Window")}
 _LOCAL = {"functions": ("purgatory_udf.local.functions", ""), "Window": ("purgatory_udf.local.window", "LocalWindow")}
 _chosen = _SPARK
+# Where a thread alone has chosen otherwise.
+_of_thread = threading.local()
 
 
 class _Names:
@@ -35,12 +38,12 @@ class _Names:
         self._of = of
 
     def __getattr__(self, name: str) -> Any:
-        module, within = _chosen[self._of]
+        module, within = (_LOCAL if is_local() else _SPARK)[self._of]
         found = import_module(module)
         try:
             return getattr(getattr(found, within) if within else found, name)
         except AttributeError:
-            if _chosen is _LOCAL:
+            if is_local():
                 raise NeedsSparkError(f"{self._of}.{name}") from None
             raise
 
@@ -52,13 +55,24 @@ if not TYPE_CHECKING:
 
 @contextmanager
 def locally() -> Iterator[None]:
-    """Answers that are given meanwhile are given without Spark."""
+    """Answers that are given meanwhile are given without Spark, whichever thread asks."""
     global _chosen
     before, _chosen = _chosen, _LOCAL
     try:
         yield
     finally:
         _chosen = before
+
+
+@contextmanager
+def locally_in_this_thread() -> Iterator[None]:
+    """Only this thread's; others may be at work with Spark."""
+    before = getattr(_of_thread, "local", False)
+    _of_thread.local = True
+    try:
+        yield
+    finally:
+        _of_thread.local = before
 
 
 def local(session: SparkSession) -> LocalSession | None:
@@ -69,4 +83,4 @@ def local(session: SparkSession) -> LocalSession | None:
 
 def is_local() -> bool:
     """Whether this is such a moment."""
-    return _chosen is _LOCAL
+    return _chosen is _LOCAL or getattr(_of_thread, "local", False)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.errors import NeedsSparkError
-from purgatory_udf.query import locally
+from purgatory_udf.query import locally_in_this_thread
 from purgatory_udf.session import session_for
 from purgatory_udf.size import FOLLOWED_BYTES, held, is_here
 
@@ -21,7 +21,7 @@ def taken(spark: SparkSession, messages: DataFrame, folder: str, take: Take, bef
     """The step, taken once: here, if the messages and what it goes on with, the files `before`, are few bytes and lie
     on this machine; else by Spark."""
     if _is_small(spark, messages, folder, before):
-        with suppress(NeedsSparkError), locally():
+        with suppress(NeedsSparkError), locally_in_this_thread():
             here: Any = session_for("purgatory-ingest")
             take(here, here.frame_of(messages.toArrow()))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.snapshots import Snapshots
 from purgatory_udf.storage.staging import write_in_time_order
-from purgatory_udf.stream import query
+from purgatory_udf.stream import few, query
 from purgatory_udf.stream.counting import group_counts
 from purgatory_udf.stream.group_disagreements import explained, write_disagreements
 from purgatory_udf.stream.options import ReplayOptions
@@ -35,12 +36,12 @@ from tests.groups.cells import Event, every_cell
 from tests.outcome_rows import outcomes_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 Told = tuple[list[Outcome], list[Transition]]
 
-append = Sink._append
+by_spark, by_this_process = Sink._append, Sink._append_here
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
 
@@ -158,11 +159,15 @@ def die_after_the_first_batch(running: StreamingQuery, title: str, found: Survey
     raise KilledError
 
 
-def die_between_two_tables(sink: Sink, rows: DataFrame, table: str, number: int) -> None:
-    """In place of a sink's `_append`: the others may have been written, or not."""
-    if table == "expirations":
-        raise KilledError
-    append(sink, rows, table, number)
+def die_between_two_tables(write: Callable[[Sink, Any, str, int], Any]) -> Callable[[Sink, Any, str, int], Any]:
+    """In place of what a sink writes a table with: the others may have been written, or not."""
+
+    def dying(sink: Sink, rows: Any, table: str, number: int) -> Any:
+        if table == "expirations":
+            raise KilledError
+        return write(sink, rows, table, number)
+
+    return dying
 
 
 def die_before_it_is_done(*_: object) -> None:
@@ -170,7 +175,7 @@ def die_before_it_is_done(*_: object) -> None:
     raise KilledError
 
 
-def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tables(
+def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_tables(
     spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
@@ -191,7 +196,8 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
         (query, "follow_to_end", die_after_the_first_batch),
-        (Sink, "_append", die_between_two_tables),
+        (Sink, "_append", die_between_two_tables(by_spark)),
+        (Sink, "_append_here", die_between_two_tables(by_this_process)),
         (Snapshots, "keep", die_before_it_is_done),
     )
     expected = told_by(reference)
@@ -199,9 +205,11 @@ def test_small_batches_of_shards_and_a_run_killed_three_times_give_the_same_tabl
     for where, name, death in deaths:
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
             patch.setattr(where, name, death)
+            if name == "_append":  # Else only larger batches are Spark's to write.
+                patch.setattr(few, "MOST_ROWS", -1)
             go_on()
         incomplete.append(told(tmp_path) != expected)
-    assert incomplete[:2] == [True, True]
+    assert incomplete[:3] == [True, True, True]
     counts = go_on()
     assert told(tmp_path) == expected
     read = gauges(tmp_path)
