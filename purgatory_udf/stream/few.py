@@ -1,6 +1,7 @@
-"""Few rows, written by this process: what Spark plans, starts and commits for a table costs more than they do.
+"""A batch's rows, written by this process: up to some hundred thousand, what Spark plans, starts and commits for a table
+costs more than they do.
 
-A batch of a followed replay is mostly such. Their commits name the same transactions as Spark's own, so batches of
+So are a followed replay's batches, and those of a replay with the settings that it has by itself. Their commits name the same transactions as Spark's own, so batches of
 either kind follow each other, and none is written twice.
 """
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-# About what Spark's two cores have unpacked and written in the time that they need to begin.
-MOST_ROWS = 100_000
+# Some 150 MB in this process's memory while they are written. Spark takes twice as long for as many, on two cores.
+MOST_ROWS = 1_000_000
 
 
 def goes_here(spark: SparkSession, out: str, rows: int) -> bool:

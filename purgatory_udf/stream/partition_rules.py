@@ -30,6 +30,9 @@ from purgatory_udf.tables import ENDS, TABLES
 WRITTEN = (*ENDS, "watches", "purgatory_gauges")
 
 _ROWS_A_PARCEL = 1 << 17
+# Of so many rows and more a parcel is packed: between the rules and the table Spark has it in memory a few times.
+_ROWS_WORTH_PACKING = 1 << 10
+_PACKED, _PLAIN = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.IpcWriteOptions()
 
 
 class Sees(Enum):
@@ -136,6 +139,7 @@ def _parcelled(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Parce
     for begin in range(0, len(table), _ROWS_A_PARCEL):
         part = table.slice(begin, _ROWS_A_PARCEL)
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, part.schema) as writer:
+        options = _PACKED if len(part) >= _ROWS_WORTH_PACKING else _PLAIN
+        with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
             writer.write_table(part)
         yield Parcel(name, "", latest_us, len(part), sink.getvalue().to_pybytes())

@@ -112,14 +112,14 @@ class Sink:
         if not tables:
             return set()
         parcels = batch.where(sf.col("table").isin(*tables)).select("table", "payload").toArrow()
-        done = set()
-        for table in tables:
+
+        def written(table: str) -> bool:
             mine = parcels.filter(pc.equal(parcels.column("table"), table))
             rows = unpacked(self.rules, table, self._end_ms(table))(iter(mine.to_batches()))
-            found = pa.Table.from_batches(rows, self.rules.schema(table))
-            if self._append_here(found, table, number):
-                done.add(table)
-        return done
+            return self._append_here(pa.Table.from_batches(rows, self.rules.schema(table)), table, number)
+
+        with ThreadPoolExecutor(len(tables)) as pool:
+            return {table for table, done in zip(tables, pool.map(written, tables), strict=True) if done}
 
     def _append_here(self, rows: pa.Table, table: str, number: int) -> bool:
         return few.append(rows, self.layout.path_of(table), **self._once(table, number))
