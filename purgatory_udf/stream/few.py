@@ -1,8 +1,8 @@
-"""A batch's rows, written by this process: up to some hundred thousand, what Spark plans, starts and commits for a table
+"""A batch's rows, written by this process: for less than a million, what Spark plans, starts and commits for a table
 costs more than they do.
 
-So are a followed replay's batches, and those of a replay with the settings that it has by itself. Their commits name the same transactions as Spark's own, so batches of
-either kind follow each other, and none is written twice.
+Their commits name the same transactions as Spark's own, so batches of either kind follow each other, and none is
+written twice.
 """
 
 from __future__ import annotations
