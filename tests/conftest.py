@@ -33,8 +33,8 @@ _SMALLEST = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whoever asks for the session is marked by it: `-m "not spark"` is the part that needs no Java. What looks at a
-    page in a browser runs where there is one."""
+    """Whoever asks for the session is marked by it, and then what is long, or runs a whole command: `-m "not spark"` is
+    what one waits for between two changes. What looks at a page in a browser runs where there is one."""
     if browser.find() is None:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
         items[:] = [item for item in items if not item.get_closest_marker("browser")]
@@ -43,6 +43,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "spark" in asked:
             item.add_marker(pytest.mark.spark)
     items.sort(key=_rank)
+    for item in items:
+        if item.get_closest_marker("long") or item.get_closest_marker("end_to_end"):
+            item.add_marker(pytest.mark.spark)
     shares.give_way()
 
 

@@ -27,6 +27,8 @@ _ERRORS = {
     "NOT_LEADER_OR_FOLLOWER": "moved",
     "UNKNOWN_TOPIC_OR_PARTITION": "unknown",
 }
+# Bytes, packed.
+_LARGE = 600_000
 _READERS = {"leo": (FOLLOWER, "read_uncommitted"), "hw": (-1, "read_uncommitted"), "lso": (-1, "read_committed")}
 
 
@@ -56,6 +58,11 @@ class OracleTrace:
 def names() -> list[str]:
     """Every recorded trace."""
     return list(_every())
+
+
+def is_large(name: str) -> bool:
+    """Event by event, in Python, it takes many seconds."""
+    return recorded.packed(_every()[name]).stat().st_size > _LARGE
 
 
 def load(name: str) -> OracleTrace:

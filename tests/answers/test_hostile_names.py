@@ -17,6 +17,8 @@ from tests.outcome_folder import story, write_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 # Ends elements, attributes, strings and statements; begins scripts, templates, orders to a terminal and other lines.
 EVIL = (
     "</script><img src=x onerror='document.title=`owned`'>\"'; DROP TABLE runs; --"

@@ -98,6 +98,7 @@ def test_names_from_a_trace_are_text_and_never_markup() -> None:
     assert html.count("<script") == html.count("</script>") == 3 + html.count("<\\/script")
 
 
+@pytest.mark.long
 @pytest.mark.browser
 def test_a_real_browser_draws_the_page_in_light_and_in_dark(report: Path) -> None:
     """Where there is no browser, what the page draws is only seen by Vega, above."""

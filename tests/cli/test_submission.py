@@ -135,6 +135,7 @@ def test_what_a_standalone_master_cannot_do_is_said(root: Path, home: Path) -> N
         _prepare(root, home, "--master", "spark://there:7077", "--deploy-mode", "cluster", "replay")
 
 
+@pytest.mark.long
 def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(tmp_path: Path) -> None:
     """Moved to where it was not made, without any environment, as on a worker."""
     root, made, moved = Path(__file__).resolve().parents[2], tmp_path / "made", tmp_path / "a worker" / "moved"

@@ -20,6 +20,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_what_if_like_a_file_predicts_without_a_jvm(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = file.parent / "told.json"
     words = ["--variant", "big", "fetch.min_bytes=700", "--variant", "fast", "producer.rate=x2"]

@@ -22,6 +22,8 @@ from purgatory_udf.simulate.load import load, read
 from purgatory_udf.simulate.scenario import Consumers, Scenario
 from tests.fitted.simulated import recorded_of, replayed_of
 
+pytestmark = pytest.mark.long
+
 
 @cache
 def _replayed() -> dict[str, pa.Table]:

@@ -22,6 +22,8 @@ from tests.fitted.scenarios import small_scenario
 from tests.fitted.truth import missed
 from tests.recorded import file
 
+pytestmark = pytest.mark.long
+
 WORDS = ("minbytes", "fetch.consumer.min_bytes=20000", "replicabytes", "fetch.follower.min_bytes=4000")
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from purgatory_udf.fitted.fit import fit
 from purgatory_udf.fitted.plans import fitted_of
 from purgatory_udf.fitted.recording import recording
 from purgatory_udf.fitted.run import checked_by_play
 from tests.fitted.simulated import recorded, replayed
+
+pytestmark = pytest.mark.long
 
 
 def test_a_simulated_cluster_is_reproduced_and_shares_no_cores() -> None:

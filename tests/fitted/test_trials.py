@@ -19,6 +19,8 @@ from purgatory_udf.simulate.load import read
 from tests.fitted.truth import missed
 from tests.recorded import file
 
+pytestmark = pytest.mark.long
+
 ONE_IN_TEN = 4
 VARIANTS = {
     "one": ("max-wait", "replica-wait", "linger", "no-linger", "load"),

@@ -118,6 +118,7 @@ def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
     assert "<td>linger.ms</td>" in pages["produces rates waits"]
 
 
+@pytest.mark.long
 def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
     predicted = predict(small_scenario(), variants_of(["many", "consumer.count=200"]), 1)
     of = {name: played.median for name, played in predicted.played.items()}

@@ -18,6 +18,8 @@ from purgatory_udf.stream.rules import Plan
 from tests.outcome_rows import outcomes_of
 from tests.stream.groups_by_hand import Groups
 
+pytestmark = pytest.mark.long
+
 Rows = list[tuple[Any, int, bytes]]
 
 

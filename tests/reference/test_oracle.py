@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from purgatory_udf.config import Config
@@ -22,7 +24,11 @@ def test_hand_made_case(title: str, trace: OracleTrace) -> None:
     assert trace.rows(replay(trace.events, config_of(trace)).outcomes) == trace.outcomes
 
 
-@pytest.mark.parametrize("name", oracle_traces.names())
+def _marked(name: str) -> Any:
+    return pytest.param(name, marks=[pytest.mark.long] if oracle_traces.is_large(name) else [])
+
+
+@pytest.mark.parametrize("name", [_marked(name) for name in oracle_traces.names()])
 def test_recorded_trace(name: str) -> None:
     trace = oracle_traces.load(name)
     result = replay(trace.events, config_of(trace))

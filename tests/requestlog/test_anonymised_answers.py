@@ -15,6 +15,8 @@ from purgatory_udf.query import locally
 from tests import recorded
 from tests.requestlog.searched import everything_in
 
+pytestmark = pytest.mark.long
+
 RECORDING = "W3-groups-k39"
 LINES = 700
 # What users name, in requests and their answers.

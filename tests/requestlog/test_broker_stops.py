@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.cluster.context import Given
@@ -28,6 +30,8 @@ from purgatory_udf.requestlog.cluster.metadata import GIVEN, Change, KnownCluste
 from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
 from tests.requestlog.translate import context_of, translate
+
+pytestmark = pytest.mark.long
 
 Said = list[tuple[float, int, str]]
 

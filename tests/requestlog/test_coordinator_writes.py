@@ -27,6 +27,8 @@ from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
+pytestmark = pytest.mark.long
+
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
 
 

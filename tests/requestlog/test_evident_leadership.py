@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from purgatory_udf.config import Config
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.requestlog.lines import error_codes as errors
@@ -14,6 +16,8 @@ from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipStat
 from purgatory_udf.requestlog.requests.facts import Fact, PartitionFacts, Position, Trouble
 from tests.requestlog import recordings
 from tests.requestlog.translate import translate
+
+pytestmark = pytest.mark.long
 
 LED = {"change": "leader", "leader_epoch": 0, "isr": [1, 2]}
 HISTORY = [InSync(0, 1, 0, (1, 2)), InSync(50, 2, 1, (2,))]

@@ -23,6 +23,8 @@ from purgatory_udf.storage.runs import Run
 from purgatory_udf.tables import TABLES
 from tests import recorded
 
+pytestmark = pytest.mark.long
+
 RECORDING, LINES, BROKERS = "W3-groups-k39", 1_400, (1, 2, 3)
 # Members' joins wait for 6 s.
 HOLD_MS = 8_000

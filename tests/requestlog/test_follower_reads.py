@@ -22,6 +22,8 @@ from tests.requestlog.lines import START_US, T, fetched, requests, us
 from tests.requestlog.stepwise import Stepwise
 from tests.requestlog.translate import Translation, translate
 
+pytestmark = pytest.mark.long
+
 LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = StoredBatch(10, 12, 60, us(1), False, False, -1), StoredBatch(13, 13, 40, us(1), False, False, -1)
 GIVEN_ALL = Given({T: "t"}, KnownCluster(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})

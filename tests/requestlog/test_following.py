@@ -9,12 +9,16 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
+import pytest
+
 from purgatory_udf.requestlog.cluster.context import Given
 from purgatory_udf.requestlog.lines.request import Request
 from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.requestlog.stepwise import Stepwise
 from tests.requestlog.translate import Event, context_of, translate
+
+pytestmark = pytest.mark.long
 
 RECORDING, LINES = "W3-groups-k39", 1_400
 NAMED = Given({T: "t"})

@@ -13,6 +13,8 @@ from tests.requestlog import recordings
 from tests.requestlog.lines import START_US, body, requests, us, written
 from tests.requestlog.translate import Translation, translate
 
+pytestmark = pytest.mark.long
+
 RECORDING = "W7-rolling-k39"
 
 

@@ -109,6 +109,7 @@ def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, sta
         assert [one and one.get(name) for name in times] == [other and other.get(name) for name in times]
 
 
+@pytest.mark.long
 def test_nothing_that_a_file_holds_ends_its_import(tmp_path: Path) -> None:
     tried = [hostile.one_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(one.accepted for one in tried) > 1_000 and sum(one.rejected for one in tried) > 1_000
