@@ -69,14 +69,14 @@ class _Processes:
         sys.stderr.flush()
         self._ids = []
         parent = os.getpid()
-        for _, own in ends:
+        for _, writing in ends:
             forked = os.fork()
             if not forked:
                 others = {self._giving, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
-                _serve(work, parts, self._taking, own, others - {own}, parent)
+                _serve(work, parts, self._taking, writing, others - {writing}, parent)
             self._ids.append(forked)
-        for one in (self._taking, *(writing for _, writing in ends)):
-            os.close(one)
+        for end in (self._taking, *(writing for _, writing in ends)):
+            os.close(end)
 
     def run(self, made: dict[int, list[pa.RecordBatch]]) -> list[BaseException]:
         """What went wrong."""
@@ -105,10 +105,10 @@ class _Processes:
         """None of them outlives this."""
         if self._giving >= 0:
             os.close(self._giving)
-        for one in self._ids:
+        for process in self._ids:
             with suppress(ProcessLookupError):
-                os.kill(one, signal.SIGKILL)
-            os.waitpid(one, 0)
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
         for output in self._outputs:
             output.close()
 
@@ -127,7 +127,9 @@ def _read(output: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
     raise NeedsSparkError("a process that took part was killed, perhaps for want of memory")
 
 
-def _serve(work: Work[Part], parts: Sequence[Part], taking: int, own: int, others: Iterable[int], parent: int) -> None:
+def _serve(
+    work: Work[Part], parts: Sequence[Part], taking: int, writing: int, others: Iterable[int], parent: int
+) -> None:
     """All that a forked process does."""
     status = 1
     try:
@@ -135,11 +137,11 @@ def _serve(work: Work[Part], parts: Sequence[Part], taking: int, own: int, other
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             return
-        for one in others:
-            os.close(one)
+        for end in others:
+            os.close(end)
         # What was there before the fork is nobody's garbage here.
         gc.freeze()
-        with os.fdopen(own, "wb") as output:
+        with os.fdopen(writing, "wb") as output:
             try:
                 while said := os.read(taking, _NUMBER.size):
                     (number,) = _NUMBER.unpack(said)

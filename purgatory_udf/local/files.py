@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -90,9 +90,10 @@ def _written(parts: Sequence[Part], path: str, skipped_by: Sequence[str]) -> lis
         if rows.num_rows or len(parts) == 1:
             yield _write(rows, number, path, skipped_by)
 
-    made = [row for batches in side_by_side(work, list(enumerate(parts))) for one in batches for row in one.to_pylist()]
+    made = chain.from_iterable(side_by_side(work, list(enumerate(parts))))
     now = int(time.time() * 1000)
-    return [AddAction(one["name"], one["size"], {}, now, True, one["stats"]) for one in made]
+    rows = [row for batch in made for row in batch.to_pylist()]
+    return [AddAction(row["name"], row["size"], {}, now, True, row["stats"]) for row in rows]
 
 
 def _write(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) -> pa.RecordBatch:
@@ -107,8 +108,8 @@ def _write(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) ->
         "maxValues": {column: _told(found["max"]) for column, found in ranges.items()},
         "nullCount": {column: rows.column(column).null_count for column in skipped_by},
     }
-    told = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
-    return pa.RecordBatch.from_pylist([told])
+    file = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
+    return pa.RecordBatch.from_pylist([file])
 
 
 def _told(value: pa.Scalar) -> Any:

@@ -333,6 +333,6 @@ def _change(w: World, row: int) -> None:
             _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
             w.members += 1
     if leads or code in (_DELETED, _STOPPED):
-        told = _event(w, row, _LED if leads else _UNLED if code == _DELETED else _TOPIC_STOPPED)
+        of_topic = _event(w, row, _LED if leads else _UNLED if code == _DELETED else _TOPIC_STOPPED)
         w.nodes += 1
-        _asks(w, told, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)
+        _asks(w, of_topic, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)

@@ -131,29 +131,29 @@ def _texts(column: pa.Array) -> list[bytes]:
         column = column.combine_chunks()
     if not len(column):
         return [b"", b"", b""]
-    told = b""
+    valid = b""
     if column.null_count:
-        told = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)).tobytes()
+        valid = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)).tobytes()
         column = column.fill_null("")
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
     text = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
-    return [told, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
+    return [valid, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
 
 
 def _next_texts(sections: _opened) -> pa.Array:
     return _texts_of(next(sections), next(sections), next(sections))
 
 
-def _texts_of(told: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
+def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
     if not len(lengths):
         return no_texts()
     sizes = np.frombuffer(lengths, np.uint32)
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     known = None
-    if len(told):
-        known = pa.py_buffer(np.packbits(np.unpackbits(np.frombuffer(told, np.uint8)), bitorder="little"))
+    if len(valid):
+        known = pa.py_buffer(np.packbits(np.unpackbits(np.frombuffer(valid, np.uint8)), bitorder="little"))
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)), known)
 
 

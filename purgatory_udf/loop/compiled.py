@@ -76,7 +76,8 @@ def fingerprint() -> str:
     """Of everything that the compiled code depends on."""
     found = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
     folder = resources.files("purgatory_udf.loop")
-    for source in sorted((one for one in folder.iterdir() if one.name.endswith(".py")), key=lambda one: one.name):
+    sources = [path for path in folder.iterdir() if path.name.endswith(".py")]
+    for source in sorted(sources, key=lambda path: path.name):
         found.update(source.name.encode() + b"\0" + source.read_bytes())
     return found.hexdigest()[:16]
 
@@ -85,9 +86,9 @@ def _places() -> list[Path]:
     asked = os.environ.get("NUMBA_CACHE_DIR")
     here = Path(__file__).parent
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    own = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
+    temporary = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
     beside = [here / "__pycache__"] if here.is_dir() else []
-    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", own]
+    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", temporary]
 
 
 def _writable(places: list[Path], name: str) -> Path | None:

@@ -57,11 +57,11 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
                 homes[at].code, homes[at].broker = code, event.broker
                 total.homes += 1
         for a in range(event.first, event.first + event.count):
-            one = asked[a]
-            if code == _LOG_END or (code == _PRODUCE and one.error == _SOUND and mode < _INVALID):
-                more[one.key].batches += 1
+            ask = asked[a]
+            if code == _LOG_END or (code == _PRODUCE and ask.error == _SOUND and mode < _INVALID):
+                more[ask.key].batches += 1
             elif code == _ROLL:
-                more[one.key].rolls += 1
+                more[ask.key].rolls += 1
             elif tells(code, mode):
                 total.nodes += 1
 

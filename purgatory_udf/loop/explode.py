@@ -59,12 +59,12 @@ def explode(table: pa.Table, config: Config) -> Call:
         Of.BATCHES: columns.maybe("batches"), Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
     rows = len(table)
-    told = rows - columns["change"].null_count
-    asked = len(items) + len(new) + 2 * told
+    changes = rows - columns["change"].null_count
+    asked = len(items) + len(new) + 2 * changes
     tables: dict[str, Records] = {
         "columns": np.array([placed(arrays[column]) for column in Of], COLUMN),
         "words": WORDS.records,
-        "events": np.empty(rows + told, EVENT),
+        "events": np.empty(rows + changes, EVENT),
         "asked": np.empty(asked, ASKED),
         "in_sync": np.empty(len(members), MEMBER),
         "requests": np.empty(rows, ROW),

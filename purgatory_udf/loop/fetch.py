@@ -77,9 +77,9 @@ def arrive(w: World, e: int) -> None:
         # What happened to the key before is none of its business.
         part.told = key.told
         if key.throttles != NONE:
-            told = node_of(w, key.throttles, who)
-            if told != NONE:
-                part.throttled = node_at(w, told).value
+            node = node_of(w, key.throttles, who)
+            if node != NONE:
+                part.throttled = node_at(w, node).value
         if rule_ == _NOTHING:
             rule_, forced_by = _refused(key, part, mode), at
         if rule_ != _NOTHING:
@@ -317,11 +317,11 @@ def shake_all(w: World, k: int) -> None:
 def throttle(w: World, k: int, who: int, throttled: int) -> None:
     """A replication quota holds that follower back, or no longer does: seen at the next check of its fetches."""
     key = key_at(w, k)
-    told = node_of(w, key.throttles, who)
-    if told == NONE:
+    node = node_of(w, key.throttles, who)
+    if node == NONE:
         key.throttles = new_node(w, key.throttles, who, throttled)
     else:
-        node_at(w, told).value = throttled
+        node_at(w, node).value = throttled
     shake(w, k, _FOLLOWER)
     at = heap.first_of(w, k, ODD)
     while at != NONE:

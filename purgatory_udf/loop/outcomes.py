@@ -178,8 +178,8 @@ class Ended:
         error = _taken(_ERRORS, ints[ERROR]) if ints[ERROR].any() else pa.repeat(_ERRORS[0], ints.shape[1])
         recorded = ints[ERROR] == Error.RECORDED
         if recorded.any():
-            told = self._found.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
-            error = pc.replace_with_mask(error, pa.array(recorded), told)
+            errors = self._found.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
+            error = pc.replace_with_mask(error, pa.array(recorded), errors)
         values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
         fields = pa.StructArray.from_arrays([*values, pa.array(self._part_bytes)], fields=list(OUTCOME_PARTITION))
         return pa.ListArray.from_arrays(pa.array(self._offsets), fields)

@@ -235,7 +235,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
     purgatory = purgatory_at(w, operation.purgatory)
     stamp, watched, several = purgatory.stamp, operation.watched != 0, w.checking > 0 and trigger != NONE
     calm = operation.upheavals == w.upheavals
-    told = watched and operation.total > 1
+    counts = watched and operation.total > 1
     left, at_least_one, carried = operation.most, operation.hard == 0, 0
     walked = dead = 0
     for at in range(operation.first, operation.first + operation.count):
@@ -249,7 +249,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
             at_least_one = False
             left = max(0, left - more)
             carried += more
-        part.told = key.told - part.told if told else 0
+        part.told = key.told - part.told if counts else 0
         if watched and part.again == 0:
             if at == trigger or (several and walked_before(w, key, _FETCH)):
                 walked += 1

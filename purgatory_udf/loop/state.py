@@ -95,11 +95,12 @@ class State:
     @property
     def next_reading_ms(self) -> int:
         """When a gauge will be read otherwise than it was, though nothing more ends; or a time that never comes."""
-        one = self.purgatories
-        purge = one["estimated"] - one["delayed"] > one["interval"]
-        changed = (one["watched"] != one["read_watched"]) | (one["delayed"] != one["read_delayed"])
-        due = changed | purge | (one["purged"] > 0)
-        return int(one["next_step_ms"][due].min()) if due.any() else FOREVER
+        purgatories = self.purgatories
+        purge = purgatories["estimated"] - purgatories["delayed"] > purgatories["interval"]
+        changed = purgatories["watched"] != purgatories["read_watched"]
+        changed |= purgatories["delayed"] != purgatories["read_delayed"]
+        due = changed | purge | (purgatories["purged"] > 0)
+        return int(purgatories["next_step_ms"][due].min()) if due.any() else FOREVER
 
 
 @dataclass(frozen=True)
@@ -249,9 +250,9 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     texts = pa.array(kept["text"])
     state.request_ids, state.client_ids = request_ids.take(texts), client_ids.take(texts)
     kept["text"] = np.arange(len(kept))
-    told = np.flatnonzero(of_kept["text"] >= 0)
-    state.errors = errors.take(pa.array(of_kept["text"][told]))
-    of_kept["text"][told] = np.arange(len(told))
+    erring = np.flatnonzero(of_kept["text"] >= 0)
+    state.errors = errors.take(pa.array(of_kept["text"][erring]))
+    of_kept["text"][erring] = np.arange(len(erring))
     state.operations, state.parts = kept, of_kept
     state.now_ms = int(world["now"]) // 1000
     state.nodes = tables["nodes"][: world["nodes"]].copy()
