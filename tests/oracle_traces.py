@@ -28,7 +28,7 @@ _ERRORS = {
     "UNKNOWN_TOPIC_OR_PARTITION": "unknown",
 }
 # Bytes, packed.
-_LARGE = 600_000
+_LARGE = 500_000
 _READERS = {"leo": (FOLLOWER, "read_uncommitted"), "hw": (-1, "read_uncommitted"), "lso": (-1, "read_committed")}
 
 

@@ -11,6 +11,8 @@ from jobs import fit, tune, what_if
 from purgatory_udf.fitted.scenario_file import write
 from tests.fitted.scenarios import small_scenario
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -20,7 +22,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_what_if_like_a_file_predicts_without_a_jvm(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = file.parent / "told.json"
     words = ["--variant", "big", "fetch.min_bytes=700", "--variant", "fast", "producer.rate=x2"]

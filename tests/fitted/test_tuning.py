@@ -22,6 +22,8 @@ from purgatory_udf.fitted.tuning import Goal, Over, Tuned, Within, goal_of, over
 from purgatory_udf.fitted.words import variants_of
 from tests.fitted.scenarios import small_scenario
 
+pytestmark = pytest.mark.long
+
 
 def test_what_is_asked_for_is_read() -> None:
     assert goal_of("requests_per_s -50%") == Goal("requests_per_s", -50)
@@ -118,7 +120,6 @@ def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
     assert "<td>linger.ms</td>" in pages["produces rates waits"]
 
 
-@pytest.mark.long
 def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
     predicted = predict(small_scenario(), variants_of(["many", "consumer.count=200"]), 1)
     of = {name: played.median for name, played in predicted.played.items()}

@@ -22,6 +22,8 @@ from tests import oracle_traces
 from tests.outcome_folder import story, write_folder
 from tests.outcome_rows import outcomes_of
 
+pytestmark = pytest.mark.long
+
 TABLES = (
     *("completions", "expirations", "cancellations", "watches", "purgatory_gauges"),
     *("group_transitions", "group_disagreements", "_replay/told"),

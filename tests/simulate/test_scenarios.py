@@ -18,6 +18,8 @@ from tests.oracle_groups import removals
 from tests.outcome_rows import outcomes_of
 from tests.simulate.played import SMALL, ended, played, second
 
+pytestmark = pytest.mark.long
+
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
