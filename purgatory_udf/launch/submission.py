@@ -151,6 +151,9 @@ def _environment(
     if (packed is not None or is_local(settings)) and runs_here(settings):
         # The driver has the tree itself, and so have workers on this machine.
         given["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), environ.get("PYTHONPATH")]))
+    if is_local(settings):
+        # A JVM of dozens of threads, and its native parts, else keep some hundred megabytes of what they have freed.
+        given.setdefault("MALLOC_ARENA_MAX", "2")
     # A cluster's workers and its drivers have a Python of their own, which the user names; here it is ours.
     if runs_here(settings):
         if "spark.pyspark.driver.python" not in settings:

@@ -60,18 +60,19 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
         "PYTHONPATH": str(root),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "MALLOC_ARENA_MAX": "2",
         "SPARK_SUBMIT_OPTS": f"-Dlog4j2.configurationFile=file:{root}/conf/log4j2.properties".replace(" ", "%20"),
     }
 
 
 def test_the_users_own_words_win(root: Path, home: Path) -> None:
     words = ["--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7", "--py-files", "mine.zip", "replay"]
-    call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y")
+    call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y", MALLOC_ARENA_MAX="4")
     assert call.command[3:-1] == (
         *("--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7"),
         *("--py-files", "mine.zip"),
     )
-    assert call.environ["PYSPARK_PYTHON"] == "theirs"
+    assert (call.environ["PYSPARK_PYTHON"], call.environ["MALLOC_ARENA_MAX"]) == ("theirs", "4")
     assert call.environ["SPARK_SUBMIT_OPTS"].startswith("-Dx=y -Dlog4j2")
 
 
@@ -89,7 +90,7 @@ def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path
     assert client.command[1:3] == ("--master", "yarn")
     (shipped,) = (root / ".venv" / "bundles").iterdir()
     assert client.command[3:5] == ("--py-files", f"mine.zip,{shipped}")
-    assert "--conf" not in client.command
+    assert "--conf" not in client.command and "MALLOC_ARENA_MAX" not in client.environ
     assert client.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert "PYSPARK_PYTHON" not in client.environ
     cluster = _prepare(root, home, "--master", "yarn", "--deploy-mode", "cluster", "replay")
