@@ -17,6 +17,8 @@ from purgatory_udf.query import locally
 from tests.local.test_replay import replays
 from tests.outcome_folder import story, write_folder
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:

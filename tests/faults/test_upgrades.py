@@ -33,6 +33,8 @@ from tests.stream.followed import TABLES, append, caught_up, portions, rows, tra
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:

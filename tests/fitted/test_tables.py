@@ -23,6 +23,8 @@ from tests.fitted.simulated import recorded, replayed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 
 def _folder(out: Path, **tables: pa.Table) -> str:
     for name, rows in tables.items():
