@@ -91,8 +91,8 @@ def _written(parts: Sequence[Part], path: str, skipped_by: Sequence[str]) -> lis
             yield _write(rows, number, path, skipped_by)
 
     made = chain.from_iterable(side_by_side(work, list(enumerate(parts))))
-    now = int(time.time() * 1000)
     rows = [row for batch in made for row in batch.to_pylist()]
+    now = int(time.time() * 1000)
     return [AddAction(row["name"], row["size"], {}, now, True, row["stats"]) for row in rows]
 
 

@@ -60,7 +60,7 @@ def _add(out: Path, table: str, *rows: dict[str, Any]) -> None:
     write_deltalake(str(out / table), table_of(table, rows), mode="append")
 
 
-def _record(out: Path, *, drain: bool = False, finished: bool = True, **counts: int) -> None:
+def _record(out: Path, *, drain: bool = False, finished: bool = True, **counts: int | dict[str, int]) -> None:
     texts = {"trace": {"events": str(out / "events")}, "configuration": {"drain": drain}, "counts": counts}
     run = {"run_id": "run-1", "job": "replay", "status": runs.FINISHED if finished else runs.RUNNING}
     row = run | {name: json.dumps(text) for name, text in texts.items()} | {"started_at": START, "versions": "{}"}
@@ -140,6 +140,13 @@ def test_a_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Pat
     _record(out, drain=True, open=1, lines=7)
     broken = [law for law in audit(without_spark, str(out)) if law.broken]
     assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
+
+
+def test_what_groups_leave_open_is_not_among_what_events_asked_for(without_spark: SparkSession, out: Path) -> None:
+    _record(out, open=4, lines=7, groups={"open": 3})
+    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 0, note="1 open")
+    _record(out, open=4, lines=7, groups={"open": 4})
+    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")
 
 
 def test_an_unfinished_run_may_have_open_operations_and_tables_that_are_yet_to_come(

@@ -253,15 +253,14 @@ def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
     assert [row["line"] for row in events(folder / "out") if row["source"].endswith("c.jsonl")] == [2, 1, 3, 5]
 
 
-def test_hundreds_of_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
-    # Spark finds a row's file otherwise where there are more than 128.
-    times = [(START + seq * 950, seq) for seq in range(320)]
+def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
+    times = [(START + seq * 950, seq) for seq in range(1_100)]
     rows = spark.createDataFrame(times, "time_us BIGINT, seq BIGINT").selectExpr(
         "timestamp_micros(time_us) event_time", "*"
     )
     write_in_time_order(rows, f"{out}/events", len(times), 1)
     files = events_by_file(out)
-    assert len(files) > 256
+    assert len(files) > 1000
     assert [(row["time_us"], row["seq"]) for rows in files for row in rows] == times
     milliseconds = [{row["time_us"] // 1000 for row in rows} for rows in files]
     assert sum(map(len, milliseconds)) == len(set().union(*milliseconds))
