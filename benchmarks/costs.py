@@ -2,6 +2,7 @@
 
     python -m benchmarks.costs                          # on as many cores as there are
     python -m benchmarks.costs --master 'local[1]'      # what one core alone takes
+    python -m benchmarks.costs --cluster --runs 1       # on a standalone cluster here: two executors, a core each
     python -m benchmarks.costs --json two.json
 
 Traces that differ in one thing at a time are replayed in turn in one Spark session; least squares make of their times
@@ -14,9 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +34,7 @@ from benchmarks.replay import made, replayed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).resolve().parents[1]
 ALL_AT_ONCE = 5_000_000
 # Beyond what ever comes: such fetches wait until their time is over.
 NEVER = 1 << 30
@@ -91,20 +96,44 @@ class Found:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--master", default="local[*]")
+    options.add_argument("--cluster", action="store_true", help="start a standalone cluster of two executors for it")
+    options.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's")
     options.add_argument("--runs", type=int, default=3, help="of each; medians count")
     options.add_argument("--json", type=Path, help="write the costs to this file")
     asked = options.parse_args(arguments)
     from purgatory_udf.session import build_session
 
-    spark = build_session("benchmark-costs", {"spark.master": asked.master})
+    settings = {"spark.master": asked.master}
     cases = (*MEASURED, *FORETOLD)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
+        if asked.cluster:
+            settings |= started.enter_context(of_two(Path(folder)))
+        settings |= dict(each.split("=", 1) for each in asked.conf)
+        spark = build_session("benchmark-costs", settings)
         found = measured(spark, Path(folder), cases, asked.runs)
+        spark.stop()
     costs = fitted(found[: len(MEASURED)])
     for line in report(costs, found):
         print(line, flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(dict(zip(COSTS, costs, strict=True)), indent=1) + "\n")
+
+
+@contextmanager
+def of_two(folder: Path) -> Iterator[dict[str, str]]:
+    """What a session on a cluster of two executors is made with; its workers find this tree, and this Python."""
+    from tests.cluster.standalone import standalone
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with standalone(folder, memory_mb=3 * 1024) as cluster:
+        yield {
+            "spark.master": cluster.master,
+            "spark.driver.memory": "2g",
+            "spark.executor.memory": "2g",
+            "spark.executorEnv.PYTHONPATH": str(ROOT),
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
 
 
 def measured(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Found]:

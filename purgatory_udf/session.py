@@ -36,14 +36,15 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # How long a followed table that has nothing new is left alone, in ms; Spark's 10 list its log all the time.
     "spark.sql.streaming.pollingDelay": "200",
+    # Into how many tasks Delta takes a table's log apart with every commit. Its 50 are meant for millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Delta and Spark both plan for clusters; on one machine their defaults are hundreds of empty tasks.
+# Spark plans for clusters; on one machine its defaults are hundreds of empty tasks.
 LOCAL_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

@@ -31,7 +31,6 @@ FEW_TASKS = (
     *brief.WORDS,
     *("--conf", f"spark.executor.extraJavaOptions={brief.SETTINGS['spark.driver.extraJavaOptions']}"),
     *("--conf", "spark.sql.shuffle.partitions=3"),
-    *("--conf", "spark.databricks.delta.snapshotPartitions=2"),
     *("--conf", "spark.driver.host=127.0.0.1"),
     *("--conf", "spark.driver.bindAddress=127.0.0.1"),
     *("--conf", "spark.executor.memory=768m"),
@@ -50,7 +49,7 @@ class Cluster:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+def standalone(folder: Path, workers: int = 2, memory_mb: int = _MEMORY_MB) -> Iterator[Cluster]:
     """The cluster is ready when it is given, and gone afterwards."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -64,7 +63,7 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         _await(master, "I have been elected leader")
         for number in range(workers):
             place = folder / f"worker-{number}"
-            sized = ("-c", "1", "-m", f"{_MEMORY_MB}m", "-d", str(place))
+            sized = ("-c", "1", "-m", f"{memory_mb}m", "-d", str(place))
             worker = _start("org.apache.spark.deploy.worker.Worker", *at, *sized, url, folder=folder)
             started.append(worker)
             _await(worker, "Successfully registered with master")
