@@ -28,6 +28,7 @@ from purgatory_udf.stream.queries import Queries
 from purgatory_udf.stream.query import Query
 from purgatory_udf.stream.rules import Plan
 from purgatory_udf.stream.source import TraceSource
+from purgatory_udf.stream.spreading import spread
 from purgatory_udf.stream.survey import Survey, TraceSurvey
 from purgatory_udf.tables import GROUP_TRANSITIONS, TABLES
 
@@ -50,6 +51,8 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
+    # Spark knows its executors by now: it has looked at the trace.
+    spread(spark)
     if options.follow:
         create_tables(spark, layout, groups=True)
         return follow(spark, options, layout, run)

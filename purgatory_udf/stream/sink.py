@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 GAUGES, TOLD = "purgatory_gauges", "told"
+# What one task writes without being long: a file for each task that has only a few is dear, to write and to read.
+_ROWS_A_TASK = 1 << 18
 
 
 @dataclass
@@ -57,16 +59,19 @@ class Sink:
         try:
             said = sf.when(sf.col("table").isin(LIVE, WAITS), sf.col("payload"))
             parcels = batch.select("table", "group", "time_us", "rows", said.alias("said")).collect()
-            self._note(number, parcels)
-            wanted = {row.table for row in parcels} - self._unwritten
+            rows = Counter[str]()
+            for row in parcels:
+                rows[row.table] += row.rows
+            self._note(number, parcels, rows)
+            wanted = {*rows} - self._unwritten
             readings = self._readings(number, parcels)
-            if few.goes_here(batch.sparkSession, self.layout.out, sum(row.rows for row in parcels)):
+            if few.goes_here(batch.sparkSession, self.layout.out, rows.total()):
                 wanted -= self._written_here(batch, wanted - {RELAY}, number)
                 if readings is not None and few.append(
                     readings, self.layout.table(GAUGES), **self._once(GAUGES, number)
                 ):
                     readings = None
-            frames = {table: self._rows(batch, table) for table in wanted}
+            frames = {table: self._rows(batch, table, rows[table]) for table in wanted}
             if RELAY in frames:
                 until_ms = max(row.time_us for row in parcels if row.table == RELAY) // 1000
                 frames[RELAY] = frames[RELAY].withColumn(UNTIL, sf.lit(until_ms).cast("bigint"))
@@ -84,13 +89,12 @@ class Sink:
         finally:
             batch.unpersist()
 
-    def _note(self, number: int, parcels: Sequence[Any]) -> None:
+    def _note(self, number: int, parcels: Sequence[Any], rows: Counter[str]) -> None:
         if number == 0:
             self.latest_us, self.rows = 0, Counter()
         if self.latest_us is not None and self.rows is not None:
             self.latest_us = max([self.latest_us, *(row.time_us for row in parcels if row.table in ENDS)])
-            for row in parcels:
-                self.rows[row.table] += row.rows
+            self.rows += rows
 
     def _readings(self, number: int, parcels: Sequence[Any]) -> pa.Table | None:
         waits = [row for row in parcels if row.table == WAITS]
@@ -137,13 +141,14 @@ class Sink:
         """By which Delta knows a batch that the table has already."""
         return {"txnAppId": f"{self.stream_id}/{table}", "txnVersion": number}
 
-    def _rows(self, batch: DataFrame, table: str) -> DataFrame:
+    def _rows(self, batch: DataFrame, table: str, count: int) -> DataFrame:
         mine = batch.where(sf.col("table") == table)
         if table == RELAY:
             # One file a batch: whoever reads on never takes half of one.
             return mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
         schema = from_arrow_schema(self.rules.schema(table))
-        return mine.select("payload").mapInArrow(unpacked(self.rules, table, self._end_ms(table)), schema)
+        payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_A_TASK)))
+        return payloads.mapInArrow(unpacked(self.rules, table, self._end_ms(table)), schema)
 
     def _end_ms(self, table: str) -> int | None:
         """Up to when the table goes, if that is known."""

@@ -30,7 +30,6 @@ _SOON_UP = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FEW_TASKS = (
     *brief.WORDS,
     *("--conf", f"spark.executor.extraJavaOptions={brief.SETTINGS['spark.driver.extraJavaOptions']}"),
-    *("--conf", "spark.sql.shuffle.partitions=3"),
     *("--conf", "spark.driver.host=127.0.0.1"),
     *("--conf", "spark.driver.bindAddress=127.0.0.1"),
     *("--conf", "spark.executor.memory=768m"),

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from jobs import audit, replay
 from purgatory_udf.launch import package
 from purgatory_udf.query import locally
+from purgatory_udf.stream.spreading import tasks
 from tests.cluster.standalone import FEW_TASKS, Cluster, standalone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
@@ -89,6 +90,8 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_on
     for table in TABLES:
         assert rows(out, table) == rows(local, table), table
     assert rows(out, "completions")
+    stores = [store.name for store in out.glob("_replay/checkpoints/partitions/state/0/*") if store.name.isdigit()]
+    assert len(stores) == tasks(2), "as suits two cores, for nobody has said otherwise"
     with locally():
         assert audit.main.status(["--out", str(out)]) == 0
 
