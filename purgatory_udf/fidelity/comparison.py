@@ -34,7 +34,7 @@ ACCURACY = 100_000
 
 _FACTS = pa.schema(
     [
-        *(one for one in FIDELITY if one.name != "cause"),
+        *(column for column in FIDELITY if column.name != "cause"),
         ("error", pa.string()),
         ("complete", pa.bool_()),
         ("delay_ms", pa.float64()),
@@ -102,8 +102,8 @@ def _ends(spark: SparkSession, out: str) -> DataFrame:
     """How and when the replay ended each operation. What expired has waited its whole delay: deadlines are whole
     milliseconds, while a start is not."""
     # The partition that held the bytes which an operation on arrival was answered with.
-    full = sf.element_at(sf.filter("partitions", lambda one: one["bytes"] > 0), 1)
-    held = sf.when(sf.size(sf.filter("partitions", lambda one: one["bytes"] > 0)) > 0, full["topic"])
+    full = sf.element_at(sf.filter("partitions", lambda partition: partition["bytes"] > 0), 1)
+    held = sf.when(sf.size(sf.filter("partitions", lambda partition: partition["bytes"] > 0)) > 0, full["topic"])
     delay = _ms("deadline", "started_at").alias("delay_ms")
     decided_by = sf.coalesce("trigger", held, "key").alias("decided_by")
     common = ("operation_id", delay, decided_by)
@@ -139,8 +139,10 @@ def _with_handling(differing: DataFrame, recorded: DataFrame) -> DataFrame:
         # Either may be dated some tenths of a millisecond off.
         & tried.between(sf.col("since_us") - 500, sf.col("until_us") + 500)
     )
-    found = differing.join(busy, overlapping).select("operation_id").distinct().withColumn("in_handling", sf.lit(True))
-    return differing.join(found, "operation_id", "left").withColumn(
+    in_handling = (
+        differing.join(busy, overlapping).select("operation_id").distinct().withColumn("in_handling", sf.lit(True))
+    )
+    return differing.join(in_handling, "operation_id", "left").withColumn(
         "in_handling", sf.coalesce("in_handling", sf.lit(False))
     )
 

@@ -99,19 +99,21 @@ def compare(logged: Iterable[Fact], replayed: Iterable[Fact], spans: Mapping[int
 
     A line is written a little after what it tells, so that of the last request may be later.
     """
-    found: dict[tuple[int, str], ComparedGroup] = {}
-    own = _moments(one for one in replayed if _within(one, spans))
-    told = _moments(one for one in logged if _within(one, spans, LATEST_US))
-    told = {name: at_us for name, at_us in told.items() if at_us <= spans[name[0].broker].to_us or name in own}
-    for side, moments in (("logged", told), ("replayed", own)):
+    groups: dict[tuple[int, str], ComparedGroup] = {}
+    replayed_at = _moments(fact for fact in replayed if _within(fact, spans))
+    logged_at = _moments(fact for fact in logged if _within(fact, spans, LATEST_US))
+    logged_at = {
+        name: at_us for name, at_us in logged_at.items() if at_us <= spans[name[0].broker].to_us or name in replayed_at
+    }
+    for side, moments in (("logged", logged_at), ("replayed", replayed_at)):
         for fact, _ in moments:
-            group = found.setdefault((fact.broker, fact.group), ComparedGroup(fact.broker, fact.group))
+            group = groups.setdefault((fact.broker, fact.group), ComparedGroup(fact.broker, fact.group))
             getattr(group, side)[fact.kind] += 1
-    for name, at_us in told.items():
-        if name in own:
+    for name, at_us in logged_at.items():
+        if name in replayed_at:
             fact, _ = name
-            found[fact.broker, fact.group].apart_ms[fact.kind].append((at_us - own[name]) / 1000)
-    return [found[place] for place in sorted(found)]
+            groups[fact.broker, fact.group].apart_ms[fact.kind].append((at_us - replayed_at[name]) / 1000)
+    return [groups[place] for place in sorted(groups)]
 
 
 def _within(fact: Fact, spans: Mapping[int, Span], late_us: int = 0) -> bool:
@@ -123,7 +125,7 @@ def _moments(facts: Iterable[Fact]) -> dict[tuple[Fact, int], int]:
     """When each fact happened, for the how manieth time."""
     seen: Counter[Fact] = Counter()
     moments = {}
-    for fact in sorted(facts, key=lambda one: one.at_us):
+    for fact in sorted(facts, key=lambda fact: fact.at_us):
         timeless = fact._replace(at_us=0)
         seen[timeless] += 1
         moments[timeless, seen[timeless]] = fact.at_us

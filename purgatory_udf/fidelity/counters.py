@@ -53,13 +53,13 @@ def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
         raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics in it")
     first = _readings(before) if before else {}
     began = _moments(before) if before else {}
-    found = []
+    increases = []
     for (broker, kind), reading in sorted(last.items()):
         start = first.get((broker, kind)) or _Reading(0, began.get(broker, 0))
         if reading.count < start.count:
             raise UserError(f"{after}: {kind} of broker {broker}: {reading.count} is less than {start.count} before")
-        found.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
-    return found
+        increases.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
+    return increases
 
 
 def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:

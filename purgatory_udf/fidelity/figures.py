@@ -21,8 +21,8 @@ WORST = 3
 
 def agreement(pairs: DataFrame) -> Table:
     """By kind and broker: how many ended alike, and how many in each way on either side."""
-    sides = [(f"{side}_{one}", side, one) for one in CLASSES for side in ("recorded", "replayed")]
-    counts = [sf.count_if(sf.col(f"{side}_outcome") == one).alias(name) for name, side, one in sides]
+    sides = [(f"{side}_{outcome}", side, outcome) for outcome in CLASSES for side in ("recorded", "replayed")]
+    counts = [sf.count_if(sf.col(f"{side}_outcome") == outcome).alias(name) for name, side, outcome in sides]
     same = sf.count_if("agrees").alias("same")
     rows = _by_kind_and_broker(pairs.where(sf.col("kind").isin(*BY_ID)), [same, *counts])
     return Table(
@@ -34,7 +34,7 @@ def agreement(pairs: DataFrame) -> Table:
                 row.n,
                 row.same,
                 round(100 * row.same / row.n, 2),
-                *(f"{row[f'recorded_{one}']:,} / {row[f'replayed_{one}']:,}" for one in CLASSES),
+                *(f"{row[f'recorded_{outcome}']:,} / {row[f'replayed_{outcome}']:,}" for outcome in CLASSES),
             )
             for row in rows
         ],
@@ -44,13 +44,13 @@ def agreement(pairs: DataFrame) -> Table:
 def two_way(pairs: DataFrame) -> Table:
     """Recorded ends down, replayed ends across."""
     across = (*CLASSES, NONE)
-    counts = [sf.count_if(sf.col("replayed_outcome") == one).alias(one) for one in across]
+    counts = [sf.count_if(sf.col("replayed_outcome") == outcome).alias(outcome) for outcome in across]
     by = pairs.where(sf.col("kind").isin(*BY_ID)).groupBy("kind", "recorded_outcome").agg(*counts)
     rows = sorted(by.collect(), key=lambda row: (BY_ID.index(row.kind), CLASSES.index(row.recorded_outcome)))
     return Table(
         "Recorded end, down, against replayed end, across",
         ("kind", "recorded", "at once", "completed", "expired", "no outcome"),
-        [(row.kind, row.recorded_outcome, *(row[one] for one in across)) for row in rows],
+        [(row.kind, row.recorded_outcome, *(row[outcome] for outcome in across)) for row in rows],
     )
 
 
@@ -143,7 +143,7 @@ def expirations(ends: DataFrame, counted: Sequence[Counted]) -> Table:
     by_broker = ends.groupBy("kind", "broker").agg(
         *(sf.sum(f"{side}_expired").alias(side) for side in ("recorded", "replayed"))
     )
-    beans = {(one.kind, one.broker): one for one in counted}
+    beans = {(bean.kind, bean.broker): bean for bean in counted}
     rows = []
     for row in sorted(by_broker.collect(), key=lambda row: (BY_ID.index(row.kind), row.broker)):
         bean = beans.get((row.kind, row.broker))
@@ -160,16 +160,16 @@ def expirations(ends: DataFrame, counted: Sequence[Counted]) -> Table:
 
 def _within(ends: DataFrame, bean: Counted, side: str) -> int:
     """Between the broker's two readings."""
-    own = ends.where((sf.col("kind") == bean.kind) & (sf.col("broker") == bean.broker))
+    its_ends = ends.where((sf.col("kind") == bean.kind) & (sf.col("broker") == bean.broker))
     ended = sf.col(f"{side}_end_us")
-    found = own.where((ended > bean.since_us) & (ended <= bean.until_us)).agg(sf.sum(f"{side}_expired")).first()
-    return int(found[0] or 0) if found else 0
+    total = its_ends.where((ended > bean.since_us) & (ended <= bean.until_us)).agg(sf.sum(f"{side}_expired")).first()
+    return int(total[0] or 0) if total else 0
 
 
 def group_answers(pairs: DataFrame) -> Table:
     """Joins, syncs and heartbeats: were they answered alike."""
-    own = pairs.where(~sf.col("kind").isin(*BY_ID))
-    rows = own.groupBy("kind").agg(sf.count("*").alias("n"), sf.count_if("agrees").alias("same")).orderBy("kind")
+    answers = pairs.where(~sf.col("kind").isin(*BY_ID))
+    rows = answers.groupBy("kind").agg(sf.count("*").alias("n"), sf.count_if("agrees").alias("same")).orderBy("kind")
     return Table(
         "Answers of group coordinators",
         ("kind", "answers", "alike", "%"),
@@ -183,14 +183,14 @@ def _by_kind_and_broker(pairs: DataFrame, figures: Sequence[Column]) -> list[Row
     single = pairs.groupBy("kind", "broker").agg(*counted)
     together = pairs.groupBy("kind", sf.lit(None).cast("int").alias("broker")).agg(*counted)
     order = {kind: place for place, kind in enumerate(_kinds(pairs))}
-    found = together.unionByName(single).collect()
-    return sorted(found, key=lambda row: (order[row.kind], -1 if row.broker is None else row.broker))
+    rows = together.unionByName(single).collect()
+    return sorted(rows, key=lambda row: (order[row.kind], -1 if row.broker is None else row.broker))
 
 
 def _kinds(pairs: DataFrame) -> list[str]:
     """Those that occur, groups last."""
-    found = {row.kind for row in pairs.select("kind").distinct().collect()}
-    return [kind for kind in BY_ID if kind in found] + sorted(found.difference(BY_ID))
+    kinds = {row.kind for row in pairs.select("kind").distinct().collect()}
+    return [kind for kind in BY_ID if kind in kinds] + sorted(kinds.difference(BY_ID))
 
 
 def _names(row: Row) -> tuple[str, str]:

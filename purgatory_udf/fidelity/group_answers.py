@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TYPES = ("join_group", "sync_group", "heartbeat")
 
-_ROWS = pa.schema([one for one in FIDELITY if one.name != "run_id"])
+_ROWS = pa.schema([column for column in FIDELITY if column.name != "run_id"])
 _EVENT = (
     "seq",
     "broker",
@@ -40,7 +40,7 @@ def compared_groups(spark: SparkSession, out: str, run_id: str, classic: bool) -
     recorded = spark.read.format("delta").load(f"{folder}/recorded").drop("broker")
     requests = events.join(recorded, events.seq == recorded.operation_id).drop("seq")
     changes = spark.read.format("delta").load(f"{folder}/group_transitions")
-    told = changes.groupBy("broker", "group").agg(
+    histories = changes.groupBy("broker", "group").agg(
         sf.sort_array(
             sf.collect_list(sf.struct(sf.unix_micros("at").alias("at"), "to_state", "generation", "members"))
         ).alias("changes")
@@ -52,7 +52,7 @@ def compared_groups(spark: SparkSession, out: str, run_id: str, classic: bool) -
             )
         ).alias("requests")
     )
-    together = asked.join(told, ["broker", "group"], "left")
+    together = asked.join(histories, ["broker", "group"], "left")
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -68,20 +68,20 @@ _SORTED = ("time_us", "operation_id", "broker", "group")
 
 def _answers(row: dict[str, Any], classic: bool) -> Iterator[dict[str, Any]]:
     changes = [
-        GroupChange(one["at"], one["to_state"], one["generation"], frozenset(one["members"] or ()))
-        for one in row["changes"] or ()
+        GroupChange(change["at"], change["to_state"], change["generation"], frozenset(change["members"] or ()))
+        for change in row["changes"] or ()
     ]
-    by_id = {one["operation_id"]: one for one in row["requests"]}
+    by_id = {request["operation_id"]: request for request in row["requests"]}
     for answer in answers(changes, map(_request, row["requests"])):
-        one = by_id[answer.operation_id]
+        request = by_id[answer.operation_id]
         agrees = answer.recorded == answer.replayed
         replayed_ms = answer.replayed_ms if agrees and classic else None
         yield {
             "operation_id": answer.operation_id,
             "broker": row["broker"],
-            "kind": one["kind"],
-            "request_id": one["request_id"],
-            "started_at": one["started_at"],
+            "kind": request["kind"],
+            "request_id": request["request_id"],
+            "started_at": request["started_at"],
             "recorded_outcome": answer.recorded,
             "replayed_outcome": answer.replayed,
             "recorded_ms": answer.recorded_ms,

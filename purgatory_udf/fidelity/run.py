@@ -108,7 +108,7 @@ def _classic(spark: SparkSession, layout: Layout) -> bool:
 def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
     """What `figures.expirations` counts: a row an operation."""
     recorded = spark.read.format("delta").load(layout.table("recorded")).where(sf.col("kind").isin(*COUNTERS))
-    timed_out = sf.size(sf.filter("partitions", lambda one: one["error"] == "REQUEST_TIMED_OUT"))
+    timed_out = sf.size(sf.filter("partitions", lambda partition: partition["error"] == "REQUEST_TIMED_OUT"))
     expired = (
         spark.read.format("delta")
         .load(layout.table("expirations"))

@@ -54,13 +54,13 @@ _SYNC_EXPIRED = "on pending sync request expiration"
 
 def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
     """Of all files, in the order of time. Raises UserError where no coordinator has written."""
-    found: list[Fact] = []
+    facts: list[Fact] = []
     for file in find_logs(paths):
         with open_text(file.path) as lines:
-            found += facts_in(lines, zone)
-    if not found:
+            facts += facts_in(lines, zone)
+    if not facts:
         raise UserError(f"{', '.join(paths)}: no line of a group coordinator in it (a server.log at INFO has them)")
-    return sorted(found, key=lambda one: one.at_us)
+    return sorted(facts, key=lambda fact: fact.at_us)
 
 
 def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:

@@ -57,15 +57,15 @@ def phases(expired: DataFrame) -> dict[int, float]:
         .orderBy("broker", "part")
         .collect()
     )
-    found = {}
+    by_broker = {}
     for broker in {row.broker for row in rows}:
-        own = [row for row in rows if row.broker == broker]
-        seen, fine = sum(row.n for row in own), sum(row.fine for row in own)
-        if seen >= FEWEST and len(own) == PARTS and fine > seen / 2:
-            phase = phase_of([row.late for row in own])
+        its_rows = [row for row in rows if row.broker == broker]
+        seen, fine = sum(row.n for row in its_rows), sum(row.fine for row in its_rows)
+        if seen >= FEWEST and len(its_rows) == PARTS and fine > seen / 2:
+            phase = phase_of([row.late for row in its_rows])
             if phase is not None:
-                found[broker] = phase
-    return found
+                by_broker[broker] = phase
+    return by_broker
 
 
 def started_within(phase_by_broker: Mapping[int, float]) -> Column:

@@ -78,13 +78,15 @@ def parts_in_order(
     staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
 ) -> list[Callable[[], pa.Table]]:
     """The same without Spark: what makes each file's rows."""
-    packed = [one.as_buffer() for one in _packed(staged).toArrow().column("packed")]
+    packed = [piece.as_buffer() for piece in _packed(staged).toArrow().column("packed")]
     spans = list(map(_span, packed))
     whence = _Whence.of(ends, sources, run_id)
     parts: list[Callable[[], pa.Table]] = []
     for begin, end in pairwise([0, *cuts, NEVER]):
-        own = [one for one, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin]
-        parts.append(partial(_part, own, begin, end, whence))
+        overlapping = [
+            piece for piece, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin
+        ]
+        parts.append(partial(_part, overlapping, begin, end, whence))
     return parts
 
 
@@ -96,20 +98,20 @@ def _span(packed: pa.Buffer) -> tuple[int, int]:
     """The first and the last time."""
     only = pa.ipc.IpcReadOptions(included_fields=[EVENTS_JUDGED.get_field_index("time_us")])
     with pa.ipc.open_stream(packed, options=only) as reader:
-        found = pc.min_max(reader.read_next_batch().column(0))
-    return found["min"].as_py(), found["max"].as_py()
+        span = pc.min_max(reader.read_next_batch().column(0))
+    return span["min"].as_py(), span["max"].as_py()
 
 
 def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) -> pa.Table:
     """The events from one time to another, in order."""
-    own = []
-    for one in packed:
-        events = unpack(one)
+    batches = []
+    for piece in packed:
+        events = unpack(piece)
         times = events.column("time_us").to_numpy()
         within = (times >= begin) & (times < end)
         if within.any():
-            own.append(whence.placed(events if within.all() else events.filter(pa.array(within))))
-    return _in_order(own)
+            batches.append(whence.placed(events if within.all() else events.filter(pa.array(within))))
+    return _in_order(batches)
 
 
 def unpacked(staged: DataFrame) -> DataFrame:
@@ -128,9 +130,9 @@ def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
             for packed in batch.column("packed").to_pylist():
                 events = whence.placed(unpack(packed))
                 place = np.searchsorted(cuts, events.column("time_us").to_numpy(), side="right")
-                for one in np.unique(place).tolist():
-                    own = events if (place == one).all() else events.filter(pa.array(place == one))
-                    yield pa.RecordBatch.from_pylist([{"place": one, "packed": pack(own)}], schema=CUT)
+                for number in np.unique(place).tolist():
+                    part = events if (place == number).all() else events.filter(pa.array(place == number))
+                    yield pa.RecordBatch.from_pylist([{"place": number, "packed": pack(part)}], schema=CUT)
 
     return work
 
@@ -152,13 +154,13 @@ class _Whence:
         """Rows of the table, of one piece's events."""
         file, count = events.column("file")[0].as_py(), events.num_rows
         line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
-        own = {name: events.column(name) for name in FIELDS.names}
-        own["seq"] = pc.coalesce(own["seq"], pc.add(line, file * SEQ_PER_FILE))
-        own["event_time"] = own["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
-        own["run_id"] = pa.repeat(pa.scalar(self.run_id), count)
-        own["source"] = pa.repeat(pa.scalar(self.sources[file]), count)
-        own["line"] = line
-        return pa.RecordBatch.from_arrays([own[name] for name in EVENTS.names], schema=EVENTS)
+        columns = {name: events.column(name) for name in FIELDS.names}
+        columns["seq"] = pc.coalesce(columns["seq"], pc.add(line, file * SEQ_PER_FILE))
+        columns["event_time"] = columns["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
+        columns["run_id"] = pa.repeat(pa.scalar(self.run_id), count)
+        columns["source"] = pa.repeat(pa.scalar(self.sources[file]), count)
+        columns["line"] = line
+        return pa.RecordBatch.from_arrays([columns[name] for name in EVENTS.names], schema=EVENTS)
 
 
 def _sorted(batches: Batches) -> Batches:

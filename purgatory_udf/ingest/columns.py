@@ -90,7 +90,7 @@ def _may_be_deep(line: bytes) -> bool:
 
 
 def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
-    arrays = [columns[one.name] if one.name in columns else pa.nulls(count, one.type) for one in FIELDS]
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in FIELDS]
     return pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
 
 
@@ -114,12 +114,12 @@ def _columns(shape: Shape, events: list[Any]) -> tuple[dict[str, pa.Array], np.n
 def _scalars(field: Field, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
     if field.check is label:
         values = [value if type(value) is str else str(value) for value in values]
-    found = pa.array(values, type_)
-    if found.null_count and field.default is REQUIRED:
-        bad |= found.is_null().to_numpy(zero_copy_only=False)
-    elif found.null_count and field.default is not None:
-        return found.fill_null(field.default)
-    return found
+    column = pa.array(values, type_)
+    if column.null_count and field.default is REQUIRED:
+        bad |= column.is_null().to_numpy(zero_copy_only=False)
+    elif column.null_count and field.default is not None:
+        return column.fill_null(field.default)
+    return column
 
 
 def _lists(field: Field, items: Items, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
@@ -136,15 +136,15 @@ def _records(
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     together = list(chain.from_iterable(values))
     fields = FIELDS_OF[items.check]
-    found = _items(fields, together, type_.value_type)
+    columns = _items(fields, together, type_.value_type)
     event_of = np.repeat(np.arange(len(values)), lengths)
     if items.distinct:
-        for number in _perhaps_twice(items, found, offsets, event_of):
+        for number in _perhaps_twice(items, columns, offsets, event_of):
             bad[number] |= _twice(items, values[number])
     if produces is not None:
-        appended = _appended(found, np.isin([event.acks for event in produces], KNOWN_ACKS)[event_of])
-        bad[event_of[appended & ~_is_batch(found)]] = True
-    inner = [found.get(one.name, pa.nulls(len(together), one.type)) for one in type_.value_type]
+        appended = _appended(columns, np.isin([event.acks for event in produces], KNOWN_ACKS)[event_of])
+        bad[event_of[appended & ~_is_batch(columns)]] = True
+    inner = [columns.get(field.name, pa.nulls(len(together), field.type)) for field in type_.value_type]
     records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
 
@@ -160,14 +160,14 @@ def _items(fields: Sequence[Field], together: list[Any], type_: pa.StructType) -
 
 
 def _perhaps_twice(
-    items: Items, found: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
+    items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
 ) -> Iterator[int]:
     """Events with two items of one code, which the same have."""
     if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
         return
     code = np.zeros(len(event_of), np.int64)
     for name in items.key:
-        column = found[name]
+        column = columns[name]
         numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
         # Names and partitions have 31 bits each.
         code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -181,14 +181,14 @@ def _perhaps_twice(
 
 
 def _twice(items: Items, value: list[Any]) -> bool:
-    return len({tuple(getattr(one, name) for name in items.key) for one in value}) < len(value)
+    return len({tuple(getattr(record, name) for name in items.key) for record in value}) < len(value)
 
 
-def _appended(found: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarray:
-    return known_acks & (found["error"].to_numpy(zero_copy_only=False) == NO_ERROR)
+def _appended(columns: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarray:
+    return known_acks & (columns["error"].to_numpy(zero_copy_only=False) == NO_ERROR)
 
 
-def _is_batch(found: dict[str, pa.Array]) -> np.ndarray:
+def _is_batch(columns: dict[str, pa.Array]) -> np.ndarray:
     """Whether offsets and bytes are all there, and the last offset can be the first one's."""
-    base, last = (found[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
-    return (base >= 0) & (last >= base - 1) & ~found["bytes"].is_null().to_numpy(zero_copy_only=False)
+    base, last = (columns[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
+    return (base >= 0) & (last >= base - 1) & ~columns["bytes"].is_null().to_numpy(zero_copy_only=False)

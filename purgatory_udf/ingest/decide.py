@@ -100,6 +100,8 @@ def _with_text(spark: SparkSession, compared: DataFrame, ends: Sequence[PieceEnd
     """Events that are refused after all, with their text: it has not been kept, so their pieces are read again."""
     refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
     touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
-    before = {(one.file, one.piece): one.lines_before for one in starts(ends) if (one.file, one.piece) in touched}
+    before = {
+        (start.file, start.piece): start.lines_before for start in starts(ends) if (start.file, start.piece) in touched
+    }
     texts = source.texts(spark, before).withColumnRenamed("text", "raw")
     return refused.join(texts, ["file", "line"])

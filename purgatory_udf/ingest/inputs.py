@@ -39,14 +39,14 @@ def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
 
     Folders are searched to their depth for the endings; a file that is named itself may have any name.
     """
-    found: dict[str, InputFile] = {}
+    by_path: dict[str, InputFile] = {}
     for name in given:
         files = list(_files_of(str(name), endings))
         if not files:
             raise UserError(f"{name}: no {', '.join(f'*{ending}' for ending in endings)} in it")
         for file in files:
-            found.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
-    return list(found.values())
+            by_path.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
+    return list(by_path.values())
 
 
 def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
@@ -57,8 +57,8 @@ def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
         if not pattern:
             raise UserError(f"{name}: no such file or folder")
         matches = sorted(
-            (one for one in _below(filesystem, base, name) if _matches(_relative(one.path, base), pattern)),
-            key=lambda one: one.path,
+            (file for file in _below(filesystem, base, name) if _matches(_relative(file.path, base), pattern)),
+            key=lambda file: file.path,
         )
         if not matches:
             raise UserError(f"{name}: no file matches")
@@ -75,7 +75,7 @@ def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence
     if info.type != fs.FileType.Directory:
         yield _file(filesystem, info, name)
         return
-    for file in sorted(_below(filesystem, info.path, name), key=lambda one: one.path):
+    for file in sorted(_below(filesystem, info.path, name), key=lambda file: file.path):
         inner = _relative(file.path, info.path)
         if file.type != fs.FileType.Directory and inner.endswith(tuple(endings)) and not _hidden(inner):
             yield _file(filesystem, file, _joined(name, inner))
@@ -105,10 +105,10 @@ def _info(filesystem: fs.FileSystem, path: str, name: str) -> Any:
 
 def _below(filesystem: fs.FileSystem, folder: str, name: str) -> list[Any]:
     try:
-        found: list[Any] = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        infos: list[Any] = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
-    return found
+    return infos
 
 
 def _split_pattern(path: str) -> tuple[str, list[str]]:

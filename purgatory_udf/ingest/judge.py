@@ -178,7 +178,7 @@ def _judge(chunk: Chunk, read: Read, lines: bool) -> tuple[_Events, list[tuple[i
     if chunk.broken:
         rejected.append((last, chunk.broken))
     if others:
-        arrays = [pa.array([event.get(one.name) for event in others], one.type) for one in FIELDS]
+        arrays = [pa.array([event.get(column.name) for event in others], column.type) for column in FIELDS]
         batches.append(pa.RecordBatch.from_arrays(arrays, schema=FIELDS))
         numbers.append(np.array(kept))
     together = np.concatenate(numbers) if numbers else np.zeros(0, np.int64)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A file's lines get a range of `seq` of their own, which no file is long enough to leave.
 SEQ_PER_FILE = 2**40
-END_COLUMNS = [one.name for one in fields(PieceEnd)]
+END_COLUMNS = [field.name for field in fields(PieceEnd)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ def ends_of(judged: DataFrame) -> list[PieceEnd]:
 
 def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
     """`ends` in input order."""
-    found = []
+    piece_starts = []
     file = lines = latest = -1
     for end in ends:
         if end.file != file:
             file, lines, latest = end.file, 0, 0
-        found.append(PieceStart(end.file, end.piece, lines, latest))
+        piece_starts.append(PieceStart(end.file, end.piece, lines, latest))
         lines, latest = lines + end.line, max(latest, end.latest)
-    return found
+    return piece_starts
 
 
 def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
@@ -87,5 +87,5 @@ def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sour
 
 def numbered(placed: DataFrame) -> DataFrame:
     """Events that bring no `seq` get their place in the input; `own_seq` says whether one brought its own."""
-    own = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
-    return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", own)})
+    input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
+    return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})

@@ -41,8 +41,8 @@ class IngestOptions:
 
     def settings(self) -> dict[str, Any]:
         """What decides the tables, given the input."""
-        own = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
-        return {**own, **self.limits.settings()}
+        options = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
+        return {**options, **self.limits.settings()}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class IngestReport:
         """Some lines to read: what went in, what came out, why not all, and where it is."""
         share = f" ({_percent(self.rejected, self.lines)} %)" if self.rejected else ""
         reasons = "; ".join(
-            f"{count:,} {rule}" for rule, count in sorted(self.by_rule.items(), key=lambda one: -one[1])
+            f"{count:,} {rule}" for rule, count in sorted(self.by_rule.items(), key=lambda reason: -reason[1])
         )
         lines = [
             f"input     {counted(self.lines, 'line')} of {counted(self.files, 'file')}",

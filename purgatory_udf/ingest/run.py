@@ -55,18 +55,18 @@ def ingest(
         if not lines:
             raise UserError(f"{', '.join(map(str, options.paths))}: no events: not one line")
         say(f"putting {counted(lines, 'line')} in order")
-        found = decided(spark, staged, ends, source, run.run_id, options)
+        decision = decided(spark, staged, ends, source, run.run_id, options)
         tables = layout.table(EVENTS), layout.table(REJECTED)
-        report = IngestReport(run.run_id, len(source.files), lines, *found.counts, *tables)
+        report = IngestReport(run.run_id, len(source.files), lines, *decision.counts, *tables)
         report.require_law()
         say(f"writing {counted(report.accepted, 'event')}, {counted(report.rejected, 'rejected line')}")
         for path in tables:
             files_of(spark).remove(path)
         if report.rejected:
-            found.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
+            decision.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
         else:
             delta.create(spark, report.rejected_events, TABLES[REJECTED])
-        found.write(report.events)
+        decision.write(report.events)
         runs.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report
 

@@ -107,10 +107,10 @@ def source_of(spark: SparkSession, options: IngestOptions, files: Sequence[Input
 def _row_groups(spark: SparkSession, files: Sequence[InputFile]) -> list[Piece]:
     """The footers first: a file that is no trace ends the ingest before any row is read."""
     footers = [[(index, file)] for index, file in enumerate(files)]
-    found = spread(spark, footers, lambda footer: iter([parquet.footer_of(*footer)]), parquet.FOOTER).collect()
-    for problem in (row.problem for row in sorted(found, key=lambda row: row.file) if row.problem):
+    rows = spread(spark, footers, lambda footer: iter([parquet.footer_of(*footer)]), parquet.FOOTER).collect()
+    for problem in (row.problem for row in sorted(rows, key=lambda row: row.file) if row.problem):
         raise UserError(problem)
     return [
         Piece(row.file, row.row_group, files[row.file], 0, row.bytes)
-        for row in sorted(found, key=lambda row: (row.file, row.row_group))
+        for row in sorted(rows, key=lambda row: (row.file, row.row_group))
     ]

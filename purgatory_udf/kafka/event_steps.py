@@ -101,9 +101,9 @@ class EventSteps:
             return 0, 0
         # Followed so far by a version that kept nothing of it beside the table.
         written = spark.read.format("delta").load(self._layout.table(EVENTS))
-        found = written.agg(sf.max("time_us"), sf.max("seq")).first()
-        assert found is not None
-        return found[0] or 0, found[1] or 0
+        latest = written.agg(sf.max("time_us"), sf.max("seq")).first()
+        assert latest is not None
+        return latest[0] or 0, latest[1] or 0
 
     def _reject(self, rows: DataFrame, step: int) -> None:
         if rows.head(1):
@@ -118,12 +118,12 @@ class EventSteps:
                 "seq": sf.row_number().over(order).cast("bigint") + self._last_seq,
             }
         ).select(*TABLES[EVENTS].names)
-        found = numbered.agg(sf.count("*"), sf.max("time_us"), sf.max("seq")).first()
-        assert found is not None
-        if found[0]:
+        totals = numbered.agg(sf.count("*"), sf.max("time_us"), sf.max("seq")).first()
+        assert totals is not None
+        if totals[0]:
             path, each = self._layout.table(EVENTS), self._options.events_per_file
-            write_in_time_order(numbered, path, found[0], each, "append", **once(self._run, EVENTS, step))
-            self._latest_us, self._last_seq = max(self._latest_us, found[1]), found[2]
+            write_in_time_order(numbered, path, totals[0], each, "append", **once(self._run, EVENTS, step))
+            self._latest_us, self._last_seq = max(self._latest_us, totals[1]), totals[2]
 
 
 def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,13 +132,13 @@ def _judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         taken = take(lines)
         for events, numbers in zip(taken.events, taken.numbers, strict=True):
             place = batch.take(pa.array(numbers))
-            own = {
+            given = {
                 "kafka_partition": place.column("partition"),
                 "kafka_offset": place.column("offset"),
                 "raw": place.column("value"),
                 **dict(zip(events.schema.names, events.columns, strict=True)),
             }
-            columns = [own.get(one.name, pa.nulls(len(numbers), one.type)).cast(one.type) for one in JUDGED]
+            columns = [given.get(field.name, pa.nulls(len(numbers), field.type)).cast(field.type) for field in JUDGED]
             yield pa.RecordBatch.from_arrays(columns, schema=JUDGED)
         left = batch.take(pa.array(taken.left, pa.int64())).to_pylist()
         rows = [row for message in left if (row := _judged(message)) is not None]

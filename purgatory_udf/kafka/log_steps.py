@@ -109,8 +109,8 @@ class LogSteps:
         if count:
             self._write(recorded(events), RECORDED_TABLE, step)
             path, each = self._layout.table(EVENTS_TABLE), self._options.events_per_file
-            own = events.select(*TABLES[EVENTS_TABLE].names)
-            write_in_time_order(own, path, count, each, "append", **once(self._run, EVENTS_TABLE, step))
+            rows = events.select(*TABLES[EVENTS_TABLE].names)
+            write_in_time_order(rows, path, count, each, "append", **once(self._run, EVENTS_TABLE, step))
         return count
 
     def _write(self, rows: DataFrame, table: str, step: int) -> None:

@@ -70,13 +70,13 @@ class KafkaTopic:
 
     def addresses(self) -> list[tuple[str, int]]:
         """Hosts and ports; any of them will do."""
-        found = []
+        addresses = []
         for word in self.bootstrap.split(","):
             match = _ADDRESS.fullmatch(word.strip())
             if match is None:
                 raise UserError(f"--bootstrap {self.bootstrap}: expected HOST:PORT, separated by commas")
-            found.append((match[1].strip("[]"), int(match[2])))
-        return found
+            addresses.append((match[1].strip("[]"), int(match[2])))
+        return addresses
 
     def reader(self) -> dict[str, str]:
         """Options of Spark's connector."""

@@ -36,5 +36,5 @@ def _is_small(spark: SparkSession, messages: DataFrame, folder: str, before: Seq
     gone_on_with = held(before, FOLLOWED_BYTES)
     if gone_on_with is None:
         return False
-    found = messages.agg(functions.sum(functions.octet_length("value"))).first()
-    return found is not None and gone_on_with + (found[0] or 0) <= FOLLOWED_BYTES
+    total = messages.agg(functions.sum(functions.octet_length("value"))).first()
+    return total is not None and gone_on_with + (total[0] or 0) <= FOLLOWED_BYTES

@@ -97,5 +97,5 @@ def _jars(spark: SparkSession) -> list[Path]:
     ivy = Path(spark.conf.get("spark.jars.ivy", None) or delta.ivy_home())
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     # What a job was given by spark-submit is not for another one.
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
-    return kafka.cached(spark.version, ivy) or kafka.fetch(home, spark.version, ivy, own)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    return kafka.cached(spark.version, ivy) or kafka.fetch(home, spark.version, ivy, environment)

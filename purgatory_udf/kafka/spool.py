@@ -42,6 +42,6 @@ def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[lis
 
 def _named(file: InputFile, topic: KafkaTopic) -> InputFile:
     """The file's age tells nothing of the messages: the same messages are the same input."""
-    found = _PARTITION.search(file.path)
-    assert found is not None
-    return replace(file, name=f"{topic.topic}-{found[1]}", modified=None)
+    match = _PARTITION.search(file.path)
+    assert match is not None
+    return replace(file, name=f"{topic.topic}-{match[1]}", modified=None)

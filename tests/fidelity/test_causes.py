@@ -43,6 +43,6 @@ PAIR = Pair(
     ],
 )
 def test_a_disagreement_has_the_cause_that_lies_nearest(changes: dict[str, object], cause: str | None) -> None:
-    found = cause_of(replace(PAIR, **changes))  # type: ignore[arg-type]
-    assert found == cause
-    assert found is None or found in CAUSES
+    nearest = cause_of(replace(PAIR, **changes))  # type: ignore[arg-type]
+    assert nearest == cause
+    assert nearest is None or nearest in CAUSES

@@ -71,59 +71,63 @@ def replayed(request: pytest.FixtureRequest) -> Replayed:
     meta = json.loads("".join(recorded.lines(folder / "meta.json")))
     brokers = [int(name.removeprefix("request-")) for name in meta["lines"] if name.startswith("request-")]
     requests = {broker: recorded.lines(folder / f"request-{broker}.log") for broker in brokers}
-    found = translate(one for broker, lines in requests.items() for one in _requests(lines, broker))
+    translation = translate(asked for broker, lines in requests.items() for asked in _requests(lines, broker))
     batches = Batches(Config())
-    batches.take([read_row(event) for event in found.events])
-    told = list(batches.told.values())
-    transitions = [one.transition for group in told for one in group.journal if isinstance(one, StateChange)]
+    batches.take([read_row(event) for event in translation.events])
+    histories = list(batches.told.values())
+    transitions = [entry.transition for group in histories for entry in group.journal if isinstance(entry, StateChange)]
     ends = [
-        Expired(one.broker, one.kind, one.key or "", one.ended_us)
-        for group in told
-        for one in group.outcomes
-        if one.expired
+        Expired(outcome.broker, outcome.kind, outcome.key or "", outcome.ended_us)
+        for group in histories
+        for outcome in group.outcomes
+        if outcome.expired
     ]
     logged = facts_in_logs([str(recorded.packed(folder / f"server-{broker}.log")) for broker in brokers])
-    span = Span(found.events[0]["time_us"], found.events[-1]["time_us"])
+    span = Span(translation.events[0]["time_us"], translation.events[-1]["time_us"])
     groups = compare(logged, facts_of(transitions, ends), dict.fromkeys(brokers, span))
     return Replayed(
-        request.param, meta["kafka"], groups, {one.seq: one for group in told for one in group.answers}, found.recorded
+        request.param,
+        meta["kafka"],
+        groups,
+        {answer.seq: answer for group in histories for answer in group.answers},
+        translation.recorded,
     )
 
 
 def _requests(lines: Iterable[str], broker: int) -> list[Request]:
     read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
-    return [one for one in read if isinstance(one, Request) and one.api in GROUP_APIS]
+    return [request for request in read if isinstance(request, Request) and request.api in GROUP_APIS]
 
 
 def test_groups_rebalance_and_members_fail_as_the_coordinators_logged_it(replayed: Replayed) -> None:
-    logged = {one.group: dict(one.logged) for one in replayed.groups}
+    logged = {group.group: dict(group.logged) for group in replayed.groups}
     assert logged if replayed.name not in IN_THE_TREE else logged == LOGGED
-    assert {one.group: dict(one.replayed) for one in replayed.groups} == logged
-    assert [one.group for one in replayed.groups if not one.agrees] == []
+    assert {group.group: dict(group.replayed) for group in replayed.groups} == logged
+    assert [group.group for group in replayed.groups if not group.agrees] == []
 
 
 def test_they_do_so_at_the_logged_moments(replayed: Replayed) -> None:
-    apart = {kind: [abs(ms) for one in replayed.groups for ms in one.apart_ms[kind]] for kind in KINDS}
+    apart = {kind: [abs(ms) for group in replayed.groups for ms in group.apart_ms[kind]] for kind in KINDS}
     assert max(apart[SESSION], default=0) <= SESSION_MS
     everything = [ms for of_kind in apart.values() for ms in of_kind]
     assert median(everything) <= MOST_APART_MS and max(everything) <= WORST_MS, (median(everything), max(everything))
 
 
 def test_every_request_is_answered_as_recorded(replayed: Replayed) -> None:
-    told = {
-        seq: (replayed.answers[seq].error, replayed.answers[seq].generation if one.generation is not None else None)
-        for seq, one in replayed.recorded.items()
+    answered = {
+        seq: (replayed.answers[seq].error, replayed.answers[seq].generation if record.generation is not None else None)
+        for seq, record in replayed.recorded.items()
     }
-    assert told == {seq: (one.error, one.generation) for seq, one in replayed.recorded.items()}
-    assert len(told) > (ANSWERED if replayed.name in IN_THE_TREE else 0)
+    assert answered == {seq: (record.error, record.generation) for seq, record in replayed.recorded.items()}
+    assert len(answered) > (ANSWERED if replayed.name in IN_THE_TREE else 0)
 
 
 def test_joins_wait_as_long_as_recorded(replayed: Replayed) -> None:
     """Of the joins that waited: a handful hold as long as it takes a new JVM to answer for the first time."""
     apart = [
-        abs(replayed.answers[seq].wait_ms - one.remote_ms)
-        for seq, one in replayed.recorded.items()
-        if one.kind == "join_group" and one.remote_ms and replayed.answers[seq].wait_ms
+        abs(replayed.answers[seq].wait_ms - record.remote_ms)
+        for seq, record in replayed.recorded.items()
+        if record.kind == "join_group" and record.remote_ms and replayed.answers[seq].wait_ms
     ]
     assert len(apart) > (JOINED if replayed.name in IN_THE_TREE else 0)
     assert median(apart) <= JOINS_APART_MS[replayed.kafka]
@@ -150,7 +154,7 @@ BEGIN_US = 1_795_231_020_000_000
 
 
 def test_both_coordinators_lines_are_read_in_whatever_layout() -> None:
-    assert [one._replace(at_us=(one.at_us - BEGIN_US) // 1_000_000) for one in facts_in(LINES.splitlines())] == [
+    assert [fact._replace(at_us=(fact.at_us - BEGIN_US) // 1_000_000) for fact in facts_in(LINES.splitlines())] == [
         Fact(2, "g h", "rebalance", "0", 0),
         Fact(2, "g h", "generation", "1", 3),
         Fact(2, "g h", "rebalance", "1", 4),
@@ -189,7 +193,7 @@ def test_an_expired_join_counts_where_it_cost_a_member() -> None:
         _into(14, EMPTY, 7, "no members left"),
     ]
     ends = [Expired(1, "join", "g", at) for at in (5, 9, 14)] + [Expired(1, "heartbeat", "g-m", 12)]
-    assert [one for one in facts_of(rounds, ends) if one.kind in ("join", SESSION)] == [
+    assert [fact for fact in facts_of(rounds, ends) if fact.kind in ("join", SESSION)] == [
         Fact(1, "g", "join", "", 9),
         Fact(1, "g", "join", "", 14),
         Fact(1, "g", "session", "m", 12),

@@ -32,8 +32,8 @@ def _answer(ms: float, type_: str, member: str = "m", generation: int = -1, **mo
     """What the replay answers, and after how many milliseconds."""
     values: dict[str, Any] = {"leader": False, "recorded": "NONE", "recorded_ms": 0.0, **more}
     request = ComparedRequest(1, round(ms * 1000), type_, member, generation, **values)
-    (found,) = answers(CHANGES, [request])
-    return found.replayed, found.replayed_ms
+    (answer,) = answers(CHANGES, [request])
+    return answer.replayed, answer.replayed_ms
 
 
 def test_a_heartbeat_is_answered_by_the_group_s_state() -> None:
@@ -56,8 +56,8 @@ def test_a_join_waits_for_the_generation_that_begins_when_the_round_is_over() ->
 
 def test_a_recorded_join_is_held_by_the_generation_it_was_given() -> None:
     request = ComparedRequest(1, 500_000, "join_group", "m", -1, False, "NONE", 2_500.0, granted=1)
-    (found,) = answers(CHANGES, [request])
-    assert found.recorded == found.replayed == "generation 1"
+    (answer,) = answers(CHANGES, [request])
+    assert answer.recorded == answer.replayed == "generation 1"
 
 
 def test_a_sync_waits_for_the_leader_s() -> None:

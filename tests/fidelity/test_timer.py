@@ -23,9 +23,9 @@ def _late(start: float, phase: float, asleep: float) -> float:
 
 @pytest.mark.parametrize("phase", [0.0, 0.08, 0.3, 0.5, 0.72, 0.97])
 def test_a_sawtooth_over_the_millisecond_tells_where_the_clocks_own_begins(phase: float) -> None:
-    found = phase_of([_late((part + 0.5) / PARTS, phase, asleep=0.5) for part in range(PARTS)])
-    assert found is not None
-    assert (found - phase + 0.5) % 1 - 0.5 == pytest.approx(0, abs=0.5 / PARTS)
+    estimate = phase_of([_late((part + 0.5) / PARTS, phase, asleep=0.5) for part in range(PARTS)])
+    assert estimate is not None
+    assert (estimate - phase + 0.5) % 1 - 0.5 == pytest.approx(0, abs=0.5 / PARTS)
 
 
 def test_lateness_that_does_not_follow_the_start_tells_no_phase() -> None:
@@ -54,10 +54,10 @@ def test_the_phase_is_told_by_microseconds_and_enough_operations_and_takes_the_s
     spark: SparkSession,
 ) -> None:
     expired = _expired(spark)
-    found = phases(expired)
-    assert list(found) == [1]
-    assert found[1] == pytest.approx(PHASE, abs=0.04)
-    spread = sf.std(sf.col("difference_ms") + started_within(found)).alias("spread")
+    estimates = phases(expired)
+    assert list(estimates) == [1]
+    assert estimates[1] == pytest.approx(PHASE, abs=0.04)
+    spread = sf.std(sf.col("difference_ms") + started_within(estimates)).alias("spread")
     spreads = {row.broker: row.spread for row in expired.groupBy("broker").agg(spread).collect()}
     expired.unpersist()
     # What stays of broker 1 is the reaper's millisecond (0.29), but for those whose millisecond is taken for the next;

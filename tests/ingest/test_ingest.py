@@ -56,9 +56,9 @@ def test_every_kind_of_event_is_kept_typed_with_its_file_and_line_from_json_and_
     placed = [
         {"run_id": "monday", "source": str(path), "line": line, **event} for line, event in enumerate(given, start=1)
     ]
-    found = events(out)
-    assert [row.pop("event_time").timestamp() for row in found] == [event["time_us"] / 1e6 for event in given]
-    assert found == pa.Table.from_pylist(placed, EVENTS).drop_columns(["event_time"]).to_pylist()
+    rows = events(out)
+    assert [row.pop("event_time").timestamp() for row in rows] == [event["time_us"] / 1e6 for event in given]
+    assert rows == pa.Table.from_pylist(placed, EVENTS).drop_columns(["event_time"]).to_pylist()
     assert report == IngestReport(
         run_id="monday",
         files=1,
@@ -203,12 +203,12 @@ def test_the_tables_do_not_depend_on_how_the_input_is_cut(
     assert [(row["time_us"], row["seq"]) for row in events(out)] == kept
     given = {(str(path), line): event for path, g in zip(paths, files, strict=True) for line, event in enumerate(g, 1)}
     assert all(given[row["source"], row["line"]]["time_us"] == row["time_us"] for row in events(out))
-    found = rejected(out)
-    assert [f"{Path(row['source']).stem}:{row['line']} {row['reason'].split(':')[0]}" for row in found] == refused
-    assert [json.loads(row["raw"]) for row in found] == [given[row["source"], row["line"]] for row in found]
+    rejects = rejected(out)
+    assert [f"{Path(row['source']).stem}:{row['line']} {row['reason'].split(':')[0]}" for row in rejects] == refused
+    assert [json.loads(row["raw"]) for row in rejects] == [given[row["source"], row["line"]] for row in rejects]
     assert report.by_rule == {
-        "late": sum("late" in one for one in refused),
-        "duplicate seq": sum("seq" in one for one in refused),
+        "late": sum("late" in reason for reason in refused),
+        "duplicate seq": sum("seq" in reason for reason in refused),
     }
     assert min(report.by_rule.values()) > 20
 
@@ -235,8 +235,8 @@ def test_a_repeated_seq_names_the_line_that_has_it(out_of_order: tuple[Path, Ing
         (1, f"seq: 9: already used at {folder}/a.jsonl:5"),
         (2, f"seq: 4: already used at {folder}/a.jsonl:4"),
     ]
-    found = [row for row in events(folder / "out") if not row["source"].endswith("c.jsonl")]
-    assert [(row["time_us"] - START, row["seq"]) for row in found] == [(0, 7), (1, 2), (3, 4), (4, 9)]
+    rows = [row for row in events(folder / "out") if not row["source"].endswith("c.jsonl")]
+    assert [(row["time_us"] - START, row["seq"]) for row in rows] == [(0, 7), (1, 2), (3, 4), (4, 9)]
 
 
 def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
@@ -295,7 +295,7 @@ def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_r
     path = write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)])
     take_in(path, run_id="tuesday", max_disorder_ms=0)
     assert [[row["time_us"] - START for row in events(out)], len(rejected(out))] == [[0, 7], 1]
-    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
+    assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
     (run,) = DeltaTable(out / "runs").to_pyarrow_table().to_pylist()
     assert (run["run_id"], run["job"], run["status"]) == ("tuesday", "ingest", "finished")
     assert json.loads(run["trace"]) == {"paths": [f"{tmp_path}/a.jsonl"]}
@@ -320,7 +320,7 @@ def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_r
     commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
     take_in(path, overwrite=True)
     assert [[row["time_us"] - START for row in events(out)], rejected(out)] == [[5], []]
-    assert sorted(one.name for one in out.iterdir()) == ["events", "rejected_events", "runs"]
+    assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
 
 
 def test_an_output_that_is_no_folder_of_tables_is_left_alone(take_in: Ingest, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_files_keep_the_order_in_which_they_are_given_and_come_once(folder: Path
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "matches"),
     [
         ("*.jsonl", ["a.jsonl"]),
         ("**/*.jsonl", ["a.jsonl", "day 1/x.jsonl", "day 2/x.jsonl"]),
@@ -60,8 +60,8 @@ def test_files_keep_the_order_in_which_they_are_given_and_come_once(folder: Path
         ("*.txt", ["notes.txt"]),
     ],
 )
-def test_a_pattern_means_what_it_matches(folder: Path, pattern: str, found: list[str]) -> None:
-    assert names(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in found]
+def test_a_pattern_means_what_it_matches(folder: Path, pattern: str, matches: list[str]) -> None:
+    assert names(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in matches]
 
 
 def test_a_file_that_is_named_itself_may_have_any_name(folder: Path) -> None:

@@ -13,7 +13,7 @@ from purgatory_udf.ingest.pieces import byte_pieces, in_tasks
 from tests.ingest.traces import START, as_lines, clock, high_watermark, input_file, judged_rows, write
 
 
-def told(row: dict[str, Any]) -> dict[str, Any]:
+def without_piece(row: dict[str, Any]) -> dict[str, Any]:
     """The row without its piece."""
     return {name: value for name, value in row.items() if name not in ("file", "piece")}
 
@@ -21,7 +21,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path: Path) -> None:
     good, better = as_lines([clock(5)]).strip(), as_lines([high_watermark(3, 40, seq=9, broker=2)]).strip()
     path = write(tmp_path / "a.jsonl", good + b"\r\n\n  \n{\xff}\n" + better + b"\n[]")
-    assert [told(row) for row in judged_rows(path)] == [
+    assert [without_piece(row) for row in judged_rows(path)] == [
         {"line": 1, "latest": 0, "time_us": START + 5, "broker": 0, "type": "clock"},
         {
             "line": 4,

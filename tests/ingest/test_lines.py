@@ -159,12 +159,12 @@ def test_of_a_line_that_is_too_long_the_beginning_is_kept_and_the_others_are_who
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "BLOCK", block)
         patch.setattr(lines, "KEPT", 4)
-        found = []
+        kept = []
         for piece in byte_pieces([input_file(path)], piece_bytes, FileLimits(line_bytes=10)):
             for chunk in lines_of(piece):
-                found += [(line, number in chunk.cut) for number, line in enumerate(chunk.items)]
-    assert len(found) == len(expected)
-    for (line, is_cut), whole in zip(found, expected, strict=True):
+                kept += [(line, number in chunk.cut) for number, line in enumerate(chunk.items)]
+    assert len(kept) == len(expected)
+    for (line, is_cut), whole in zip(kept, expected, strict=True):
         # Whether the \r of a line's end counts depends on where a block ends: a byte more or less is no matter.
         assert is_cut == (len(whole) > 10) or len(whole) == 10
         assert line == (whole[:4] if is_cut else whole)

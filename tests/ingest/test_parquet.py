@@ -120,9 +120,9 @@ def test_a_damaged_page_leaves_the_other_row_groups_and_one_rejected_row(tmp_pat
     damaged = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
     content[damaged + 40 : damaged + 400] = bytes(360)
     path.write_bytes(content)
-    found = rows(path)
-    events = [row["time_us"] for row in found if "type" in row]
+    judged_rows = rows(path)
+    events = [row["time_us"] for row in judged_rows if "type" in row]
     assert events[:10_000] + events[-10_000:] == [*range(1, 10_001), *range(20_001, 30_001)]
-    (rejected,) = (row for row in found if "rule" in row)
+    (rejected,) = (row for row in judged_rows if "rule" in row)
     assert (rejected["piece"], rejected["rule"], rejected["raw"]) == (1, "broken file", "")
     assert rejected["reason"].startswith("damaged Parquet: row group 1: ")

@@ -51,9 +51,13 @@ def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Pat
 def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
     """Events in their order; of a run, what does not tell when it was, or by what."""
     table = DeltaTable(str(out / name)).to_pyarrow_table()
-    told = [one for one in table.column_names if one not in ("started_at", "finished_at", "wall_seconds", "versions")]
-    found: list[dict[str, Any]] = table.select(told).to_pylist()
-    return found if name == "events" else sorted(found, key=repr)
+    columns = [
+        column
+        for column in table.column_names
+        if column not in ("started_at", "finished_at", "wall_seconds", "versions")
+    ]
+    rows: list[dict[str, Any]] = table.select(columns).to_pylist()
+    return rows if name == "events" else sorted(rows, key=repr)
 
 
 def test_what_only_spark_decides_is_left_to_it(tmp_path: Path) -> None:

@@ -72,5 +72,5 @@ def flat(batches: Iterable[pa.RecordBatch]) -> list[Row]:
     rows = [row for batch in batches for row in batch.to_pylist()]
     *lines, end = [row for row in rows if row["packed"] is None]
     lines += [event for row in rows if row["packed"] for event in unpack(row["packed"]).to_pylist()]
-    told = [{name: value for name, value in row.items() if value is not None} for row in (*lines, end)]
-    return [*sorted(told[:-1], key=lambda row: row["line"]), told[-1]]
+    compact = [{name: value for name, value in row.items() if value is not None} for row in (*lines, end)]
+    return [*sorted(compact[:-1], key=lambda row: row["line"]), compact[-1]]

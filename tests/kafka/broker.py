@@ -47,9 +47,9 @@ def broker(folder: Path) -> Iterator[str]:
         f"log.dirs={folder / 'logs'}\n"
         "offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n"
     )
-    found = java.find()
-    assert found is not None
-    command = [str(found), *_JVM, "-cp", class_path()]
+    runtime = java.find()
+    assert runtime is not None
+    command = [str(runtime), *_JVM, "-cp", class_path()]
     subprocess.run(
         [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)],
         check=True,

@@ -176,7 +176,7 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
     refused = next(number for number, line in enumerate(lines) if '"requestApiKeyName":"HEARTBEAT"' in line)
     lines[refused] = re.sub(r'"generationId":\d+', '"generationId":-5', lines[refused])
     log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
-    first = next(one.place.line for one in log if matters(one))
+    first = next(request.place.line for request in log if matters(request))
     topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
     beside = str(recorded.file("traces", RECORDING, "topics.json"))
     options = RequestLogOptions(["lines"], str(tmp_path), topics=beside, hold_ms=8_000)
@@ -185,10 +185,10 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
         query = follow(spark, topic, options)
         query.processAllAvailable()
         query.stop()
-    until = max(one.answered_us for one in log) - 8_000_000
+    until = max(request.answered_us for request in log) - 8_000_000
     whole = [event for event in translate(log, Given(names_in_file(beside))).events if event["time_us"] < until]
-    told = ("time_us", "type", "broker")
-    assert _rows(tmp_path, "events", *told) == sorted(tuple(event[name] for name in told) for event in whole)
+    columns = ("time_us", "type", "broker")
+    assert _rows(tmp_path, "events", *columns) == sorted(tuple(event[name] for name in columns) for event in whole)
     # What is refused keeps its number.
     numbers = [seq for (seq,) in _rows(tmp_path, "events", "seq")]
     assert numbers == sorted(event["seq"] for event in whole)
@@ -232,9 +232,9 @@ def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     finally:
         query.stop()
     shown = capsys.readouterr()
-    told = [everything_in(read_once.out), read_once.said, everything_in(tmp_path), shown.out, shown.err, repr(topic)]
-    assert ["once" in text for text in (told[0], told[2])] == [True, True]
-    assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(told)] == []
+    outputs = [everything_in(read_once.out), read_once.said, everything_in(tmp_path), shown.out, shown.err, repr(topic)]
+    assert ["once" in text for text in (outputs[0], outputs[2])] == [True, True]
+    assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(outputs)] == []
 
 
 @pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["shortly", "at length"])

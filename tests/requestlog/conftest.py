@@ -76,7 +76,7 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
         (replay, ["--events", f"{out}/events", "--no-drain"]),
         (fidelity, what_brokers_said()),
     ):
-        with contextlib.redirect_stdout(io.StringIO()) as told:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert job.main.status([*arguments, "--out", str(out)]) == 0
-        said.append(told.getvalue())
+        said.append(printed.getvalue())
     return Replayed(out, said[0], said[2])

@@ -74,8 +74,8 @@ def written(at: float, json_body: dict[str, Any], broker: int = 1) -> str:
 
 def requests(lines: Iterable[str]) -> list[Request]:
     read = [read_line(line, Place(0, number)) for number, line in enumerate(lines, start=1)]
-    assert not [one for one in read if not isinstance(one, Request)], read
-    return [one for one in read if isinstance(one, Request)]
+    assert not [line for line in read if not isinstance(line, Request)], read
+    return [line for line in read if isinstance(line, Request)]
 
 
 def bad(line: str) -> BadLine:
@@ -138,8 +138,13 @@ def fetched(
             {
                 "topicId": T,
                 "partitions": [
-                    {"partition": one, "currentLeaderEpoch": 0, "fetchOffset": offset, "partitionMaxBytes": 50_000}
-                    for one, offset in listed.items()
+                    {
+                        "partition": partition,
+                        "currentLeaderEpoch": 0,
+                        "fetchOffset": offset,
+                        "partitionMaxBytes": 50_000,
+                    }
+                    for partition, offset in listed.items()
                 ],
             }
         ],
@@ -158,13 +163,13 @@ def fetched(
                 "topicId": T,
                 "partitions": [
                     {
-                        "partitionIndex": one,
+                        "partitionIndex": partition,
                         "errorCode": 0,
                         "highWatermark": high_watermark,
                         "recordsSizeInBytes": size,
                     }
                     | parting
-                    for one, size in (got or {}).items()
+                    for partition, size in (got or {}).items()
                 ],
             }
         ],

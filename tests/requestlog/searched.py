@@ -17,12 +17,12 @@ _HOSTS = re.compile(r"\"connection\":\"([\d.]+:\d+)-([\d.]+:\d+)")
 
 def names_in(log: str) -> set[str]:
     """Names of more than three letters: shorter ones stand in many a word."""
-    found = {host for pair in _HOSTS.findall(log) for host in pair}
+    names = {host for pair in _HOSTS.findall(log) for host in pair}
     for line in log.splitlines():
         begin = line.find("{")
         if begin >= 0:
-            found.update(_names(json.JSONDecoder().raw_decode(line[begin:])[0]))
-    return {name for name in found if len(name) > 3}
+            names.update(_names(json.JSONDecoder().raw_decode(line[begin:])[0]))
+    return {name for name in names if len(name) > 3}
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -38,11 +38,11 @@ def _names(value: Any) -> Iterator[str]:
 
 def everything_in(folder: Path) -> str:
     """Every file's name and bytes, and what the packed ones say unpacked."""
-    told = []
+    contents = []
     for file in sorted(folder.rglob("*")):
-        told.append(str(file.relative_to(folder)))
+        contents.append(str(file.relative_to(folder)))
         if file.is_file():
-            told.append(file.read_bytes().decode("latin-1"))
+            contents.append(file.read_bytes().decode("latin-1"))
             if file.suffix == ".parquet":
-                told.append(str(pq.ParquetFile(file).read().to_pylist()))
-    return "\n".join(told)
+                contents.append(str(pq.ParquetFile(file).read().to_pylist()))
+    return "\n".join(contents)

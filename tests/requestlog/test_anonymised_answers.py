@@ -84,8 +84,8 @@ def test_nothing_that_is_made_of_an_anonymised_log_tells_a_name(
         assert replay.main.status(["--events", f"{out}/events", "--out", str(out)]) == 0
         for asked in (metrics.main, report.main, fidelity.main, audit.main):
             assert asked.status(["--out", str(out)]) == 0, asked.name
-    told = capsys.readouterr()
-    came_out = f"{everything_in(out)}\n{told.out}\n{told.err}".replace(str(out), "out")
+    printed = capsys.readouterr()
+    came_out = f"{everything_in(out)}\n{printed.out}\n{printed.err}".replace(str(out), "out")
     assert all(name in came_out for name in ("topic-", "client-", "group-", "member-", "fidelity.html", "rejected"))
     assert sum(text.startswith("acme-") for text in texts) > 50
     assert {text for text in texts | {"acme", "a key that nobody guesses"} if text in came_out} == set()

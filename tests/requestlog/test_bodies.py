@@ -20,7 +20,7 @@ from purgatory_udf.requestlog.lines.bodies import (
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
 COMMON = {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1_000, "isolationLevel": 1, "sessionId": 4, "sessionEpoch": 2}
-ONE = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffset": 5, "partitionMaxBytes": 90}
+PARTITION = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffset": 5, "partitionMaxBytes": 90}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ ONE = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffs
             {
                 "replicaId": 3,
                 **COMMON,
-                "topics": [{"topic": "t", "partitions": [ONE]}],
+                "topics": [{"topic": "t", "partitions": [PARTITION]}],
                 "forgottenTopicsData": [{"topic": "t", "partitions": [7]}],
             },
             "t",
@@ -39,7 +39,7 @@ ONE = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffs
             {
                 "replicaState": {"replicaId": 3, "replicaEpoch": 10},
                 **COMMON,
-                "topics": [{"topicId": ID, "partitions": [ONE]}],
+                "topics": [{"topicId": ID, "partitions": [PARTITION]}],
                 "forgottenTopicsData": [{"topicId": ID, "partitions": [7]}],
             },
             ID,

@@ -37,7 +37,7 @@ Said = list[tuple[float, int, str]]
 
 
 def _stops(*signs: tuple[int, str]) -> list[tuple[int, int]]:
-    return [(one.at_us, one.started_us) for one in stops(Sign(at, 1, what) for at, what in signs)]
+    return [(stop.at_us, stop.started_us) for stop in stops(Sign(at, 1, what) for at, what in signs)]
 
 
 def test_a_process_that_registers_anew_had_stopped_when_it_was_given_up() -> None:
@@ -111,7 +111,7 @@ def test_a_log_says_it_without_any_file_beside_it() -> None:
         by(500, "BROKER_REGISTRATION", {"previousBrokerEpoch": 7}, {"brokerEpoch": 9}),
         *ASKED,
     ]
-    stopped, started = [one[:2] for one in _said(translate(requests(log), _given()).events)[1:]]
+    stopped, started = [said[:2] for said in _said(translate(requests(log), _given()).events)[1:]]
     assert (stopped[1], started[1]) == (1, 1)
     assert 245 < stopped[0] <= 250 and 495 < started[0] <= 500
 
@@ -121,20 +121,24 @@ def test_a_consumers_wait_at_the_stopped_broker_would_be_cancelled() -> None:
     events = translate(requests(ASKED), _given(signs=DOWN)).events
     asked = next(event for event in events if event["type"] == "fetch")
     waits = {**asked, "time_us": us(60), "seq": 10_000, "min_bytes": 1_000, "max_wait_ms": 300}
-    (end,) = [one for one in replay([*events, waits], Config()).outcomes if one.operation_id == 10_000]
+    (end,) = [outcome for outcome in replay([*events, waits], Config()).outcomes if outcome.operation_id == 10_000]
     assert (end.cancelled, end.completed_by, (end.ended_us - START_US) / 1000) == (True, "broker_stopped", 250.0)
 
 
 def test_a_recordings_log_and_its_metadata_say_the_same_stops() -> None:
     """Brokers 1 and 3 are stopped in order and come back; at the end all are."""
     rolling = recordings.log("W7-rolling-k39")
-    by_log = context_of(sorted(rolling, key=lambda one: one.start_us), Given()).stops
+    by_log = context_of(sorted(rolling, key=lambda request: request.start_us), Given()).stops
     by_metadata = stops(recordings.given("W7-rolling-k39").cluster.signs)
     # The last lines of all, of the heartbeats that let them stop, are those of the recording's end.
-    assert [one.broker for one in by_metadata[:2]] == [1, 3] and {one.broker for one in by_metadata[2:]} == {1, 2, 3}
+    assert [stop.broker for stop in by_metadata[:2]] == [1, 3] and {stop.broker for stop in by_metadata[2:]} == {
+        1,
+        2,
+        3,
+    }
     assert len(by_log) == len(by_metadata) == 5
-    for one, other in zip(by_log[:2], by_metadata[:2], strict=True):
-        assert one.broker == other.broker
-        assert abs(one.at_us - other.at_us) < 100_000 and abs(one.started_us - other.started_us) < 100_000
-        answered = [line.answered_us for line in rolling if line.broker == one.broker]
-        assert not any(one.at_us < at < one.started_us for at in answered), "it was not there"
+    for stop, other in zip(by_log[:2], by_metadata[:2], strict=True):
+        assert stop.broker == other.broker
+        assert abs(stop.at_us - other.at_us) < 100_000 and abs(stop.started_us - other.started_us) < 100_000
+        answered = [line.answered_us for line in rolling if line.broker == stop.broker]
+        assert not any(stop.at_us < at < stop.started_us for at in answered), "it was not there"

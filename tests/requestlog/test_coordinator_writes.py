@@ -55,13 +55,13 @@ BATCH = StoredBatch(7, 7, 120, us(100), False, False, -1)
 COMMIT = [_beat(50), _commit(104, local=1.0, remote=3.0)]
 
 
-def _writes(found: Translation) -> list[dict[str, Any]]:
-    return [event for event in found.events if event["type"] == "produce"]
+def _writes(translation: Translation) -> list[dict[str, Any]]:
+    return [event for event in translation.events if event["type"] == "produce"]
 
 
 def test_a_commit_is_a_produce_of_its_coordinator_with_the_request_that_caused_it() -> None:
-    found = translate(requests(COMMIT), _given(OFFSETS, [BATCH]), {0: "broker-1.log"})
-    (write,) = _writes(found)
+    translation = translate(requests(COMMIT), _given(OFFSETS, [BATCH]), {0: "broker-1.log"})
+    (write,) = _writes(translation)
     assert {name: value for name, value in write.items() if name not in ("seq", "time_us")} == {
         "type": "produce",
         "broker": 1,
@@ -74,9 +74,9 @@ def test_a_commit_is_a_produce_of_its_coordinator_with_the_request_that_caused_i
         ],
     }
     assert 100 <= (write["time_us"] - START_US) / 1000 <= 101, "within the handling of its request"
-    assert not [event for event in found.events if event.get("change") == "log_end" and event["offset"] > 7]
-    assert found.report.counts["coordinator_writes"] == 1
-    assert write["seq"] not in found.recorded, "its line is the commit's"
+    assert not [event for event in translation.events if event.get("change") == "log_end" and event["offset"] > 7]
+    assert translation.report.counts["coordinator_writes"] == 1
+    assert write["seq"] not in translation.recorded, "its line is the commit's"
 
 
 def test_it_waits_for_the_follower_and_no_longer_than_five_seconds() -> None:
@@ -86,9 +86,11 @@ def test_it_waits_for_the_follower_and_no_longer_than_five_seconds() -> None:
     ]
     asked = [line.replace(T, OFFSETS) for line in came]
     for lines, expected in (([*COMMIT, *asked], "high_watermark"), ([*COMMIT, asked[0]], "timeout")):
-        found = translate(requests(lines), _given(OFFSETS, [BATCH]))
-        (write,) = _writes(found)
-        end = next(one for one in replay(found.events, Config()).outcomes if one.operation_id == write["seq"])
+        translation = translate(requests(lines), _given(OFFSETS, [BATCH]))
+        (write,) = _writes(translation)
+        end = next(
+            outcome for outcome in replay(translation.events, Config()).outcomes if outcome.operation_id == write["seq"]
+        )
         assert (end.completed_by, end.watched, end.expired) == (expected, True, expected == "timeout")
         assert end.wait_ms <= 5_000
 
@@ -140,10 +142,13 @@ def test_as_many_wait_on_each_partition_as_the_brokers_own_purgatories_let_go() 
         for line in recorded.lines(recorded.file("traces", name, f"purgatory-{broker}.log")):
             if (said := UNBLOCKED.search(line)) and said[1] == OFFSETS:
                 logged[broker, f"{said[1]}-{said[2]}"] += int(said[3])
-    found = translate(recordings.log(name), recordings.given(name))
+    translation = translate(recordings.log(name), recordings.given(name))
     waited = Counter(
-        (one.broker, one.trigger)
-        for one in replay(found.events, Config()).outcomes
-        if one.kind == "produce" and one.watched and not one.expired and (one.key or "").startswith(OFFSETS)
+        (outcome.broker, outcome.trigger)
+        for outcome in replay(translation.events, Config()).outcomes
+        if outcome.kind == "produce"
+        and outcome.watched
+        and not outcome.expired
+        and (outcome.key or "").startswith(OFFSETS)
     )
     assert sum(logged.values()) == 648 and waited == logged

@@ -25,9 +25,9 @@ HISTORY = [InSync(0, 1, 0, (1, 2)), InSync(50, 2, 1, (2,))]
 
 def _said(states: list[tuple[int, dict[str, Any]]], *facts: Fact) -> list[tuple[int, dict[str, Any]]]:
     """At broker 1, of times in microseconds."""
-    told = [LeadershipState(at, fields) for at, fields in states]
-    own = PartitionFacts.of(1, ("t", 0), facts)
-    return [(one.at_us, one.fields) for one in with_evident(told, own, HISTORY, min_isr=2)]
+    leadership = [LeadershipState(at, fields) for at, fields in states]
+    partition_facts = PartitionFacts.of(1, ("t", 0), facts)
+    return [(state.at_us, state.fields) for state in with_evident(leadership, partition_facts, HISTORY, min_isr=2)]
 
 
 def _served(at: int, epoch: int = 3) -> Position:
@@ -73,18 +73,18 @@ LEAST = {
 
 
 def test_without_the_metadata_log_a_restarted_broker_is_replayed_as_well() -> None:
-    found = translate(recordings.log("W7-rolling-k39"), recordings.names("W7-rolling-k39"))
-    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    translation = translate(recordings.log("W7-rolling-k39"), recordings.names("W7-rolling-k39"))
+    ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
     counts: Counter[tuple[str, int, bool]] = Counter()
     expired: Counter[tuple[str, int, bool]] = Counter()
-    for seq, one in found.recorded.items():
+    for seq, record in translation.recorded.items():
         end = ended.get(seq)
-        if end is None or (one.kind, end.broker) not in LEAST:
+        if end is None or (record.kind, end.broker) not in LEAST:
             continue
         replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
-        counts[one.kind, end.broker, one.outcome == replayed] += 1
-        if one.outcome == "expired":
-            expired[one.kind, end.broker, replayed == "expired"] += 1
+        counts[record.kind, end.broker, record.outcome == replayed] += 1
+        if record.outcome == "expired":
+            expired[record.kind, end.broker, replayed == "expired"] += 1
     for (kind, broker), least in LEAST.items():
         alike, other = counts[kind, broker, True], counts[kind, broker, False]
         assert 100 * alike / (alike + other) >= least, (kind, broker, alike, other)

@@ -43,23 +43,23 @@ CONSUMER = fetched(
 
 def _ended(translation: Translation) -> list[tuple[str, int, str]]:
     """(client, broker, how the replay ends it, if at another time than it came)."""
-    ended = {one.operation_id: one for one in replay(translation.events, Config()).outcomes}
+    ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
     return [
-        (one.client_id or "", one.broker, f"{one.completed_by} {(one.ended_us - START_US) / 1000:g}")
-        for one in ended.values()
-        if one.watched
+        (outcome.client_id or "", outcome.broker, f"{outcome.completed_by} {(outcome.ended_us - START_US) / 1000:g}")
+        for outcome in ended.values()
+        if outcome.watched
     ]
 
 
 def test_a_followers_high_watermark_is_what_its_leader_answered_once_it_has_taken_that_in() -> None:
-    found = translate(requests([*FOLLOWER, CONSUMER]), GIVEN_ALL)
+    translation = translate(requests([*FOLLOWER, CONSUMER]), GIVEN_ALL)
     said = [
         ((event["time_us"] - START_US) / 1000, event["change"], event.get("offset"), event.get("bytes"))
-        for event in found.events
+        for event in translation.events
         if event["type"] == "partition" and event["broker"] == 2
     ]
     # Answers were sent at 20 and 30, the fetches after them came at 28 and 39: three quarters of the way.
-    assert [one[1:] for one in said[:2]] == [("online", None, None), ("log_end", 10, 0)]
+    assert [event[1:] for event in said[:2]] == [("online", None, None), ("log_end", 10, 0)]
     assert said[2:] == [
         (26.0, "log_end", 13, 60),
         (26.0, "log_end", 14, 40),
@@ -80,8 +80,8 @@ def test_an_answer_at_the_follower_shows_what_it_had_learnt_by_then() -> None:
 
 
 def test_where_no_consumer_is_served_a_follower_turns_fetches_away_as_before() -> None:
-    found = translate(requests(FOLLOWER), GIVEN_ALL)
-    assert [event for event in found.events if event["broker"] == 2] == []
+    translation = translate(requests(FOLLOWER), GIVEN_ALL)
+    assert [event for event in translation.events if event["broker"] == 2] == []
 
 
 LEAST_ALIKE = 99.8
@@ -94,20 +94,22 @@ def recording() -> tuple[tuple[Request, ...], Given]:
 
 
 def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[tuple[Request, ...], Given]) -> None:
-    found = translate(*recording)
-    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    translation = translate(*recording)
+    ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
     counts: Counter[tuple[str, str]] = Counter()
-    for seq, one in found.recorded.items():
-        if one.kind == "consumer fetch":
+    for seq, record in translation.recorded.items():
+        if record.kind == "consumer fetch":
             end = ended[seq]
             replayed = "expired" if end.expired else "completed" if end.watched else "at_once"
-            counts[one.outcome, replayed] += 1
+            counts[record.outcome, replayed] += 1
     alike = 100 * sum(n for (logged, replayed), n in counts.items() if logged == replayed) / counts.total()
     assert counts.total() > 6_000 and alike >= LEAST_ALIKE, counts
     assert {pair for pair in counts if "expired" in pair} == {("expired", "expired")}
     assert counts["expired", "expired"] == 57, "as the brokers' own counters have it"
-    sent = [one["seq"] for one in found.events if any("preferred_replica" in part for part in _parts_sent(one))]
-    assert [(found.recorded[seq].outcome, ended[seq].completed_by) for seq in sent] == [
+    sent = [
+        event["seq"] for event in translation.events if any("preferred_replica" in part for part in _parts_sent(event))
+    ]
+    assert [(translation.recorded[seq].outcome, ended[seq].completed_by) for seq in sent] == [
         ("at_once", "preferred_replica")
     ] * 8
 
@@ -123,13 +125,17 @@ def test_followed_step_by_step_it_says_the_same(recording: tuple[tuple[Request, 
     log = sorted(requests, key=lambda request: request.answered_us)[:6_000]
     stepwise = Stepwise(hold_us=5_000_000, given=given)
     said = [event for place in range(0, len(log), 1_500) for event in stepwise.step(log[place : place + 1_500])]
-    whole = translate(sorted(log, key=lambda one: one.start_us), given).events
+    whole = translate(sorted(log, key=lambda request: request.start_us), given).events
     until_us = stepwise.carried.until_us - 1_000_000
 
     def learnt(events: list[dict[str, object]]) -> list[tuple[object, ...]]:
         names = ("time_us", "broker", "topic", "partition", "offset")
-        marks = [one for one in events if one.get("change") == "high_watermark" and str(one["topic"]).startswith("w6")]
-        return sorted(tuple(one[name] for name in names) for one in marks if int(str(one["time_us"])) < until_us)
+        marks = [
+            event
+            for event in events
+            if event.get("change") == "high_watermark" and str(event["topic"]).startswith("w6")
+        ]
+        return sorted(tuple(mark[name] for name in names) for mark in marks if int(str(mark["time_us"])) < until_us)
 
     assert len(learnt(said)) > 100
     assert learnt(said) == learnt(whole)

@@ -42,7 +42,7 @@ def _recorded() -> list[Request]:
 def _portions(log: Sequence[Request], span_us: int) -> Iterable[list[Request]]:
     at = log[0].answered_us
     while at <= log[-1].answered_us:
-        yield [one for one in log if at <= one.answered_us < at + span_us]
+        yield [request for request in log if at <= request.answered_us < at + span_us]
         at += span_us
 
 
@@ -54,11 +54,11 @@ def _plain(events: Iterable[dict[str, Any]]) -> Counter[str]:
 
 
 def _said(events: Iterable[Event]) -> list[tuple[Any, ...]]:
-    told = []
+    said = []
     for event in events:
         what = event["change"] if event["type"] == "partition" else event["type"]
-        told.append(((event["time_us"] - START_US) / 1000, what, event.get("offset")))
-    return told
+        said.append(((event["time_us"] - START_US) / 1000, what, event.get("offset")))
+    return said
 
 
 def test_step_by_step_a_recording_says_what_it_says_as_a_whole() -> None:
@@ -71,7 +71,7 @@ def test_step_by_step_a_recording_says_what_it_says_as_a_whole() -> None:
     assert (log[-1].answered_us - until, following.late) == (8_000_000, 0)
     assert _plain(events) == _plain(event for event in whole if event["time_us"] < until)
     assert len(events) > 2_000
-    assert [one["time_us"] for one in events] == sorted(one["time_us"] for one in events)
+    assert [event["time_us"] for event in events] == sorted(event["time_us"] for event in events)
 
 
 def test_nothing_is_said_before_later_lines_can_have_told_of_it() -> None:
@@ -80,9 +80,11 @@ def test_nothing_is_said_before_later_lines_can_have_told_of_it() -> None:
     # Up to 24 ms: nothing is older than 30 ms.
     assert following.step(log[:3]) == []
     # Up to 60 ms: all before 30 ms. The produce's end, unknown before, is where the follower went on.
-    told = following.step(log[3:])
-    assert [event["partitions"][0]["last_offset"] for event in told if event["type"] == "produce"] == [12]
-    assert _said(told) == _said(event for event in translate(requests(LOG), NAMED).events if event["time_us"] < us(30))
+    events = following.step(log[3:])
+    assert [event["partitions"][0]["last_offset"] for event in events if event["type"] == "produce"] == [12]
+    assert _said(events) == _said(
+        event for event in translate(requests(LOG), NAMED).events if event["time_us"] < us(30)
+    )
 
 
 def test_what_comes_when_its_time_is_written_is_late() -> None:
@@ -100,8 +102,8 @@ def test_a_session_goes_on_where_the_step_before_has_left_it() -> None:
     # The fetch lists nothing: its partition is the session's.
     lines = [fetched(200, {}, session=7, epoch=3, local=1, replica=2, client="f")]
     lines.append(fetched(300, {}, session=7, epoch=4, local=1, replica=2, client="f"))
-    told = following.step(requests(lines))
-    fetches = [event for event in told if event["type"] == "fetch"]
+    events = following.step(requests(lines))
+    fetches = [event for event in events if event["type"] == "fetch"]
     assert [(event["time_us"], event["partitions"][0]["fetch_offset"]) for event in fetches] == [(us(200), 13)]
 
 
@@ -112,10 +114,10 @@ def test_a_leader_that_is_reported_late_is_said_then_and_not_again() -> None:
         return written(at, body("METADATA", {}, {"topics": topics}))
 
     following = Stepwise(30_000, NAMED)
-    told = following.step(requests(LOG))
+    events = following.step(requests(LOG))
     for at in (100, 200, 300):
-        told += following.step(requests([metadata(at)]))
-    leaders = [event for event in told if event.get("change") == "leader"]
+        events += following.step(requests([metadata(at)]))
+    leaders = [event for event in events if event.get("change") == "leader"]
     # At first all that have fetched are supposed to be in sync.
     assert [(event["time_us"] < us(30), event.get("leader_epoch"), event["isr"]) for event in leaders] == [
         (True, None, [1, 2]),
@@ -128,10 +130,10 @@ def test_a_topic_whose_name_comes_too_late_keeps_its_id() -> None:
         return written(at, body("METADATA", {}, {"topics": [{"name": "t", "topicId": T, "partitions": []}]}))
 
     following = Stepwise(30_000)
-    told = following.step(requests(LOG))
-    told += following.step(requests([metadata(100), fetched(200, {0: 13}, local=1, client="c")]))
-    told += following.step(requests([fetched(300, {0: 13}, local=1, client="c")]))
-    topics = [event["topic"] if "topic" in event else event["partitions"][0]["topic"] for event in told]
+    events = following.step(requests(LOG))
+    events += following.step(requests([metadata(100), fetched(200, {0: 13}, local=1, client="c")]))
+    events += following.step(requests([fetched(300, {0: 13}, local=1, client="c")]))
+    topics = [event["topic"] if "topic" in event else event["partitions"][0]["topic"] for event in events]
     assert set(topics) == {T}
     assert following.carried.nameless == [T]
 

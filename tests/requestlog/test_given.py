@@ -53,10 +53,10 @@ def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_pat
 
 
 def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
-    one, two, other = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
-    index = BatchIndex([other, two, one])
-    assert index.run(10, 100) == [one, two]
-    assert index.run(10, 99) == [one]
+    first, second, third = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
+    index = BatchIndex([third, second, first])
+    assert index.run(10, 100) == [first, second]
+    assert index.run(10, 99) == [first]
     assert index.run(11, 50) == []
 
 

@@ -31,7 +31,7 @@ def _synced(at: float, member: str, generation: int, error: int = 0) -> str:
 
 def _left(at: float, *members: str) -> str:
     each = [{"memberId": member} for member in members]
-    answered = {"errorCode": 0, "members": [{**one, "errorCode": 0} for one in each]}
+    answered = {"errorCode": 0, "members": [{**member, "errorCode": 0} for member in each]}
     return written(at, body("LEAVE_GROUP", {"groupId": "g", "members": each}, answered, version=4))
 
 
@@ -79,11 +79,11 @@ def replayed(rolling: Translation) -> Replay:
 
 
 def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_members(rolling: Translation) -> None:
-    told = [event for event in rolling.events if event["type"].startswith("group_")]
+    moves = [event for event in rolling.events if event["type"].startswith("group_")]
     ends_us = max(event["time_us"] for event in rolling.events)
     # When the recording ends the cluster is shut down: all groups go.
-    moved = [event for event in told if event["time_us"] < ends_us - 10_000_000]
-    assert Counter((one["type"], one["group"], one["broker"]) for one in moved) == {
+    moved = [event for event in moves if event["time_us"] < ends_us - 10_000_000]
+    assert Counter((event["type"], event["group"], event["broker"]) for event in moved) == {
         **{("group_loaded", group, 2): 2 for group in ("g2", "g6")},
         **{("group_unloaded", group, 1): 1 for group in ("g2", "g6")},
         **{("group_loaded", group, 1): 2 for group in ("g4", "g5")},
@@ -98,34 +98,34 @@ def test_the_sessions_that_were_left_where_a_group_was_unloaded_go_with_the_brok
     rolling: Translation, replayed: Replay
 ) -> None:
     """The recording's sessions are 10 s, a broker that hands over stops within two."""
-    stopped = {(one["broker"], one["time_us"]) for one in rolling.events if one["type"] == "group_stopped"}
-    left = [one for one in replayed.outcomes if one.cancelled and one.kind == "heartbeat"]
-    assert Counter(one.broker for one in left) == {1: 4, 3: 4}
-    assert {(one.broker, one.ended_us) for one in left} <= stopped
+    stopped = {(event["broker"], event["time_us"]) for event in rolling.events if event["type"] == "group_stopped"}
+    left = [outcome for outcome in replayed.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
+    assert Counter(outcome.broker for outcome in left) == {1: 4, 3: 4}
+    assert {(outcome.broker, outcome.ended_us) for outcome in left} <= stopped
 
 
 def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation, replayed: Replay) -> None:
     answers = {answer.seq: answer.error for answer in replayed.groups.answers}
     kinds = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
-    asked = {seq: one for seq, one in rolling.recorded.items() if one.kind in kinds}
-    assert Counter(one.kind for one in asked.values()) == {
+    asked = {seq: record for seq, record in rolling.recorded.items() if record.kind in kinds}
+    assert Counter(record.kind for record in asked.values()) == {
         "offset_commit": 468,
         "heartbeat": 612,
         "join_group": 24,
         "sync_group": 12,
         "leave_group": 12,
     }
-    assert {seq: (one.kind, one.error) for seq, one in asked.items() if answers.get(seq) != one.error} == {}
+    assert {seq: (record.kind, record.error) for seq, record in asked.items() if answers.get(seq) != record.error} == {}
 
 
 def test_a_rolling_restarts_fetches_and_produces_end_as_recorded(rolling: Translation, replayed: Replay) -> None:
-    ended = {one.operation_id: one for one in replayed.outcomes}
+    ended = {outcome.operation_id: outcome for outcome in replayed.outcomes}
     counts: Counter[tuple[str, bool]] = Counter()
-    for seq, one in rolling.recorded.items():
-        if one.kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
+    for seq, record in rolling.recorded.items():
+        if record.kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
             end = ended[seq]
             how = "expired" if end.expired else "completed" if end.watched else "at_once"
-            counts[one.kind, one.outcome == how] += 1
+            counts[record.kind, record.outcome == how] += 1
     for kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
         alike = 100 * counts[kind, True] / (counts[kind, True] + counts[kind, False])
         assert alike >= 99.4, (kind, counts)

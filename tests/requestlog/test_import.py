@@ -46,7 +46,7 @@ def in_memory(piece: Piece) -> Translation:
     for file, path in enumerate(piece.logs):
         with open_text(path) as lines:
             read = [read_line(line, Place(file, number)) for number, line in enumerate(lines, start=1)]
-        requests += [one for one in read if isinstance(one, Request)]
+        requests += [line for line in read if isinstance(line, Request)]
     given = Given(names_in_file(topics), cluster_in_file(isr), batches_in_file(batches))
     return translate(requests, given, dict(enumerate(map(str, piece.logs))))
 
@@ -57,11 +57,11 @@ def test_the_events_are_the_same_as_those_of_the_whole_log_in_memory(
     mine = {"run_id", "event_time", "source", "line"}
     written = [{k: v for k, v in row.items() if k not in mine} for row in _rows(replayed.out, "events")]
     for row in written:
-        row["partitions"] = row["partitions"] and [_known(one) for one in row["partitions"]]
+        row["partitions"] = row["partitions"] and [_known(partition) for partition in row["partitions"]]
     wanted = [_known(read_row(event)) for event in in_memory.events]
     for event in wanted:
         if event.get("partitions"):
-            event["partitions"] = [_known(one) for one in event["partitions"]]
+            event["partitions"] = [_known(partition) for partition in event["partitions"]]
     assert len(written) > 3_500
     assert [_known(row) for row in written] == wanted
 
@@ -71,11 +71,13 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_what_each_broker_did_is_kept_beside_its_event(replayed: Replayed, in_memory: Translation) -> None:
-    told = {
+    kept = {
         row["operation_id"]: (row["kind"], row["recorded_outcome"], row["recorded_remote_ms"], row["recorded_error"])
         for row in _rows(replayed.out, "recorded")
     }
-    assert told == {seq: (one.kind, one.outcome, one.remote_ms, one.error) for seq, one in in_memory.recorded.items()}
+    assert kept == {
+        seq: (record.kind, record.outcome, record.remote_ms, record.error) for seq, record in in_memory.recorded.items()
+    }
 
 
 def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: Replayed) -> None:
@@ -94,11 +96,11 @@ def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: 
 def test_the_replay_ends_operations_as_the_brokers_did(replayed: Replayed) -> None:
     rows = _rows(replayed.out, "fidelity")
     for kind, least in LEAST_ALIKE.items():
-        own = [row for row in rows if row["kind"] == kind and row["cause"] != "not_replayed"]
-        assert len(own) > 100
-        alike = 100 * sum(row["agrees"] for row in own) / len(own)
-        assert alike >= least, f"{kind}: {alike:.2f} % of {len(own)} end alike"
-        apart = sorted(abs(row["difference_ms"]) for row in own if row["difference_ms"] is not None)
+        of_kind = [row for row in rows if row["kind"] == kind and row["cause"] != "not_replayed"]
+        assert len(of_kind) > 100
+        alike = 100 * sum(row["agrees"] for row in of_kind) / len(of_kind)
+        assert alike >= least, f"{kind}: {alike:.2f} % of {len(of_kind)} end alike"
+        apart = sorted(abs(row["difference_ms"]) for row in of_kind if row["difference_ms"] is not None)
         median, p95 = apart[len(apart) // 2], apart[len(apart) * 95 // 100]
         assert median <= MOST_APART[0] and p95 <= MOST_APART[1], f"{kind}: {median:.2f} ms, {p95:.2f} ms"
 
@@ -142,8 +144,8 @@ def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) 
 
 
 def test_stamps_of_whole_milliseconds_tell_no_phase_of_a_timer(replayed: Replayed) -> None:
-    told = replayed.compared.split("How late brokers ended what expired")[1].split("\n\n")[0].splitlines()[1:]
-    head, *brokers = (re.split(r" {2,}", line.strip()) for line in told)
+    table = replayed.compared.split("How late brokers ended what expired")[1].split("\n\n")[0].splitlines()[1:]
+    head, *brokers = (re.split(r" {2,}", line.strip()) for line in table)
     phase = head.index("phase of the timer")
     assert [(line[0], line[phase]) for line in brokers] == [("1", "-"), ("2", "-"), ("3", "-")]
 
@@ -166,7 +168,9 @@ def test_an_anonymised_import_tells_no_name(
     assert main.status(["--from", "request-log", str(log), *hidden, "--out", str(out)]) == 0
     capsys.readouterr()
     rows = _rows(out, "events")
-    names = {one["topic"] for row in rows for one in row["partitions"] or ()} | {row["topic"] for row in rows}
+    names = {partition["topic"] for row in rows for partition in row["partitions"] or ()} | {
+        row["topic"] for row in rows
+    }
     assert {name[:6] for name in names if name and not name.startswith("__")} == {"topic-"}
     assert {(row["client_id"] or "client-")[:7] for row in rows} == {"client-"}
     assert {row["source"] for row in rows} == {None, "log-0"}

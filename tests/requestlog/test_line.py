@@ -98,8 +98,8 @@ def test_where_no_answer_was_owed_there_is_none() -> None:
     ],
 )
 def test_a_line_that_cannot_be_used_says_why(line: str, reason: str) -> None:
-    found = bad(line)
-    assert (found.reason, found.raw) == (reason, line)
+    bad_line = bad(line)
+    assert (bad_line.reason, bad_line.raw) == (reason, line)
 
 
 def test_a_line_of_another_logger_is_none() -> None:

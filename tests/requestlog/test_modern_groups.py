@@ -18,10 +18,10 @@ def _beat(at: float, api: str, group: str) -> str:
 
 
 def _commit(at: float, group: str) -> str:
-    one: dict[str, Any] = {"partitionIndex": 0, "committedOffset": 5}
+    partition: dict[str, Any] = {"partitionIndex": 0, "committedOffset": 5}
     asked = {"groupId": group, "memberId": "m", "generationIdOrMemberEpoch": 3}
     answered = {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
-    asked["topics"] = [{"name": "t", "partitions": [one]}]
+    asked["topics"] = [{"name": "t", "partitions": [partition]}]
     return written(at, body("OFFSET_COMMIT", asked, answered, version=9))
 
 
@@ -29,9 +29,9 @@ def _commit(at: float, group: str) -> str:
 def test_the_commits_of_a_group_with_another_heartbeat_are_left_out_and_counted(api: str) -> None:
     """Kafka: `GroupCoordinatorService.consumerGroupHeartbeat`; a member epoch is no classic generation."""
     log = requests([_commit(5, "new"), _beat(10, api, "new"), _commit(20, "new"), _commit(30, "classic")])
-    found = translate(log)
-    assert [(one["type"], one["group"]) for one in found.events] == [("offset_commit", "classic")]
-    assert found.report.counts["modern_group"] == 3
+    translation = translate(log)
+    assert [(event["type"], event["group"]) for event in translation.events] == [("offset_commit", "classic")]
+    assert translation.report.counts["modern_group"] == 3
 
 
 def test_what_a_stretch_has_seen_of_newer_protocols_is_known_to_the_whole() -> None:

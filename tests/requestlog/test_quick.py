@@ -24,7 +24,7 @@ from tests import recorded
 
 def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What becomes of a line, and what it is counted as: the quick way, then the plain one."""
-    found = []
+    readings = []
     for way in (quick, lambda *_: None):
         monkeypatch.setattr(reading, "quick", way)
         tally = reading.Tally(Counter())
@@ -35,15 +35,15 @@ def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
                 name: json.loads(value) if name in ("body", "answer") and value else value
                 for name, value in row.items()
             }
-        found.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
-    return found
+        readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
+    return readings
 
 
 def test_lines_of_a_real_recording_are_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     quickly = 0
     for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
-        one, other = _rows(line.rstrip("\n").encode(), monkeypatch)
-        assert one == other
+        fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
+        assert fast == plain
         quickly += quick(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
     assert quickly > 1_450
 
@@ -54,9 +54,9 @@ def test_any_line_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, seed
     quickly = 0
     for _ in range(500):
         line = hostile._line(chance).replace(b"\n", b" ")
-        one, other = _rows(line, monkeypatch)
+        fast, plain = _rows(line, monkeypatch)
         # A text of constants is not compared by value.
-        assert repr(one) == repr(other), line
+        assert repr(fast) == repr(plain), line
         quickly += quick(line, Place(0, 1), UTC) is not None
     assert quickly > 150
 
@@ -70,10 +70,10 @@ def test_fetches_are_read_the_same_quickly() -> None:
         for body in (asked, answered):
             if chance.random() < 0.4:
                 hostile._change(body, chance)
-        found = quick_fetch(json.dumps(asked), json.dumps(answered))
-        if found is not None:
+        fetch = quick_fetch(json.dumps(asked), json.dumps(answered))
+        if fetch is not None:
             quickly += 1
-            assert found == (fetch_of(asked), fetch_answer_of(answered))
+            assert fetch == (fetch_of(asked), fetch_answer_of(answered))
     assert quickly > 1_500
 
 
@@ -102,14 +102,14 @@ def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, sta
     for zone in (UTC, zone_of("+05:30")):
         whole = f"{stamp} DEBUG".encode() + line
         monkeypatch.setattr(reading, "quick", quick)
-        one = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
+        fast = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
         monkeypatch.setattr(reading, "quick", lambda *_: None)
-        other = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
+        plain = reading._row(whole, Place(0, 1), zone, 1, reading.Tally())
         times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
-        assert [one and one.get(name) for name in times] == [other and other.get(name) for name in times]
+        assert [fast and fast.get(name) for name in times] == [plain and plain.get(name) for name in times]
 
 
 @pytest.mark.long
 def test_nothing_that_a_file_holds_ends_its_import(tmp_path: Path) -> None:
     tried = [hostile.one_input(f"suite/{number}", tmp_path) for number in range(150)]
-    assert sum(one.accepted for one in tried) > 1_000 and sum(one.rejected for one in tried) > 1_000
+    assert sum(trial.accepted for trial in tried) > 1_000 and sum(trial.rejected for trial in tried) > 1_000

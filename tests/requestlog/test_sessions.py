@@ -10,8 +10,8 @@ from tests.requestlog.lines import fetched, requests
 def _asked(session: Session, line: str) -> tuple[dict[int, int], bool]:
     """{partition: offset} in the broker's order, and whether that is all."""
     (request,) = requests([line])
-    found = session.fetch(fetch_of(request.body), fetch_answer_of(request.answer))
-    return {one.partition: one.offset for one in found.partitions}, found.complete
+    fetch = session.fetch(fetch_of(request.body), fetch_answer_of(request.answer))
+    return {partition.partition: partition.offset for partition in fetch.partitions}, fetch.complete
 
 
 def test_a_session_holds_what_was_listed_until_it_is_forgotten() -> None:

@@ -37,23 +37,23 @@ def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, ep
     return Change(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
 
 
-def _told(
+def _events(
     facts: Facts, *changes: Change, unfenced: Iterable[Unfenced] = ()
 ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Events in time order, and what the report counts."""
     report = Report()
     context = Context(changes={("t", 0): [*changes]}, cluster=KnownCluster(unfenced=[*unfenced]))
     timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
-    told = []
-    for timed in sorted(timeline.events, key=lambda one: (one.at_us, one.rank)):
+    events = []
+    for timed in sorted(timeline.events, key=lambda timed: (timed.at_us, timed.rank)):
         fields = [timed.event[name] for name in ("replica_id", "offset", "isr") if name in timed.event]
-        told.append((round((timed.at_us - START_US) / 1000), timed.event["change"], *fields))
-    return told, dict(report.counts)
+        events.append((round((timed.at_us - START_US) / 1000), timed.event["change"], *fields))
+    return events, dict(report.counts)
 
 
 def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_left_unsaid() -> None:
-    told, counts = _told([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, OTHER, 1)], _led(0))
-    assert told == [
+    events, counts = _events([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, OTHER, 1)], _led(0))
+    assert events == [
         (10, "leader", [THIS, OTHER]),
         (10, "log_end", 0),
         (11, "log_end", 1),
@@ -65,8 +65,8 @@ def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_l
 
 def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_yet() -> None:
     facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, NO_REPLICA, 1), _asked(21, OTHER, 1)]
-    told, counts = _told(facts, _led(0))
-    assert told[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
+    events, counts = _events(facts, _led(0))
+    assert events[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
     assert counts["high_watermark_proven"] == 1
 
 
@@ -78,28 +78,28 @@ def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_
 def test_the_high_watermarks_in_answers_date_a_follower_s_offset(sights: list[tuple[float, int]], when: int) -> None:
     moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
     seen: Facts = [Sight(us(at), us(at), offset) for at, offset in sights]
-    told, _ = _told([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
-    assert told[-1] == (when, "replica_end", OTHER, 1)
+    events, _ = _events([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
+    assert events[-1] == (when, "replica_end", OTHER, 1)
 
 
 def test_a_high_watermark_below_an_offset_says_nothing_of_one_follower_while_another_may_hold_it_back() -> None:
     moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
     others: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
-    told, _ = _told([_append(10, 0, 1, line=1), *others, moved, Sight(us(28), us(28), 0)], _led(0))
-    assert told[-1] == (26, "replica_end", OTHER, 1)
+    events, _ = _events([_append(10, 0, 1, line=1), *others, moved, Sight(us(28), us(28), 0)], _led(0))
+    assert events[-1] == (26, "replica_end", OTHER, 1)
 
 
 def test_an_in_sync_set_that_shrinks_counts_when_the_metadata_has_come() -> None:
     facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(12, THIRD, 0), _asked(20, OTHER, 1)]
-    told, _ = _told(facts, _led(0, (THIS, OTHER, THIRD)), _led(30))
-    assert told[-1] == (90, "isr", [THIS, OTHER])
+    events, _ = _events(facts, _led(0, (THIS, OTHER, THIRD)), _led(30))
+    assert events[-1] == (90, "isr", [THIS, OTHER])
 
 
 def test_a_transaction_holds_the_last_stable_offset_until_its_marker_is_replicated() -> None:
     begun = _append(10, 0, 2, line=1, transaction="x")
     ended = _append(20, ends_transaction="x", records=1)
-    told, _ = _told([begun, _asked(12, OTHER, 0), _asked(14, OTHER, 2), ended, _asked(30, OTHER, 3)], _led(0))
-    assert told[2:] == [
+    events, _ = _events([begun, _asked(12, OTHER, 0), _asked(14, OTHER, 2), ended, _asked(30, OTHER, 3)], _led(0))
+    assert events[2:] == [
         (11, "log_end", 2),
         (12, "last_stable", 0),
         (12, "replica_end", OTHER, 0),
@@ -111,10 +111,10 @@ def test_a_transaction_holds_the_last_stable_offset_until_its_marker_is_replicat
 
 
 def test_an_append_without_a_produce_is_put_at_the_request_that_explains_it_or_before_who_shows_it() -> None:
-    told, counts = _told(
+    events, counts = _events(
         [_asked(5, OTHER, 0), _append(10, records=1), _asked(14, OTHER, 1), _asked(30, OTHER, 4)], _led(0)
     )
-    assert told[2:] == [
+    assert events[2:] == [
         (5, "replica_end", OTHER, 0),
         (11, "log_end", 1),
         (14, "replica_end", OTHER, 1),
@@ -125,14 +125,14 @@ def test_an_append_without_a_produce_is_put_at_the_request_that_explains_it_or_b
 
 
 def test_a_request_that_no_follower_confirms_appends_nothing() -> None:
-    told, _ = _told([_asked(5, OTHER, 0), _append(10, records=1)], _led(0))
-    assert [one for one in told if one[1] == "log_end"] == [(5, "log_end", 0)]
+    events, _ = _events([_asked(5, OTHER, 0), _append(10, records=1)], _led(0))
+    assert [event for event in events if event[1] == "log_end"] == [(5, "log_end", 0)]
 
 
 def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one() -> None:
     facts: Facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _asked(40, OTHER, 8)]
-    told, counts = _told(facts)
-    assert [one for one in told if one[1] == "log_end"] == [
+    events, counts = _events(facts)
+    assert [event for event in events if event[1] == "log_end"] == [
         (10, "log_end", 0),
         (11, "log_end", 3),
         (21, "log_end", 6),
@@ -142,13 +142,13 @@ def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one
 
 
 def test_a_new_leader_turns_requests_away_until_it_knows_that_it_leads() -> None:
-    told, _ = _told([Trouble(us(5), NOT_LEADER), Trouble(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0))
-    assert told == [(5, "not_leader"), (5, "log_end", 0), (8, "leader", [THIS, OTHER]), (12, "replica_end", OTHER, 0)]
+    events, _ = _events([Trouble(us(5), NOT_LEADER), Trouble(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0))
+    assert events == [(5, "not_leader"), (5, "log_end", 0), (8, "leader", [THIS, OTHER]), (12, "replica_end", OTHER, 0)]
 
 
 def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_it() -> None:
-    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1))
-    assert told == [
+    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1))
+    assert events == [
         (5, "leader", [THIS, OTHER]),
         (5, "log_end", 0),
         (5, "replica_end", OTHER, 0),
@@ -158,51 +158,58 @@ def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_
 
 def test_who_takes_over_leads_from_the_metadata_on_or_from_the_first_that_it_serves() -> None:
     changes = [_led(0, leader=OTHER), _led(100, leader=THIS, epoch=1)]
-    served, _ = _told([_asked(130, OTHER, 5)], *changes)
-    assert [one[:2] for one in served] == [(100, "not_leader"), (130, "leader"), (130, "log_end"), (130, "replica_end")]
-    refused, _ = _told([Trouble(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
-    assert [one[:2] for one in refused if "leader" in one[1]] == [(100, "not_leader"), (190, "leader")]
+    served, _ = _events([_asked(130, OTHER, 5)], *changes)
+    assert [event[:2] for event in served] == [
+        (100, "not_leader"),
+        (130, "leader"),
+        (130, "log_end"),
+        (130, "replica_end"),
+    ]
+    refused, _ = _events([Trouble(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
+    assert [event[:2] for event in refused if "leader" in event[1]] == [(100, "not_leader"), (190, "leader")]
 
 
 def test_a_leader_that_was_stopped_learns_that_it_leads_no_more_when_it_goes_on() -> None:
     facts: Facts = [_asked(5, OTHER, 0), Trouble(us(9_000), NOT_LEADER)]
-    told, _ = _told(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
-    assert told[-1] == (9_000, "not_leader")
+    events, _ = _events(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
+    assert events[-1] == (9_000, "not_leader")
 
 
 def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the_first_that_it_lets_go() -> None:
     both: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
     late: Facts = [*both, _append(10, 0, 1, line=1), Trouble(us(300), TIMED_OUT)]
-    told, _ = _told(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
-    assert told[-1] == (300, "isr", [THIS, OTHER])
-    told, _ = _told([*late, _append(20, 1, 2, line=2, answered_us=us(340))], _led(0, (THIS, OTHER, THIRD)), _led(100))
-    assert told[-1] == (340, "isr", [THIS, OTHER])
+    events, _ = _events(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
+    assert events[-1] == (300, "isr", [THIS, OTHER])
+    events, _ = _events(
+        [*late, _append(20, 1, 2, line=2, answered_us=us(340))], _led(0, (THIS, OTHER, THIRD)), _led(100)
+    )
+    assert events[-1] == (340, "isr", [THIS, OTHER])
 
 
 def test_a_high_watermark_waits_for_who_is_back_before_the_in_sync_set_has_grown() -> None:
     tried = Try(us(20), THIRD, 0)
     changes = [_led(0, (THIS, OTHER, THIRD)), _led(9_000), _led(20_500, (THIS, OTHER, THIRD))]
-    told, _ = _told([_asked(12, THIRD, 0), tried], *changes, unfenced=[Unfenced(us(20_000), THIRD)])
-    assert [(at, isr) for at, change, *isr in told if change == "isr"] == [
+    events, _ = _events([_asked(12, THIRD, 0), tried], *changes, unfenced=[Unfenced(us(20_000), THIRD)])
+    assert [(at, isr) for at, change, *isr in events if change == "isr"] == [
         (9_060, [[THIS, OTHER]]),
         (20_060, [[THIS, OTHER, THIRD]]),
         (20_500, [[THIS, OTHER, THIRD]]),
     ]
     # Too long away, it has to catch up first.
-    later, _ = _told([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[Unfenced(us(40_000), THIRD)])
-    assert [one[0] for one in later if one[1] == "isr"] == [9_060]
+    later, _ = _events([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[Unfenced(us(40_000), THIRD)])
+    assert [event[0] for event in later if event[1] == "isr"] == [9_060]
 
 
 def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:
     gone = Change(us(35), "t", 0, GIVEN, deleted=True)
-    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(40), UNKNOWN_TOPIC)], _led(0), gone)
-    assert told[-1] == (40, "deleted")
+    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(40), UNKNOWN_TOPIC)], _led(0), gone)
+    assert events[-1] == (40, "deleted")
 
 
 def test_who_served_followers_before_anybody_reported_another_leader_led_until_then() -> None:
     later = Change(us(90), "t", 0, REPORTED, OTHER, 1, (THIS, OTHER), (THIS, OTHER))
-    told, _ = _told([_asked(5, OTHER, 0), Trouble(us(95), NOT_LEADER)], later)
-    assert told == [
+    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(95), NOT_LEADER)], later)
+    assert events == [
         (5, "leader", [THIS, OTHER]),
         (5, "log_end", 0),
         (5, "replica_end", OTHER, 0),
@@ -217,8 +224,8 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
         Trouble(us(40), NOT_LEADER),
         _append(60, 1, 2, line=2),
     ]
-    told, counts = _told(facts)
-    assert [one[:2] for one in told if one[1] in ("leader", "not_leader", "online")] == [
+    events, counts = _events(facts)
+    assert [event[:2] for event in events if event[1] in ("leader", "not_leader", "online")] == [
         (5, "leader"),
         (40, "not_leader"),
         (60, "online"),
@@ -228,17 +235,17 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
 
 def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> None:
     facts: Facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
-    told, _ = _told(facts, _led(0))
-    assert told[-1] == (12, "log_start", 4)
+    events, _ = _events(facts, _led(0))
+    assert events[-1] == (12, "log_start", 4)
 
 
 def test_where_nobody_follows_an_append_ends_at_the_high_watermark_of_an_answer() -> None:
-    told, counts = _told([_append(10, 5, line=1), Sight(us(20), us(21), 8)], _led(0, (THIS,)))
-    assert [one for one in told if one[1] == "log_end"] == [(10, "log_end", 5), (11, "log_end", 8)]
+    events, counts = _events([_append(10, 5, line=1), Sight(us(20), us(21), 8)], _led(0, (THIS,)))
+    assert [event for event in events if event[1] == "log_end"] == [(10, "log_end", 5), (11, "log_end", 8)]
     assert counts["end_from_offsets"] == 1
 
 
 def test_a_reader_that_waits_for_what_others_had_before_proves_nothing() -> None:
     facts: Facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), Sight(us(25), us(26), 1)]
     again = Try(us(50), NO_REPLICA, 0, barren=True)
-    assert _told([*facts, again], _led(0)) == _told(facts, _led(0))
+    assert _events([*facts, again], _led(0)) == _events(facts, _led(0))

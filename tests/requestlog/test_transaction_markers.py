@@ -45,7 +45,7 @@ def _ended(at: float, *markers: tuple[int, dict[str, dict[int, int]]], remote: f
         {
             "producerId": producer,
             "topics": [
-                {"name": topic, "partitions": [{"partitionIndex": at, "errorCode": one} for at, one in codes.items()]}
+                {"name": topic, "partitions": [{"partitionIndex": at, "errorCode": code} for at, code in codes.items()]}
                 for topic, codes in topics.items()
             ],
         }
@@ -70,13 +70,13 @@ TWO = _given({("t", 0): [_marker(7, 5), _marker(8, 6)], ("t", 1): [_marker(7, 9)
 LINES = [_begun("x", 7), _begun("y", 8), _ended(104, (7, {"t": {0: 0, 1: 0}}), (8, {"t": {0: 0}}))]
 
 
-def _ends(found: Translation) -> list[dict[str, Any]]:
-    return [event for event in found.events if event["type"] == "produce"]
+def _ends(translation: Translation) -> list[dict[str, Any]]:
+    return [event for event in translation.events if event["type"] == "produce"]
 
 
 def test_each_marker_is_a_produce_of_its_transactions_partitions_after_they_were_appended() -> None:
-    found = translate(requests(LINES), TWO, {0: "broker-1.log"})
-    first, second = _ends(found)
+    translation = translate(requests(LINES), TWO, {0: "broker-1.log"})
+    first, second = _ends(translation)
     assert {name: value for name, value in first.items() if name not in ("seq", "time_us")} == {
         "type": "produce",
         "broker": 1,
@@ -89,14 +89,14 @@ def test_each_marker_is_a_produce_of_its_transactions_partitions_after_they_were
             {"topic": "t", "partition": 1, "base_offset": 9, "last_offset": 9, "bytes": 78, "error": "NONE"},
         ],
     }
-    assert [(one["partition"], one["base_offset"]) for one in second["partitions"]] == [(0, 6)]
+    assert [(partition["partition"], partition["base_offset"]) for partition in second["partitions"]] == [(0, 6)]
     assert 100 <= (first["time_us"] - START_US) / 1000 <= 101, "within the handling of its request"
-    ends = [(event["offset"], event["seq"]) for event in found.events if event.get("change") == "log_end"]
+    ends = [(event["offset"], event["seq"]) for event in translation.events if event.get("change") == "log_end"]
     assert {(6, True), (7, True), (10, True)} <= {(offset, seq < first["seq"]) for offset, seq in ends}
-    assert found.report.counts["transaction_markers"] == 2
-    assert [(found.recorded[one["seq"]].kind, found.recorded[one["seq"]].complete) for one in (first, second)] == [
-        ("transaction markers", False)
-    ] * 2
+    assert translation.report.counts["transaction_markers"] == 2
+    assert [
+        (translation.recorded[end["seq"]].kind, translation.recorded[end["seq"]].complete) for end in (first, second)
+    ] == [("transaction markers", False)] * 2
 
 
 def test_in_a_table_each_produce_of_a_line_gets_its_own_offsets() -> None:
@@ -116,8 +116,8 @@ def test_in_a_table_each_produce_of_a_line_gets_its_own_offsets() -> None:
         }
         for sub, event in enumerate(_ends(translated))
     ]
-    (found,) = finish_events(None)(iter([pa.RecordBatch.from_pylist(rows)]))
-    given = [[part["base_offset"] for part in one] for one in found.column("partitions").to_pylist()]
+    (batch,) = finish_events(None)(iter([pa.RecordBatch.from_pylist(rows)]))
+    given = [[part["base_offset"] for part in partitions] for partitions in batch.column("partitions").to_pylist()]
     assert given == [[5, 9], [6]]
 
 
@@ -126,12 +126,12 @@ def test_it_waits_until_the_followers_have_all_of_it(partitions: tuple[int, ...]
     start, reached = {0: 5, 1: 9}, {0: 7, 1: 10}
     came = [
         fetched(90, start, replica=2, client="f", remote=0.0),
-        fetched(104, {one: reached[one] for one in partitions}, replica=2, client="f", remote=0.0),
+        fetched(104, {partition: reached[partition] for partition in partitions}, replica=2, client="f", remote=0.0),
     ]
-    found = translate(requests([*LINES, *(line.replace(T, "t") for line in came)]), TWO)
-    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
-    both, one = (ended[event["seq"]] for event in _ends(found))
-    assert (one.completed_by, one.watched, one.trigger) == ("high_watermark", True, "t-0")
+    translation = translate(requests([*LINES, *(line.replace(T, "t") for line in came)]), TWO)
+    ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
+    both, single = (ended[event["seq"]] for event in _ends(translation))
+    assert (single.completed_by, single.watched, single.trigger) == ("high_watermark", True, "t-0")
     assert (both.watched, both.expired) == (True, partitions == (0,))
     assert [part.error for part in both.partitions] == [
         "NONE",
@@ -142,7 +142,7 @@ def test_it_waits_until_the_followers_have_all_of_it(partitions: tuple[int, ...]
 def test_what_was_refused_was_not_appended_and_is_not_waited_for() -> None:
     lines = [_begun("x", 7), _ended(104, (7, {"t": {0: 0, 1: 6}}))]
     (ended,) = _ends(translate(requests(lines), _given({("t", 0): [_marker(7, 5)], ("t", 1): []})))
-    assert [(one["partition"], one["error"]) for one in ended["partitions"]] == [
+    assert [(partition["partition"], partition["error"]) for partition in ended["partitions"]] == [
         (0, "NONE"),
         (1, "NOT_LEADER_OR_FOLLOWER"),
     ]
@@ -152,15 +152,15 @@ def test_what_was_refused_was_not_appended_and_is_not_waited_for() -> None:
 def test_offsets_of_the_newer_group_coordinator_are_written_without_a_purgatory(classic: bool, count: int) -> None:
     """`GroupCoordinatorService.completeTransaction` from 4.0 on."""
     given = _given({(OFFSETS, 0): [_marker(7, 5)]}, classic=classic)
-    found = translate(requests([_begun("x", 7), _ended(104, (7, {OFFSETS: {0: 0}}))]), given)
-    assert len(_ends(found)) == count
-    assert [event["offset"] for event in found.events if event.get("change") == "log_end"][-1] == 6
+    translation = translate(requests([_begun("x", 7), _ended(104, (7, {OFFSETS: {0: 0}}))]), given)
+    assert len(_ends(translation)) == count
+    assert [event["offset"] for event in translation.events if event.get("change") == "log_end"][-1] == 6
 
 
 def test_a_line_that_was_written_late_is_still_the_markers() -> None:
     given = _given({("t", 0): [_marker(7, 5, at=20), _marker(7, 9, at=91)]})
     lines = [_begun("x", 7), _ended(24, (7, {"t": {0: 0}})), _ended(104, (7, {"t": {0: 0}}))]
-    ends = [one["partitions"][0]["base_offset"] for one in _ends(translate(requests(lines), given))]
+    ends = [end["partitions"][0]["base_offset"] for end in _ends(translate(requests(lines), given))]
     assert ends == [5, 9]
 
 
@@ -171,7 +171,10 @@ def test_without_batches_a_followers_offset_shows_the_marker() -> None:
     changes = [Change(us(-5_000), "t", at, GIVEN, 1, 0, (1, 2), (1, 2)) for at in (0, 1)]
     lines = [_begun("x", 7), _ended(104, (7, {"t": {0: 0, 1: 0}})), *came]
     (ended,) = _ends(translate(requests(lines), Given({}, KnownCluster(changes=changes))))
-    assert [(one["partition"], one["base_offset"], one["last_offset"]) for one in ended["partitions"]] == [
+    assert [
+        (partition["partition"], partition["base_offset"], partition["last_offset"])
+        for partition in ended["partitions"]
+    ] == [
         (0, 5, 5),
         (1, 0, -1),
     ]

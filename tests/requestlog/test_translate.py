@@ -32,30 +32,30 @@ LOG = [
 
 def _said(translation: Translation) -> list[tuple[Any, ...]]:
     """(ms after the start, what, its offsets)."""
-    told = []
+    said = []
     for event in translation.events:
         at = (event["time_us"] - START_US) / 1000
         if event["type"] == "partition":
-            told.append((at, event["change"], event.get("replica_id"), event.get("offset")))
+            said.append((at, event["change"], event.get("replica_id"), event.get("offset")))
         else:
-            (one,) = event["partitions"]
-            offsets = [one[name] for name in ("fetch_offset", "base_offset", "last_offset") if name in one]
-            told.append((at, event["type"], event.get("replica_id"), *offsets))
-    return told
+            (partition,) = event["partitions"]
+            offsets = [partition[name] for name in ("fetch_offset", "base_offset", "last_offset") if name in partition]
+            said.append((at, event["type"], event.get("replica_id"), *offsets))
+    return said
 
 
 def test_a_log_says_what_its_partitions_did_and_the_replay_ends_all_as_the_broker_did() -> None:
-    found = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
-    assert [event["seq"] for event in found.events] == list(range(len(found.events)))
-    said = _said(found)
-    assert [one for one in said if one[1] in ("fetch", "produce")] == [
+    translation = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
+    assert [event["seq"] for event in translation.events] == list(range(len(translation.events)))
+    said = _said(translation)
+    assert [event for event in said if event[1] in ("fetch", "produce")] == [
         (6.5, "fetch", 2, 10),
         (11.0, "fetch", 2, 10),
         (12.0, "fetch", -1, 10),
         (21.0, "produce", None, 10, 12),
         (24.0, "fetch", 2, 13),
     ]
-    assert [one[1:] for one in said if one[1] not in ("fetch", "produce")] == [
+    assert [event[1:] for event in said if event[1] not in ("fetch", "produce")] == [
         ("leader", None, None),
         ("log_end", None, 10),
         ("replica_end", 2, 10),
@@ -63,8 +63,8 @@ def test_a_log_says_what_its_partitions_did_and_the_replay_ends_all_as_the_broke
         ("log_end", None, 13),
         ("replica_end", 2, 13),
     ]
-    recorded = {seq: (one.kind, one.outcome, one.remote_ms) for seq, one in found.recorded.items()}
-    ended = {one.operation_id: one for one in replay(found.events, Config()).outcomes}
+    recorded = {seq: (record.kind, record.outcome, record.remote_ms) for seq, record in translation.recorded.items()}
+    ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
     replayed = {
         seq: "expired" if ended[seq].expired else "completed" if ended[seq].watched else "at_once" for seq in recorded
     }
@@ -78,29 +78,29 @@ def test_a_log_says_what_its_partitions_did_and_the_replay_ends_all_as_the_broke
 
 
 def test_events_name_the_line_they_come_from() -> None:
-    found = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
-    lines = [event["request_id"] for event in found.events if "request_id" in event]
+    translation = translate(requests(LOG), GIVEN_ALL, {0: "request-1.log"})
+    lines = [event["request_id"] for event in translation.events if "request_id" in event]
     assert lines == [f"request-1.log:{line}" for line in (1, 2, 4, 3, 5)]
 
 
 def test_without_batches_the_end_of_an_append_is_the_offset_that_a_follower_asks_for_next() -> None:
-    found = translate(requests(LOG), Given({T: "t"}, CLUSTER))
-    assert (21.0, "produce", None, 10, 12) in _said(found)
-    counts = found.report.counts
+    translation = translate(requests(LOG), Given({T: "t"}, CLUSTER))
+    assert (21.0, "produce", None, 10, 12) in _said(translation)
+    counts = translation.report.counts
     assert (counts["end_from_offsets"], counts["end_from_batches"], counts["end_supposed"]) == (1, 0, 0)
 
 
 def test_without_names_the_id_is_the_name_and_the_report_says_so() -> None:
-    found = translate(requests(LOG))
-    assert {event["topic"] for event in found.events if event["type"] == "partition"} == {T}
-    assert found.report.counts["unnamed_topic"] == 1
-    assert found.report.counts["isr_supposed"] == 1
+    translation = translate(requests(LOG))
+    assert {event["topic"] for event in translation.events if event["type"] == "partition"} == {T}
+    assert translation.report.counts["unnamed_topic"] == 1
+    assert translation.report.counts["isr_supposed"] == 1
 
 
 def test_a_repeated_base_offset_is_a_retry_that_appends_nothing() -> None:
-    found = translate(requests([*LOG, produced(55, 10, local=1)]), GIVEN_ALL)
-    assert found.report.counts["retried_batch"] == 1
-    ends = [event["offset"] for event in found.events if event.get("change") == "log_end"]
+    translation = translate(requests([*LOG, produced(55, 10, local=1)]), GIVEN_ALL)
+    assert translation.report.counts["retried_batch"] == 1
+    ends = [event["offset"] for event in translation.events if event.get("change") == "log_end"]
     assert ends == sorted(set(ends))
 
 
@@ -114,9 +114,13 @@ def _joined(at: float, code: int) -> str:
 
 def test_a_transactions_produce_is_appended_when_its_partition_has_joined_and_tried_when_all_have() -> None:
     lines = [*LOG, _joined(70, 51), _joined(80, 0), produced(99, 13, size=60, transaction="x", local=1, remote=38)]
-    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
-    assert _said(found)[-1] == (80.3, "produce", None, 13, 13)
-    (waited,) = [one.remote_ms for seq, one in found.recorded.items() if found.events[seq]["time_us"] == us(80.3)]
+    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    assert _said(translation)[-1] == (80.3, "produce", None, 13, 13)
+    (waited,) = [
+        record.remote_ms
+        for seq, record in translation.recorded.items()
+        if translation.events[seq]["time_us"] == us(80.3)
+    ]
     assert waited == pytest.approx(18.7)
 
 
@@ -124,39 +128,43 @@ def test_it_is_appended_later_where_a_follower_that_came_later_still_found_nothi
     """The coordinator's answer waits for a thread of the broker (`KafkaRequestHandler.wrapAsyncCallback`)."""
     waits = fetched(90, {0: 13}, {0: 60}, session=7, epoch=3, local=1, remote=6, replica=2, client="f")
     lines = [*LOG, _joined(80, 0), waits, produced(99, 13, size=60, transaction="x", local=1, remote=38)]
-    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
-    (produce,) = [event for event in found.events if event["type"] == "produce" and event["time_us"] > us(60)]
+    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    (produce,) = [event for event in translation.events if event["type"] == "produce" and event["time_us"] > us(60)]
     assert us(84) < produce["time_us"] < us(90), "its first try was at 84, and it was answered at 90"
 
 
 def test_a_produce_that_was_refused_waited_in_no_purgatory() -> None:
-    found = translate(requests([*LOG, produced(99, -1, error=51, local=1, remote=30)]), GIVEN_ALL)
-    (refused,) = [one for one in found.recorded.values() if one.error == "CONCURRENT_TRANSACTIONS"]
+    translation = translate(requests([*LOG, produced(99, -1, error=51, local=1, remote=30)]), GIVEN_ALL)
+    (refused,) = [record for record in translation.recorded.values() if record.error == "CONCURRENT_TRANSACTIONS"]
     assert (refused.outcome, refused.remote_ms) == ("at_once", 0)
-    assert found.events[-1]["time_us"] == us(99)
+    assert translation.events[-1]["time_us"] == us(99)
 
 
 def test_a_follower_whose_log_parts_from_the_leaders_has_what_lies_below() -> None:
     lines = [*LOG, fetched(70, {0: 20}, {0: 0}, session=7, epoch=3, local=1, replica=2, client="f", parts_at=13)]
-    found = translate(requests(lines), GIVEN_ALL)
-    assert _said(found)[-1] == (70.0, "fetch", 2, 13)
-    assert max(event["offset"] for event in found.events if event.get("change") == "replica_end") == 13
+    translation = translate(requests(lines), GIVEN_ALL)
+    assert _said(translation)[-1] == (70.0, "fetch", 2, 13)
+    assert max(event["offset"] for event in translation.events if event.get("change") == "replica_end") == 13
 
 
 def test_a_produce_without_an_answer_has_the_batch_that_no_other_names() -> None:
     lines = [*LOG, produced(41, -1, size=60, acks=0, local=1)]
-    found = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
-    assert [one[3:] for one in _said(found) if one[1] == "produce"] == [(10, 12), (13, 13)]
-    assert found.report.counts["unanswered_offsets"] == 1
-    assert found.report.counts["acks_zero_errors"] == 1
+    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    assert [event[3:] for event in _said(translation) if event[1] == "produce"] == [(10, 12), (13, 13)]
+    assert translation.report.counts["unanswered_offsets"] == 1
+    assert translation.report.counts["acks_zero_errors"] == 1
 
 
 def test_the_controllers_own_traffic_is_left_out_and_counted() -> None:
     raft = written(5, body("FETCH", {"topics": []}, {}, listener="CONTROLLER"))
     vote = written(6, body("VOTE", {}, {}))
     api = written(7, body("API_VERSIONS", {}, {}))
-    found = translate(requests([raft, vote, api]))
-    assert (found.events, found.report.counts["controller"], found.report.counts["no_purgatory"]) == ([], 2, 1)
+    translation = translate(requests([raft, vote, api]))
+    assert (translation.events, translation.report.counts["controller"], translation.report.counts["no_purgatory"]) == (
+        [],
+        2,
+        1,
+    )
 
 
 def test_a_body_that_cannot_be_read_is_rejected_with_its_place() -> None:
@@ -171,10 +179,12 @@ def test_group_requests_that_a_broker_turned_away_are_no_events() -> None:
         asked = {"groupId": "g", "memberId": "m", "generationId": 3}
         return written(at, body("HEARTBEAT", asked, {"errorCode": code}, version=4, local=0.5))
 
-    found = translate(requests([heartbeat(5, 16), heartbeat(9, 27)]))
-    assert [(event["type"], event["group"], event["generation"]) for event in found.events] == [("heartbeat", "g", 3)]
-    assert found.report.counts["not_coordinator"] == 1
-    assert [one.error for one in found.recorded.values()] == ["REBALANCE_IN_PROGRESS"]
+    translation = translate(requests([heartbeat(5, 16), heartbeat(9, 27)]))
+    assert [(event["type"], event["group"], event["generation"]) for event in translation.events] == [
+        ("heartbeat", "g", 3)
+    ]
+    assert translation.report.counts["not_coordinator"] == 1
+    assert [record.error for record in translation.recorded.values()] == ["REBALANCE_IN_PROGRESS"]
 
 
 def test_what_is_said_of_each_member_or_partition_is_what_was_recorded() -> None:
@@ -196,10 +206,13 @@ def test_what_is_said_of_each_member_or_partition_is_what_was_recorded() -> None
         written(9, body("OFFSET_COMMIT", commit, committed(16), version=9)),
         written(12, body("OFFSET_COMMIT", commit, committed(22), version=9)),
     ]
-    found = translate(requests(log))
-    assert [(found.recorded[one["seq"]].kind, found.recorded[one["seq"]].error) for one in found.events] == [
+    translation = translate(requests(log))
+    assert [
+        (translation.recorded[event["seq"]].kind, translation.recorded[event["seq"]].error)
+        for event in translation.events
+    ] == [
         ("leave_group", "NONE"),
         ("leave_group", "UNKNOWN_MEMBER_ID"),
         ("offset_commit", "ILLEGAL_GENERATION"),
     ]
-    assert found.report.counts["not_coordinator"] == 1
+    assert translation.report.counts["not_coordinator"] == 1

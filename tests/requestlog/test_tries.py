@@ -53,7 +53,7 @@ def test_moments_need_not_rise() -> None:
 
 def test_of_a_run_that_goes_on_the_last_try_waits() -> None:
     going = Repeated(10, 2, 7, False)
-    assert going.told_but_the_last() is None
+    assert going.tries_but_the_last() is None
     going.moments.extend((20, 30))
-    assert going.told_but_the_last() == run(7, 10, 20, barren=True)
-    assert (going.last, going.told()) == (Try(30, 2, 7), run(7, 30))
+    assert going.tries_but_the_last() == run(7, 10, 20, barren=True)
+    assert (going.last, going.tries()) == (Try(30, 2, 7), run(7, 30))

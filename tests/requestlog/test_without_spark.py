@@ -27,8 +27,8 @@ MADE = ("events", "recorded", "rejected_events")
 
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
     """Those of an event's table in their order; the others have none. Only runs are called otherwise."""
-    found = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"]).to_pylist()
-    return found if name == "events" else sorted(found, key=repr)
+    table_rows = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"]).to_pylist()
+    return table_rows if name == "events" else sorted(table_rows, key=repr)
 
 
 def taken_in(out: Path, *words: str) -> str:
@@ -48,8 +48,8 @@ def test_an_imports_tables_are_sparks(
     assert len(rows(tmp_path, "events")) > 1_000
     assert not (tmp_path / "_ingest").exists()
     assert in_time_order(spark, f"{tmp_path}/events")
-    told = spark.read.format("delta").load(f"{tmp_path}/events")
-    assert told.schema == spark.read.format("delta").load(f"{replayed.out}/events").schema
+    events = spark.read.format("delta").load(f"{tmp_path}/events")
+    assert events.schema == spark.read.format("delta").load(f"{replayed.out}/events").schema
 
 
 def test_what_is_no_request_is_rejected_alike_and_names_are_hidden_alike(

@@ -102,5 +102,5 @@ def event_of(row: Row) -> Event:
 
 def _said(value: Any) -> Any:
     if isinstance(value, list):
-        return [_said(one) for one in value]
-    return {name: one for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+        return [_said(element) for element in value]
+    return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value

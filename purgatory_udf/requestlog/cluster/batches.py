@@ -46,7 +46,7 @@ class BatchIndex:
     def between(self, base: int, end: int) -> list[StoredBatch]:
         """The batches that lie in [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
-        return [one for one in self.batches[place : place + MOST_BATCHES] if one.last < end]
+        return [batch for batch in self.batches[place : place + MOST_BATCHES] if batch.last < end]
 
     def run(self, base: int, size: int) -> list[StoredBatch]:
         """The batches that one request of `size` bytes wrote from `base` on; none if no batch begins there.
@@ -54,27 +54,27 @@ class BatchIndex:
         A request writes one batch a partition as a rule; a few clients write several, whose sizes add up.
         """
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
-        found: list[StoredBatch] = []
+        written: list[StoredBatch] = []
         taken, end = 0, base
         for batch in self.batches[place : place + MOST_BATCHES]:
-            if batch.base != end or (found and taken + batch.bytes > size):
+            if batch.base != end or (written and taken + batch.bytes > size):
                 break
-            found.append(batch)
+            written.append(batch)
             taken, end = taken + batch.bytes, batch.last + 1
-        return found
+        return written
 
 
 def batches_in_file(path: str | Path) -> dict[Key, list[StoredBatch]]:
     """Every partition's batches. Raises UserError when the file has neither form."""
-    found: dict[Key, list[StoredBatch]] = {}
+    by_partition: dict[Key, list[StoredBatch]] = {}
     with open_text(path) as lines:
         first = lines.readline()
         rows = _from_csv([first, *lines], path) if first.startswith("topic,") else _from_dump(_chain(first, lines))
         for key, batch in rows:
-            found.setdefault(key, []).append(batch)
-    if not found:
+            by_partition.setdefault(key, []).append(batch)
+    if not by_partition:
         raise UserError(f"{path}: no record batch found; expected a CSV of batches or the output of kafka-dump-log")
-    return found
+    return by_partition
 
 
 def _chain(first: str, rest: Iterable[str]) -> Iterator[str]:

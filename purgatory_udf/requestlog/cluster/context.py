@@ -75,10 +75,10 @@ def build_context(
 ) -> Context:
     """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
     topic (or its id) followers have asked for."""
-    told = Telling()
+    facts = Telling()
     for request in telling:
-        told.read(request)
-    return context_from(told, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
+        facts.read(request)
+    return context_from(facts, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
 
 
 def context_from(

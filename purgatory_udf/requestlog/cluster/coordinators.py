@@ -48,9 +48,9 @@ def writes(request: Request) -> Iterator[tuple[str, str, int]]:
         if not (request.answer or {}).get("errorCode"):
             yield OFFSETS_TOPIC, str(body["groupId"]), 1
     elif request.api == "ADD_PARTITIONS_TO_TXN" and body.get("transactions"):
-        for one in body["transactions"]:
-            if not one.get("verifyOnly"):
-                yield TRANSACTIONS_TOPIC, str(one["transactionalId"]), 1
+        for txn in body["transactions"]:
+            if not txn.get("verifyOnly"):
+                yield TRANSACTIONS_TOPIC, str(txn["transactionalId"]), 1
     elif request.api in _TRANSACTION_WRITES:
         transaction = body.get("transactionalId") or body.get("v3AndBelowTransactionalId")
         if transaction:

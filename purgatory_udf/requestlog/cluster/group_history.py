@@ -49,7 +49,7 @@ class GroupHistory:
 
     def at(self, group: str, at_us: int) -> GroupRecord | None:
         """What was stored last by then."""
-        return next((one for one in reversed(self.stored.get(group, ())) if one.at_us <= at_us), None)
+        return next((record for record in reversed(self.stored.get(group, ())) if record.at_us <= at_us), None)
 
     def _joined(self, group: str, request: Request, answer: Mapping[str, Any]) -> None:
         generation, body = int(answer.get("generationId", -1)), request.body
@@ -64,7 +64,7 @@ class GroupHistory:
                 **({"group_instance_id": str(body["groupInstanceId"])} if body.get("groupInstanceId") else {}),
                 "session_timeout_ms": session,
                 "rebalance_timeout_ms": int(body.get("rebalanceTimeoutMs", session)),
-                "protocols": [str(one["name"]) for one in body.get("protocols") or []],
+                "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
             }
 
     def _assigned(self, group: str, request: Request) -> None:
@@ -85,7 +85,7 @@ class GroupHistory:
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
         return {
-            "stored": {group: [asdict(one) for one in stored] for group, stored in self.stored.items()},
+            "stored": {group: [asdict(record) for record in stored] for group, stored in self.stored.items()},
             "joined": {group: list(joined) for group, joined in self.joined.items()},
         }
 
@@ -93,7 +93,7 @@ class GroupHistory:
     def resumed(cls, state: dict[str, Any]) -> GroupHistory:
         """From a `snapshot`."""
         return cls(
-            {group: [GroupRecord(**one) for one in stored] for group, stored in state["stored"].items()},
+            {group: [GroupRecord(**record) for record in stored] for group, stored in state["stored"].items()},
             {group: (generation, members) for group, (generation, members) in state["joined"].items()},
         )
 
@@ -102,6 +102,6 @@ def _left(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
     if body.get("members") is None:
         yield str(body.get("memberId") or "")
         return
-    for one in answer.get("members") or body["members"]:
-        if not one.get("errorCode"):
-            yield str(one.get("memberId") or "")
+    for member in answer.get("members") or body["members"]:
+        if not member.get("errorCode"):
+            yield str(member.get("memberId") or "")

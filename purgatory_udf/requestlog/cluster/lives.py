@@ -56,7 +56,7 @@ def stops(signs: Iterable[Sign]) -> list[Stop]:
     of: dict[int, list[Sign]] = {}
     for sign in sorted(signs):
         of.setdefault(sign.broker, []).append(sign)
-    return sorted((stop for own in of.values() for stop in _stops_of(own)), key=lambda one: one.at_us)
+    return sorted((stop for its_signs in of.values() for stop in _stops_of(its_signs)), key=lambda stop: stop.at_us)
 
 
 def _stops_of(signs: Iterable[Sign]) -> Iterator[Stop]:

@@ -85,7 +85,7 @@ class KnownCluster:
 
 
 def _replicas(value: Any) -> tuple[int, ...] | None:
-    return tuple(int(one) for one in value) if value is not None else None
+    return tuple(int(replica) for replica in value) if value is not None else None
 
 
 def cluster_in_file(path: str | Path) -> KnownCluster:
@@ -162,53 +162,53 @@ def changes_in(request: Request) -> Iterator[Change]:
         for topic in answer.get("topics") or []:
             if topic.get("errorCode") or not (topic.get("name") or topic.get("topicId", NO_TOPIC_ID) != NO_TOPIC_ID):
                 continue
-            for one in topic.get("partitions") or []:
-                if one.get("errorCode") in (0, None) and one.get("isrNodes") is not None:
+            for partition in topic.get("partitions") or []:
+                if partition.get("errorCode") in (0, None) and partition.get("isrNodes") is not None:
                     yield Change(
                         request.answered_us,
                         topic_of(topic),
-                        int(one["partitionIndex"]),
+                        int(partition["partitionIndex"]),
                         REPORTED,
-                        int(one["leaderId"]),
-                        int(one["leaderEpoch"]) if one.get("leaderEpoch", -1) >= 0 else None,
-                        _replicas(one.get("replicaNodes")),
-                        _replicas(one["isrNodes"]),
+                        int(partition["leaderId"]),
+                        int(partition["leaderEpoch"]) if partition.get("leaderEpoch", -1) >= 0 else None,
+                        _replicas(partition.get("replicaNodes")),
+                        _replicas(partition["isrNodes"]),
                     )
     elif request.api == UPDATE_METADATA:
         yield from _updates(request)
     elif request.api == "ALTER_PARTITION" and not answer.get("errorCode"):
         for topic in answer.get("topics") or []:
-            for one in topic["partitions"]:
-                if not one.get("errorCode"):
+            for partition in topic["partitions"]:
+                if not partition.get("errorCode"):
                     yield Change(
                         request.answered_us,
                         topic_of(topic),
-                        int(one["partitionIndex"]),
+                        int(partition["partitionIndex"]),
                         GRANTED,
-                        int(one["leaderId"]),
-                        int(one["leaderEpoch"]),
+                        int(partition["leaderId"]),
+                        int(partition["leaderEpoch"]),
                         None,
-                        _replicas(one["isr"]),
+                        _replicas(partition["isr"]),
                         asked_us=request.arrival_us,
                     )
 
 
 def _updates(request: Request) -> Iterator[Change]:
     """Of partitions one by one, or from version 5 on by topic."""
-    states = [(one.get("topicName"), one) for one in request.body.get("ungroupedPartitionStates") or []]
+    states = [(state.get("topicName"), state) for state in request.body.get("ungroupedPartitionStates") or []]
     for topic in request.body.get("topicStates") or []:
-        states += [(topic["topicName"], one) for one in topic["partitionStates"]]
-    for name, one in states:
-        leader = int(one["leader"])
+        states += [(topic["topicName"], state) for state in topic["partitionStates"]]
+    for name, state in states:
+        leader = int(state["leader"])
         yield Change(
             request.answered_us,
             str(name),
-            int(one["partitionIndex"]),
+            int(state["partitionIndex"]),
             REPORTED,
             leader,
-            int(one["leaderEpoch"]),
-            _replicas(one.get("replicas")),
-            _replicas(one["isr"]),
+            int(state["leaderEpoch"]),
+            _replicas(state.get("replicas")),
+            _replicas(state["isr"]),
             deleted=leader == LEADER_DURING_DELETE,
         )
 
@@ -216,9 +216,9 @@ def _updates(request: Request) -> Iterator[Change]:
 def deletions_in(request: Request) -> Iterator[tuple[int, str]]:
     """(when, topic) of the topics that a DELETE_TOPICS line says are gone."""
     if request.api == "DELETE_TOPICS" and request.answer:
-        for one in request.answer.get("responses") or []:
-            if not one.get("errorCode"):
-                yield request.answered_us, topic_of(one)
+        for topic in request.answer.get("responses") or []:
+            if not topic.get("errorCode"):
+                yield request.answered_us, topic_of(topic)
 
 
 def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
@@ -237,15 +237,15 @@ def named(changes: Iterable[Change], name: Callable[[str], str]) -> list[Change]
 
 def merged(changes: Sequence[Change]) -> Change | None:
     """What one partition's changes have come to by the last of them; None if there is none."""
-    found: Change | None = None
+    latest: Change | None = None
     for change in changes:
-        if found is None or change.deleted or found.deleted:
-            found = change
+        if latest is None or change.deleted or latest.deleted:
+            latest = change
             continue
         fields = ("leader", "leader_epoch", "replicas", "isr")
-        known = {name: getattr(found, name) for name in fields if getattr(change, name) is None}
-        found = replace(change, **known)
-    return found
+        known = {name: getattr(latest, name) for name in fields if getattr(change, name) is None}
+        latest = replace(change, **known)
+    return latest
 
 
 def change_of(fields: Mapping[str, Any]) -> Change:

@@ -70,25 +70,25 @@ class Telling:
 
     def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[Change]]:
         """In the order of time; `name` is a topic's, for its name or its id."""
-        found: dict[Key, list[Change]] = {}
-        for change in sorted(clusters.named(self.changes, name), key=lambda one: one.at_us):
-            found.setdefault((change.topic, change.partition), []).append(change)
+        by_partition: dict[Key, list[Change]] = {}
+        for change in sorted(clusters.named(self.changes, name), key=lambda change: change.at_us):
+            by_partition.setdefault((change.topic, change.partition), []).append(change)
         for at_us, topic in self.deletions:
-            _delete(found, name(topic), at_us)
-        return found
+            _delete(by_partition, name(topic), at_us)
+        return by_partition
 
     def forget(self, before_us: int, name: Callable[[str], str]) -> None:
         """Keep of what is older only what it has come to."""
         kept: list[Change] = []
         for changes in self.changes_by_partition(name).values():
-            old = [one for one in changes if one.at_us < before_us]
+            old = [change for change in changes if change.at_us < before_us]
             last = clusters.merged(old)
             for change in [*([last] if last else []), *changes[len(old) :]]:
                 if last is None or change is last or not change.repeats(last):
                     kept.append(change)
                     last = change
         self.changes = kept
-        self.deletions = [one for one in self.deletions if one[0] >= before_us]
+        self.deletions = [deletion for deletion in self.deletions if deletion[0] >= before_us]
         self.transactions.forget(before_us)
 
     def snapshot(self) -> dict[str, Any]:
@@ -109,12 +109,12 @@ class Telling:
         """From a `snapshot`."""
         return cls(
             names=dict(state["names"]),
-            changes=[clusters.change_of(one) for one in state["changes"]],
+            changes=[clusters.change_of(change) for change in state["changes"]],
             deletions=[(at_us, topic) for at_us, topic in state["deletions"]],
             min_isr=dict(state["min_isr"]),
             transactions=TransactionFacts.resumed(state["transactions"]),
             groups=GroupHistory.resumed(state["groups"]),
-            signs=[Sign(*one) for one in state.get("signs", ())],
+            signs=[Sign(*sign) for sign in state.get("signs", ())],
             zookeeper=bool(state.get("zookeeper")),
         )
 

@@ -47,7 +47,7 @@ def names_in_file(path: str | Path) -> dict[str, str]:
 def _from_json(value: Any) -> dict[str, str]:
     if isinstance(value, dict):
         return {str(topic_id): str(name) for topic_id, name in value.items()}
-    return {str(one["topicId"]): str(one["name"]) for one in value}
+    return {str(topic["topicId"]): str(topic["name"]) for topic in value}
 
 
 def _from_lines(lines: Iterable[str]) -> dict[str, str]:

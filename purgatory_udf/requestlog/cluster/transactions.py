@@ -53,8 +53,8 @@ class TransactionFacts:
 
     def forget(self, before_us: int) -> None:
         """The moments of old, and producers whose number is long exceeded."""
-        moments = {place: [at for at in found if at >= before_us] for place, found in self.added.items()}
-        self.added = {place: found for place, found in moments.items() if found}
+        moments = {place: [at for at in added_at if at >= before_us] for place, added_at in self.added.items()}
+        self.added = {place: added_at for place, added_at in moments.items() if added_at}
         self.producers = dict(list(self.producers.items())[-PRODUCERS_KEPT:])
         self.timeouts_ms = dict(list(self.timeouts_ms.items())[-PRODUCERS_KEPT:])
 
@@ -89,8 +89,8 @@ class TransactionFacts:
 
 def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
     """(transactional id, producer id, topics) in every version's shape: one transaction up to 3, many from 4 on."""
-    for one in body.get("transactions") or []:
-        yield str(one["transactionalId"]), int(one["producerId"]), one.get("topics") or []
+    for txn in body.get("transactions") or []:
+        yield str(txn["transactionalId"]), int(txn["producerId"]), txn.get("topics") or []
     for prefix in ("v3AndBelow", ""):
         transaction = body.get(f"{prefix}TransactionalId" if prefix else "transactionalId")
         if transaction:
@@ -104,10 +104,10 @@ def _refused(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, i
     Up to version 3 the answer does not repeat the transaction.
     """
     answer = answer or {}
-    answers = [(one["transactionalId"], one.get("topicResults")) for one in answer.get("resultsByTransaction") or []]
+    answers = [(txn["transactionalId"], txn.get("topicResults")) for txn in answer.get("resultsByTransaction") or []]
     answers += [(None, answer.get(name)) for name in ("resultsByTopicV3AndBelow", "results")]
     for transaction, topics in answers:
         for topic in topics or []:
-            for one in topic.get("resultsByPartition") or topic.get("results") or []:
-                if one.get("partitionErrorCode", one.get("errorCode")):
-                    yield transaction, topic_of(topic), int(one["partitionIndex"])
+            for partition in topic.get("resultsByPartition") or topic.get("results") or []:
+                if partition.get("partitionErrorCode", partition.get("errorCode")):
+                    yield transaction, topic_of(topic), int(partition["partitionIndex"])

@@ -23,10 +23,10 @@ _LAST_CLASSIC = (3, 9)
 
 def is_classic(version: str) -> bool:
     """Whether group coordinators of that Kafka wait in purgatories. Raises ValueError where it is no version."""
-    found = _VERSION.fullmatch(version)
-    if not found:
+    match = _VERSION.fullmatch(version)
+    if not match:
         raise ValueError(f"{version!r} is no version of Kafka, such as 3.9")
-    return (int(found[1]), int(found[2])) <= _LAST_CLASSIC
+    return (int(match[1]), int(match[2])) <= _LAST_CLASSIC
 
 
 def waits_ms(topic: str, classic: bool) -> int:

@@ -61,7 +61,7 @@ def anonymised(event: dict[str, Any], rename: Rename) -> dict[str, Any]:
     for field in ("partitions", "topics"):
         named = changed.get(field)
         if isinstance(named, list):
-            changed[field] = [{**one, "topic": rename("topic", one["topic"])} for one in named]
+            changed[field] = [{**place, "topic": rename("topic", place["topic"])} for place in named]
     if changed.get("protocols"):
         changed["protocols"] = [rename("protocol", name) for name in changed["protocols"]]
     return changed

@@ -84,13 +84,13 @@ class Tally:
             self.votes[request.broker] = at_once + (request.remote_us == 0), every + 1
 
     def end(self, **place: Any) -> pa.RecordBatch:
-        told = {
+        totals = {
             "partitions": self.partitions,
             "modern": sorted(self.modern),
             "span_us": self.span_us,
             "votes": list(self.votes.items()),
         }
-        row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(told)}
+        row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
         return pa.RecordBatch.from_pylist([row], schema=READ)
 
     @classmethod
@@ -98,13 +98,13 @@ class Tally:
         """Of all stretches, by `counts` and `body` of their ends."""
         whole = cls()
         for counts, body in ends:
-            told = json.loads(body)
+            totals = json.loads(body)
             whole.counts.update(json.loads(counts))
-            whole.partitions = most_partitions([whole.partitions, told["partitions"]])
-            whole.modern.update(told["modern"])
-            spans = [span for span in (whole.span_us, told["span_us"]) if span]
+            whole.partitions = most_partitions([whole.partitions, totals["partitions"]])
+            whole.modern.update(totals["modern"])
+            spans = [span for span in (whole.span_us, totals["span_us"]) if span]
             whole.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-            for broker, (at_once, every) in told["votes"]:
+            for broker, (at_once, every) in totals["votes"]:
                 before = whole.votes.get(broker, (0, 0))
                 whole.votes[broker] = before[0] + at_once, before[1] + every
         return whole

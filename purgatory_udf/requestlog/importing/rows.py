@@ -106,7 +106,7 @@ FINISHED = pa.schema(
         ("rule", pa.string()),
         ("reason", pa.string()),
         ("raw", pa.string()),
-        *(one for one in EVENTS if one.name not in _PLACED),
+        *(column for column in EVENTS if column.name not in _PLACED),
     ]
 )
 

@@ -103,8 +103,8 @@ class WholeLog:
 
     def take(self, read: DataFrame) -> TakenLog:
         """`read` are READ rows of all lines."""
-        told = told_together(read)
-        placed, context = _placed(self.spark, read, told.begins), told.context(self.given)
+        overview = told_together(read)
+        placed, context = _placed(self.spark, read, overview.begins), overview.context(self.given)
         self.say("taking requests apart, and rebuilding the logs of the partitions")
         passed = work(_requests(placed), _tasks(self.spark, context), self.keep)
         self.say("putting the events in order")
@@ -113,7 +113,7 @@ class WholeLog:
         if self.rename is not None:
             # What was refused still has the names in it; a reason begins with the kind of fault.
             refused = refused.withColumns({"raw": sf.lit(""), "reason": sf.substring_index("reason", ":", 1)})
-        return TakenLog(Finished(events, refused, self.source), _report(told.tally.counts, passed, context))
+        return TakenLog(Finished(events, refused, self.source), _report(overview.tally.counts, passed, context))
 
 
 def given_by(options: RequestLogOptions) -> Given:

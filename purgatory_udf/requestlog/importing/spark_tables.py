@@ -71,8 +71,8 @@ def write(
     events = _numbered(spark, finished, run_id, tasks, 0).where("rule IS NULL")
     recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
     accepted = sum(task.size for task in tasks) - refused
-    own = events.select(*TABLES[EVENTS_TABLE].names)
-    write_in_time_order(own, layout.table(EVENTS_TABLE), accepted, per_file)
+    rows = events.select(*TABLES[EVENTS_TABLE].names)
+    write_in_time_order(rows, layout.table(EVENTS_TABLE), accepted, per_file)
     return accepted, bad_lines + refused
 
 
@@ -124,7 +124,7 @@ def rejections(finished: Finished, run_id: str) -> DataFrame:
 
 def recorded(events: DataFrame) -> DataFrame:
     """What the brokers recorded of the numbered events, as rows of the table."""
-    told = events.where("recorded IS NOT NULL").withColumn("told", sf.from_json("recorded", _TOLD))
+    parsed = events.where("recorded IS NOT NULL").withColumn("told", sf.from_json("recorded", _TOLD))
     fields = {
         name: sf.col(f"told.{name.removeprefix('recorded_')}")
         for name in RECORDED.names
@@ -135,4 +135,4 @@ def recorded(events: DataFrame) -> DataFrame:
         "started_at": sf.col("event_time"),
         "written_at": sf.timestamp_micros("told.written_us"),
     }
-    return told.withColumns({**placed, **fields}).select(*RECORDED.names)
+    return parsed.withColumns({**placed, **fields}).select(*RECORDED.names)

@@ -121,12 +121,12 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
     lines = _texts(batch)
     taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
     for events, places in zip(taken.events, taken.numbers, strict=True):
-        own = batch.take(pa.array(places))
+        rows = batch.take(pa.array(places))
         given = {
             "number": pa.array(places + first, pa.int64()),
-            **{name: own.column(name) for name in ("file", "at_line")},
+            **{name: rows.column(name) for name in ("file", "at_line")},
             **dict(zip(events.schema.names, events.columns, strict=True)),
-            **_tried(events, own),
+            **_tried(events, rows),
         }
         columns = [given.get(field.name, pa.nulls(len(places), field.type)) for field in FINISHED]
         yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
@@ -155,12 +155,12 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
         for text, has_name in zip(batch.column("event").to_pylist(), names, strict=True)
     ]
     offsets, subs = (batch.column(name).to_pylist() for name in ("offsets", "sub"))
-    for number, found in enumerate(offsets):
-        if not found:
+    for number, spans in enumerate(offsets):
+        if not spans:
             continue
         event = from_json(texts[number])
         slots = first_slot(subs[number])
-        for slot, base, end in (tuple(one.values()) for one in found):
+        for slot, base, end in (tuple(span.values()) for span in spans):
             if 0 <= slot - slots < len(event["partitions"]):
                 event["partitions"][slot - slots]["base_offset"] = base
                 event["partitions"][slot - slots]["last_offset"] = end - 1
@@ -168,11 +168,11 @@ def _texts(batch: pa.RecordBatch) -> list[bytes]:
     return texts
 
 
-def _tried(events: pa.RecordBatch, own: pa.RecordBatch) -> dict[str, pa.Array]:
+def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """A request's name for people, the moment at which it is tried, and what is left of its wait then."""
-    name, tried, came = own.column("request_id"), own.column("time_us"), events.column("time_us")
+    name, tried, came = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
     later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
-    recorded = own.column("recorded").to_pylist()
+    recorded = rows.column("recorded").to_pylist()
     for number, us in enumerate(later.to_pylist()):
         if us:
             recorded[number] = _waiting_since(recorded[number], us).decode()
@@ -198,9 +198,9 @@ def _event(row: Row, text: bytes) -> bytes:
 
 
 def _waiting_since(recorded: str, later_us: int) -> bytes:
-    told = from_json(recorded)
-    told["remote_ms"] = max(0, told["remote_ms"] - later_us / 1000)
-    return to_json(told)
+    record = from_json(recorded)
+    record["remote_ms"] = max(0, record["remote_ms"] - later_us / 1000)
+    return to_json(record)
 
 
 def _parts(apart: Iterable[Parts], report: Report) -> Batches:
@@ -225,7 +225,7 @@ def _parts(apart: Iterable[Parts], report: Report) -> Batches:
 
 
 def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
-    return {(broker, *key, None): own for (broker, key), own in facts.items() if _can_be(broker, key)}
+    return {(broker, *key, None): its_facts for (broker, key), its_facts in facts.items() if _can_be(broker, key)}
 
 
 def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:

@@ -148,15 +148,15 @@ def fetch_of(body: dict[str, Any]) -> FetchBody:
     listed = []
     for topic in body.get("topics") or []:
         name = topic_of(topic)
-        for one in topic["partitions"]:
+        for partition in topic["partitions"]:
             listed.append(
                 AskedPartition(
                     name,
-                    _whole(_first(one, "partition", "partitionIndex")),
-                    _whole(one["fetchOffset"]),
-                    _whole(one["partitionMaxBytes"]),
-                    _whole(one.get("currentLeaderEpoch", -1)),
-                    _whole(one.get("logStartOffset", -1)),
+                    _whole(_first(partition, "partition", "partitionIndex")),
+                    _whole(partition["fetchOffset"]),
+                    _whole(partition["partitionMaxBytes"]),
+                    _whole(partition.get("currentLeaderEpoch", -1)),
+                    _whole(partition.get("logStartOffset", -1)),
                 )
             )
     forgotten = [
@@ -183,15 +183,15 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
     read = []
     for topic in answer.get("responses") or []:
         name = topic_of(topic)
-        for one in _first(topic, "partitions", "partitionResponses"):
-            head = one.get("partitionHeader", one)
+        for partition in _first(topic, "partitions", "partitionResponses"):
+            head = partition.get("partitionHeader", partition)
             read.append(
                 ReadPartition(
                     name,
                     _whole(_first(head, "partitionIndex", "partition")),
                     _whole(head.get("errorCode", 0)),
                     _whole(head.get("highWatermark", -1)),
-                    record_bytes(one),
+                    record_bytes(partition),
                     _whole((head.get("divergingEpoch") or {}).get("endOffset", -1)),
                     _whole(head.get("preferredReadReplica", -1)),
                 )
@@ -203,16 +203,16 @@ def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> ProduceBo
     answers: dict[Key, tuple[int, int]] = {}
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)
-        for one in _first(topic, "partitionResponses", "partitions"):
-            place = _whole(_first(one, "index", "partition", "partitionIndex"))
-            answers[name, place] = (_whole(one.get("errorCode", 0)), _whole(one.get("baseOffset", -1)))
+        for partition in _first(topic, "partitionResponses", "partitions"):
+            place = _whole(_first(partition, "index", "partition", "partitionIndex"))
+            answers[name, place] = (_whole(partition.get("errorCode", 0)), _whole(partition.get("baseOffset", -1)))
     written = []
     for topic in _first(body, "topicData", "topics"):
         name = topic_of(topic)
-        for one in _first(topic, "partitionData", "partitions", "data"):
-            place = _whole(_first(one, "index", "partition", "partitionIndex"))
+        for partition in _first(topic, "partitionData", "partitions", "data"):
+            place = _whole(_first(partition, "index", "partition", "partitionIndex"))
             error, base = answers.get((name, place), (0, -1))
-            written.append(ProducedPartition(name, place, record_bytes(one), error, base))
+            written.append(ProducedPartition(name, place, record_bytes(partition), error, base))
     return ProduceBody(
         acks=_whole(body["acks"]),
         timeout_ms=_whole(_first(body, "timeoutMs", "timeout")),
@@ -225,8 +225,8 @@ def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> ProduceBo
 def is_metadata_fetch(body: dict[str, Any]) -> bool:
     """The controllers' own log is fetched through the raft client, which has a purgatory of its own."""
     return any(
-        one.get("topicId") == METADATA_TOPIC_ID or one.get("topic") == METADATA_TOPIC
-        for one in body.get("topics") or []
+        topic.get("topicId") == METADATA_TOPIC_ID or topic.get("topic") == METADATA_TOPIC
+        for topic in body.get("topics") or []
     )
 
 

@@ -103,18 +103,18 @@ def _micros(body: dict[str, Any], field: str) -> int:
 def _nests_deeper(value: Any, levels: int) -> bool:
     level = [value]
     while level and levels >= 0:
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for many in inner for one in many if isinstance(one, dict | list)]
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [child for many in inner for child in many if isinstance(child, dict | list)]
         levels -= 1
     return bool(level)
 
 
 def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine | None:
     """A request, a bad line, or None when the line is not one of the request logger's at all."""
-    found = _message(text)
-    if found is None:
+    parts = _message(text)
+    if parts is None:
         return None
-    around, message = found
+    around, message = parts
 
     def bad(rule: str, detail: str) -> BadLine:
         return BadLine(place, rule, f"{rule}: {detail}", text.rstrip("\r\n"))

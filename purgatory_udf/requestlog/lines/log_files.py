@@ -19,10 +19,10 @@ def find_logs(given: Sequence[str]) -> list[InputFile]:
     """The files of the given paths; of a folder, those whose names look like logs."""
     files = find_files(given, ("",))
     named = {str(name).rstrip("/") for name in given}
-    found = [file for file in files if file.name in named or _LOG.search(file.name)]
-    if not found:
+    logs = [file for file in files if file.name in named or _LOG.search(file.name)]
+    if not logs:
         raise UserError(f"{', '.join(map(str, given))}: no log file in it (*.log, rotated or packed)")
-    return found
+    return logs
 
 
 def broker_of(name: str) -> int | None:

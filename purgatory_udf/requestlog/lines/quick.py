@@ -132,10 +132,10 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
 
 def _stamp(around: str, zone: tzinfo) -> int | None:
     """As `stamp.stamp_us`, which it asks but for the layouts that most logs have."""
-    found = _STAMP.match(around)
-    if found is None:
+    match = _STAMP.match(around)
+    if match is None:
         return stamp_us(around, zone)
-    day, hour, minute, second, part, utc = found.groups()
+    day, hour, minute, second, part, utc = match.groups()
     midnight = _midnight(day, UTC if utc else zone)
     if midnight is None or hour > "23":
         return stamp_us(around, zone)
@@ -233,30 +233,35 @@ def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] 
         # Whether it is the controllers' own is told by either, and by a topic without partitions, too.
         if name is None or not topic.partitions or (topic.topicId and topic.topic):
             return None
-        for one in topic.partitions:
-            offset, most, place, epoch = one.fetchOffset, one.partitionMaxBytes, one.partition, one.currentLeaderEpoch
-            partitions.append(AskedPartition(name, place, offset, most, epoch, one.logStartOffset))
+        for partition in topic.partitions:
+            offset, most, place, epoch = (
+                partition.fetchOffset,
+                partition.partitionMaxBytes,
+                partition.partition,
+                partition.currentLeaderEpoch,
+            )
+            partitions.append(AskedPartition(name, place, offset, most, epoch, partition.logStartOffset))
     for left in asked.forgottenTopicsData or ():
         name = _name(left)
         if name is None:
             return None
         forgotten += [(name, place) for place in left.partitions]
-    for told in answered.responses or ():
-        name = _name(told)
+    for answered_topic in answered.responses or ():
+        name = _name(answered_topic)
         if name is None:
             return None
-        for found in told.partitions:
-            parts_at = found.divergingEpoch.endOffset if found.divergingEpoch else -1
-            size = max(0, found.recordsSizeInBytes or 0)
+        for fetched in answered_topic.partitions:
+            parts_at = fetched.divergingEpoch.endOffset if fetched.divergingEpoch else -1
+            size = max(0, fetched.recordsSizeInBytes or 0)
             read.append(
                 ReadPartition(
                     name,
-                    found.partitionIndex,
-                    found.errorCode,
-                    found.highWatermark,
+                    fetched.partitionIndex,
+                    fetched.errorCode,
+                    fetched.highWatermark,
                     size,
                     parts_at,
-                    found.preferredReadReplica,
+                    fetched.preferredReadReplica,
                 )
             )
     fetch = FetchBody(

@@ -15,19 +15,19 @@ NEVER = 2**62
 
 def served_as_follower(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:
     """The same leadership, but that a broker serves consumers while it follows, where answers show that it did."""
-    found = list(states)
-    for place, state in enumerate(found):
-        until = found[place + 1].at_us if place + 1 < len(found) else NEVER
+    leadership = list(states)
+    for place, state in enumerate(leadership):
+        until = leadership[place + 1].at_us if place + 1 < len(leadership) else NEVER
         served = any(state.at_us <= sight.until_us < until for sight in facts.sights)
         if state.fields["change"] == "not_leader" and facts.copies and served:
-            found[place] = LeadershipState(state.at_us, {"change": "online"})
-    return found
+            leadership[place] = LeadershipState(state.at_us, {"change": "online"})
+    return leadership
 
 
 def place_copies(copies: Sequence[Copied], sights: Sequence[Sight]) -> None:
     """Sets `at_us` of copies that are in time order: no later than the first answer here that shows what was learnt."""
     shown: list[tuple[int, int]] = []  # (offset, the first moment at which it or more was shown), offsets rising
-    for sight in sorted(sights, key=lambda one: (one.since_us, one.offset)):
+    for sight in sorted(sights, key=lambda sight: (sight.since_us, sight.offset)):
         if not shown or sight.offset > shown[-1][0]:
             shown.append((sight.offset, sight.since_us))
     offsets = [offset for offset, _ in shown]

@@ -27,23 +27,23 @@ def with_evident(
         if position.replica >= 0
     ]
     refused = [(trouble.at_us, 1, None) for trouble in facts.troubles if trouble.error == errors.NOT_LEADER_OR_FOLLOWER]
-    told: list[tuple[int, int, Any]] = [(one.at_us, 0, one) for one in states]
-    found: list[LeadershipState] = []
+    stated: list[tuple[int, int, Any]] = [(state.at_us, 0, state) for state in states]
+    leadership: list[LeadershipState] = []
     leads: bool | None = None
-    for at, _, what in sorted([*told, *served, *refused], key=lambda one: one[:2]):
+    for at, _, what in sorted([*stated, *served, *refused], key=lambda moment: moment[:2]):
         if isinstance(what, LeadershipState):
             says = LEADS.get(what.fields["change"])
             if says is False and leads is False and what.fields["change"] == "not_leader":
                 continue
             leads = leads if says is None else says
-            found.append(what)
+            leadership.append(what)
         elif leads is False and what is not None:
             leads = True
-            found.append(LeadershipState(at - 1, dict(_led(what, facts.broker, history, at, min_isr))))
+            leadership.append(LeadershipState(at - 1, dict(_led(what, facts.broker, history, at, min_isr))))
         elif leads and what is None:
             leads = False
-            found.append(LeadershipState(at - 1, {"change": "not_leader"}))
-    return sorted(found, key=lambda one: one.at_us)
+            leadership.append(LeadershipState(at - 1, {"change": "not_leader"}))
+    return sorted(leadership, key=lambda state: state.at_us)
 
 
 def _led(
@@ -53,7 +53,7 @@ def _led(
     yield "change", "leader"
     if shown_by.epoch >= 0:
         yield "leader_epoch", shown_by.epoch
-    known = [one for one in history if one.at_us <= at_us]
+    known = [in_sync for in_sync in history if in_sync.at_us <= at_us]
     if known:
         yield "isr", sorted({*known[-1].isr, broker, shown_by.replica})
     if min_isr is not None:

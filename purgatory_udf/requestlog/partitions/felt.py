@@ -27,7 +27,7 @@ def taken_over_us(facts: PartitionFacts, change: Change) -> int:
     the first that it served."""
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     read = (position.at_us for position in facts.positions if position.replica >= 0)
-    served = min((one for one in (*appended, *read) if one >= change.at_us), default=2**62)
+    served = min((moment for moment in (*appended, *read) if moment >= change.at_us), default=2**62)
     refused = [
         trouble.at_us + 1
         for trouble in facts.troubles
@@ -68,12 +68,12 @@ def granted_us(facts: PartitionFacts, change: Change, before: tuple[int, ...] | 
     grows = set(change.isr or ()) > set(before or ())
     if change.source == GIVEN:
         same = [
-            one
-            for one in granted
-            if set(one.isr or ()) == set(change.isr or ()) and abs(one.at_us - change.at_us) <= GRANTED_WITHIN_US
+            grant
+            for grant in granted
+            if set(grant.isr or ()) == set(change.isr or ()) and abs(grant.at_us - change.at_us) <= GRANTED_WITHIN_US
         ]
         if not same:
             # The leader asked for the larger set before it was made; the smaller one is the controller's doing.
             return change.at_us if grows else _shrunk_us(facts, change)
-        change = min(same, key=lambda one: one.at_us)
+        change = min(same, key=lambda grant: grant.at_us)
     return change.asked_us if grows and change.source == GRANTED else change.at_us

@@ -46,21 +46,21 @@ def hidden_from_batches(
 
 
 def _writers(facts: PartitionFacts) -> list[Append]:
-    return [one for one in facts.appends if not one.is_operation and one.base < 0]
+    return [append for append in facts.appends if not append.is_operation and append.base < 0]
 
 
 def _markers(facts: PartitionFacts) -> dict[str, list[Append]]:
     """Who may have ended a transaction, by transaction."""
-    found: dict[str, list[Append]] = {}
-    for one in _writers(facts):
-        if one.ends_transaction is not None:
-            found.setdefault(one.ends_transaction, []).append(one)
-    return found
+    by_transaction: dict[str, list[Append]] = {}
+    for writer in _writers(facts):
+        if writer.ends_transaction is not None:
+            by_transaction.setdefault(writer.ends_transaction, []).append(writer)
+    return by_transaction
 
 
 def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
     """The first request in whose handling the batch was made."""
-    first = bisect_left(writers, batch.created_us - WRITTEN_WITHIN_US, key=lambda one: one.start_us)
+    first = bisect_left(writers, batch.created_us - WRITTEN_WITHIN_US, key=lambda writer: writer.start_us)
     for writer in writers[first:]:
         if writer.start_us > batch.created_us + STAMP_OFF_US:
             return None
@@ -75,8 +75,8 @@ def _marker_of(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
     def away_us(append: Append) -> int:
         return max(append.start_us - batch.created_us, batch.created_us - append.until_us, 0)
 
-    first = bisect_left(markers, batch.created_us - WRITTEN_WITHIN_US, key=lambda one: one.start_us)
-    last = bisect_right(markers, batch.created_us + WRITTEN_WITHIN_US, key=lambda one: one.start_us)
+    first = bisect_left(markers, batch.created_us - WRITTEN_WITHIN_US, key=lambda marker: marker.start_us)
+    last = bisect_right(markers, batch.created_us + WRITTEN_WITHIN_US, key=lambda marker: marker.start_us)
     return min(markers[first:last], key=away_us, default=None)
 
 
@@ -104,24 +104,25 @@ def _beginning(began_us: int) -> Append:
     return Append(began_us, at, began_us + BEGAN_TO_CHECKED_US, at + SHOWN_WITHIN_US)
 
 
-def hidden_appends(found: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report) -> Iterator[Append]:
-    """What followers' offsets show beyond the appends `found` (in offset order)."""
+def hidden_appends(appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report) -> Iterator[Append]:
+    """What followers' offsets show beyond the `appends` (in offset order)."""
     followers = sorted(
-        (position for position in facts.positions if position.replica >= 0), key=lambda one: (one.proven_us, one.offset)
+        (position for position in facts.positions if position.replica >= 0),
+        key=lambda position: (position.proven_us, position.offset),
     )
     if not followers:
         return
     search = _Search(facts, classic, report)
-    known = min(followers[0].offset, found[0].base) if found else followers[0].offset
+    known = min(followers[0].offset, appends[0].base) if appends else followers[0].offset
     upcoming = 0
     for follower in followers:
         while known < follower.offset:
-            while upcoming < len(found) and found[upcoming].end <= known:
+            while upcoming < len(appends) and appends[upcoming].end <= known:
                 upcoming += 1
-            if upcoming < len(found) and found[upcoming].base <= known:
-                known = found[upcoming].end
+            if upcoming < len(appends) and appends[upcoming].base <= known:
+                known = appends[upcoming].end
                 continue
-            limit = found[upcoming].base if upcoming < len(found) else follower.offset
+            limit = appends[upcoming].base if upcoming < len(appends) else follower.offset
             append = search.append(known, min(limit, follower.offset), follower)
             known = append.end
             yield append

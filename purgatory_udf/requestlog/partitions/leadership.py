@@ -63,13 +63,13 @@ def states(
     """In time order; the first stands at or before `first_us`, which is before everything else of the partition.
     `whole`: the facts are those of all the log, so that what answers show is not forgotten again."""
     min_isr = cluster.min_isr_of(facts.topic)
-    given = [one for one in changes if one.source == GIVEN]
-    known = given or [one for one in changes if one.isr is not None or one.deleted]
+    given = [change for change in changes if change.source == GIVEN]
+    known = given or [change for change in changes if change.isr is not None or change.deleted]
     if not known:
         return _supposed(facts, min_isr, first_us, report)
     report.count("isr_given" if given else "isr_reported")
-    granted = [one for one in changes if one.source == GRANTED]
-    found: list[LeadershipState] = []
+    granted = [change for change in changes if change.source == GRANTED]
+    leadership: list[LeadershipState] = []
     history: list[InSync] = []
     before = _Known()
     felt = 0
@@ -79,13 +79,15 @@ def states(
         anew = (now.leader, now.epoch) != (before.leader, before.epoch)
         if number == 0:
             # What is known of the partition may begin later than its next change.
-            begin = min([first_us, *(one.at_us - 1 for one in known[1:2])])
+            begin = min([first_us, *(following.at_us - 1 for following in known[1:2])])
             at = ready_us(facts, begin) if leads else begin
             if at > begin:
-                found.append(LeadershipState(begin, {"change": "not_leader"}))
+                leadership.append(LeadershipState(begin, {"change": "not_leader"}))
             elif not given and not leads and (members := _served(facts, change.at_us)):
                 # Nobody has reported who led before; followers came here.
-                found.append(LeadershipState(begin, _leader(_Known(facts.broker, None, members, members), min_isr)))
+                leadership.append(
+                    LeadershipState(begin, _leader(_Known(facts.broker, None, members, members), min_isr))
+                )
                 at = felt_us(facts, change, LOST)
         elif change.deleted:
             at = felt_us(facts, change, GONE)
@@ -97,19 +99,19 @@ def states(
             at = granted_us(facts, change, before.isr, granted)
         at = felt = max(at, felt)
         if change.deleted:
-            found.append(LeadershipState(at, {"change": "deleted"}))
+            leadership.append(LeadershipState(at, {"change": "deleted"}))
         elif leads and anew:
-            found.append(LeadershipState(at, _leader(now, min_isr)))
+            leadership.append(LeadershipState(at, _leader(now, min_isr)))
         elif leads and now.isr != before.isr:
-            found.append(LeadershipState(at, {"change": "isr", "isr": list(now.isr or ())}))
+            leadership.append(LeadershipState(at, {"change": "isr", "isr": list(now.isr or ())}))
         elif not leads and (led or number == 0):
-            found.append(LeadershipState(at, {"change": "not_leader"}))
+            leadership.append(LeadershipState(at, {"change": "not_leader"}))
         history.append(InSync(at, now.leader, now.epoch, now.isr or ()))
         before = now
     if whole and not given:
-        found = with_evident(found, facts, history, min_isr)
-    found.extend(returning(facts, history, cluster.unfenced, METADATA_LAG_US, min_isr))
-    return sorted(found, key=lambda one: one.at_us)
+        leadership = with_evident(leadership, facts, history, min_isr)
+    leadership.extend(returning(facts, history, cluster.unfenced, METADATA_LAG_US, min_isr))
+    return sorted(leadership, key=lambda state: state.at_us)
 
 
 def _leader(now: _Known, min_isr: int | None) -> dict[str, Any]:
@@ -132,12 +134,12 @@ def _served(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
 
 def _supposed(facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report) -> list[LeadershipState]:
     followers = sorted({position.replica for position in facts.positions if position.replica >= 0})
-    found: list[LeadershipState] = []
+    leadership: list[LeadershipState] = []
     if followers:
         report.count("isr_supposed")
         members = (facts.broker, *followers)
-        found.append(LeadershipState(first_us, _leader(_Known(facts.broker, None, members, members), min_isr)))
-    return sorted([*found, *_shown(facts, report)], key=lambda one: one.at_us)
+        leadership.append(LeadershipState(first_us, _leader(_Known(facts.broker, None, members, members), min_isr)))
+    return sorted([*leadership, *_shown(facts, report)], key=lambda state: state.at_us)
 
 
 def _shown(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
@@ -145,11 +147,11 @@ def _shown(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
     marks = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
     marks += [(position.proven_us, "online") for position in facts.positions]
     marks += [(trouble.at_us, SHOWS[trouble.error]) for trouble in facts.troubles if trouble.error in SHOWS]
-    found: list[LeadershipState] = []
+    leadership: list[LeadershipState] = []
     now = "online"
     for at, change in sorted(marks):
         if change != now:
-            found.append(LeadershipState(at - 1, {"change": change}))
+            leadership.append(LeadershipState(at - 1, {"change": change}))
             report.count("status_reported")
             now = change
-    return found
+    return leadership

@@ -23,7 +23,7 @@ def moves(
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return
     count = context.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC])
-    own = sorted(group for group in context.groups.stored if partition_for(group, count) == facts.partition)
+    groups = sorted(group for group in context.groups.stored if partition_for(group, count) == facts.partition)
     leads = has_led = False
     for state in leadership:
         change = state.fields["change"]
@@ -33,7 +33,7 @@ def moves(
         has_led |= leads
         if not (begins or ends or stops) or not stretch.from_us <= state.at_us < stretch.until_us:
             continue
-        for group in own:
+        for group in groups:
             if stops:
                 event = {"time_us": state.at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
                 yield Timed(state.at_us, STATE, event)

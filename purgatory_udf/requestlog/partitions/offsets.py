@@ -28,14 +28,14 @@ def appends_from_batches(
 ) -> list[Append]:
     """Every append with its offsets, in offset order. Batches made before or after the log are no appends of it."""
     index = BatchIndex(batches)
-    found = _named(facts, report)
+    appends = _named(facts, report)
     taken: set[int] = set()
-    for append in found:
+    for append in appends:
         run = index.run(append.base, append.bytes)
         if run:
             append.end = run[-1].last + 1
             taken.update(batch.base for batch in run)
-    report.count("end_from_batches", sum(one.end >= 0 for one in found))
+    report.count("end_from_batches", sum(append.end >= 0 for append in appends))
     free = [batch for batch in index.batches if batch.base not in taken]
     for append in _unanswered(facts):
         # The clients' records are not in the log, but their sizes are: the same size, in the order of arrival.
@@ -46,23 +46,23 @@ def appends_from_batches(
         free.remove(match)
         append.base, append.end = match.base, match.last + 1
         report.count("unanswered_offsets")
-        found.append(append)
+        appends.append(append)
     within = [batch for batch in free if span_us[0] <= batch.created_us <= span_us[1]]
     report.count("hidden_from_batches", len(within))
-    found.extend(hidden_from_batches(within, facts, classic, transactions))
-    found.sort(key=lambda one: one.base)
-    _close(found, facts, report)
-    return found
+    appends.extend(hidden_from_batches(within, facts, classic, transactions))
+    appends.sort(key=lambda append: append.base)
+    _close(appends, facts, report)
+    return appends
 
 
 def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> list[Append]:
     """Every append with its offsets, in offset order, from first offsets and followers' offsets alone."""
-    found = _named(facts, report)
-    found.extend(_shared_with_unanswered(found, facts, report))
-    found.sort(key=lambda one: one.base)
-    _close(found, facts, report)
-    found.extend(hidden_appends(found, facts, classic, report))
-    return sorted(found, key=lambda one: one.base)
+    appends = _named(facts, report)
+    appends.extend(_shared_with_unanswered(appends, facts, report))
+    appends.sort(key=lambda append: append.base)
+    _close(appends, facts, report)
+    appends.extend(hidden_appends(appends, facts, classic, report))
+    return sorted(appends, key=lambda append: append.base)
 
 
 def _named(facts: PartitionFacts, report: Report) -> list[Append]:
@@ -84,7 +84,7 @@ def _close(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> 
     followed = {position.offset for position in facts.positions if position.replica >= 0}
     # A high watermark moves from end to end of batches, as followers do.
     followed |= {sight.offset for sight in facts.sights}
-    boundaries = sorted(followed | {one.base for one in appends})
+    boundaries = sorted(followed | {append.base for append in appends})
     for append in appends:
         if append.end >= 0:
             continue
@@ -99,7 +99,7 @@ def _close(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> 
 
 def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
     """Appends without an answer get their part of the offsets between the first offsets around them, by their sizes."""
-    starts = [one.start_us for one in named]
+    starts = [append.start_us for append in named]
     groups: dict[int, list[Append]] = {}
     for append in _unanswered(facts):
         groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
@@ -124,7 +124,7 @@ def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, repo
 
 def _share(sharers: Sequence[Append], first: int, last: int) -> None:
     """[first, last) among the appends, at least one offset each, else by their bytes."""
-    weights = [max(1, one.bytes) for one in sharers]
+    weights = [max(1, append.bytes) for append in sharers]
     for number, append in enumerate(sharers):
         after = len(sharers) - number - 1
         part = round((last - first) * weights[number] / sum(weights[number:]))

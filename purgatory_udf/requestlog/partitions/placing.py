@@ -42,7 +42,7 @@ def place_appends(appends: Sequence[Append], positions: Sequence[Position], trie
 def place_positions(positions: Sequence[Position], sights: Iterable[Sight], tries: Attempts) -> None:
     """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
     wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
-    readable = [(one.at_us, one.offset) for one in positions if one.replica < 0]
+    readable = [(position.at_us, position.offset) for position in positions if position.replica < 0]
     earliest = _Earliest(tries, [*readable, *((sight.until_us, sight.offset) for sight in sights)])
     moments_of_tries = tries.at_us.tolist()
     for position in positions:
@@ -57,13 +57,13 @@ def place_by_sight(positions: Sequence[Position], sights: Sequence[Sight]) -> No
     """Sets `at_us` and `wake_us` of followers' positions by the high watermarks that answers have shown: at one beyond
     an offset every follower had that offset; at one below it, the last of them had yet to get there."""
     by_offset = sorted(sights, key=lambda sight: sight.offset)
-    offsets = [one.offset for one in by_offset]
-    firsts = [one.until_us for one in by_offset]
+    offsets = [sight.offset for sight in by_offset]
+    firsts = [sight.until_us for sight in by_offset]
     for number in range(len(firsts) - 2, -1, -1):
         firsts[number] = min(firsts[number], firsts[number + 1])
     reached = _Reached(positions)
     by_time = sorted(sights, key=lambda sight: sight.since_us)
-    moments = [one.since_us for one in by_time]
+    moments = [sight.since_us for sight in by_time]
     for position in positions:
         if position.replica < 0:
             continue
@@ -71,7 +71,7 @@ def place_by_sight(positions: Sequence[Position], sights: Sequence[Sight]) -> No
         if shown < len(firsts):
             position.wake_us = min(position.wake_us, max(position.start_us, firsts[shown] - 1))
         within = by_time[bisect_left(moments, position.start_us) : bisect_right(moments, position.until_us)]
-        below = [one.since_us for one in within if one.offset < position.offset]
+        below = [sight.since_us for sight in within if sight.offset < position.offset]
         if below and reached.by_others(position, below[-1]):
             position.wake_us = max(position.wake_us, below[-1] + 1)
         position.at_us = min(position.at_us, position.wake_us)

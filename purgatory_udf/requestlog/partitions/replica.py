@@ -89,5 +89,5 @@ class Replica:
         if self.high_watermark is None:
             return None
         mark = self.high_watermark
-        self.ended = [one for one in self.ended if one[1] > mark]
+        self.ended = [transaction for transaction in self.ended if transaction[1] > mark]
         return min([mark, *self.open_transactions.values(), *(first for first, _ in self.ended)])

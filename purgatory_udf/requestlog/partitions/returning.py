@@ -38,7 +38,7 @@ def returning(
 
     `history` is in time order; `applied_us` is how long brokers take to act on the controller's word.
     """
-    back = [(one.at_us + applied_us, one.broker) for one in unfenced]
+    back = [(unfencing.at_us + applied_us, unfencing.broker) for unfencing in unfenced]
     for before, now, following in zip(history, history[1:], [*history[2:], None], strict=False):
         if now.leader != facts.broker or (now.leader, now.epoch) != (before.leader, before.epoch):
             continue

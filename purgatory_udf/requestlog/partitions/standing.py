@@ -24,8 +24,8 @@ UNKNOWN: Standing = {}
 def after(standing: Standing, change: Mapping[str, Any]) -> Standing:
     """The standing after a change, given as the contract's fields."""
     status = _STATUS.get(change["change"])
-    told = {name: change[name] for name in _FIELDS if change.get(name) is not None}
-    return {**standing, **({"status": status} if status else {}), **told}
+    fields = {name: change[name] for name in _FIELDS if change.get(name) is not None}
+    return {**standing, **({"status": status} if status else {}), **fields}
 
 
 def said(standing: Standing) -> dict[str, Any]:

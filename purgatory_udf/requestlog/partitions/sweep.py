@@ -76,13 +76,13 @@ class Sweep:
         self._transactional |= any(append.transaction or append.ends_transaction for append in appends)
         positions, trims = self._facts.positions, self._facts.trims
         moments: list[tuple[int, int, int, Any]] = [
-            *((one.at_us, STATE, number, one) for number, one in enumerate(self._news(leadership))),
-            *((one.check_us, APPENDED, number, one) for number, one in enumerate(appends)),
-            *((one.wake_us, REACHED, number, one) for number, one in enumerate(positions)),
-            *((one.at_us, REACHED, len(positions) + number, one) for number, one in enumerate(trims)),
-            *((one.at_us, REACHED, number, one) for number, one in enumerate(self._facts.copies)),
+            *((state.at_us, STATE, number, state) for number, state in enumerate(self._news(leadership))),
+            *((append.check_us, APPENDED, number, append) for number, append in enumerate(appends)),
+            *((position.wake_us, REACHED, number, position) for number, position in enumerate(positions)),
+            *((trim.at_us, REACHED, len(positions) + number, trim) for number, trim in enumerate(trims)),
+            *((copied.at_us, REACHED, number, copied) for number, copied in enumerate(self._facts.copies)),
         ]
-        moments.sort(key=lambda one: one[:3])
+        moments.sort(key=lambda moment: moment[:3])
         if self._replica.end is None and start_us < self._stretch.until_us:
             yield from self._begin(appends, start_us)
         for dated, _, _, what in moments:
@@ -108,7 +108,7 @@ class Sweep:
 
     def _news(self, leadership: Sequence[LeadershipState]) -> list[LeadershipState]:
         """What lies before the stretch is said at its beginning, in one, if it is not what has been said."""
-        past = [one for one in leadership if one.at_us < self._stretch.from_us]
+        past = [state for state in leadership if state.at_us < self._stretch.from_us]
         coming = list(leadership[len(past) :])
         now = standing.UNKNOWN
         for state in past:

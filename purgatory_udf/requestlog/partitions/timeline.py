@@ -84,9 +84,11 @@ def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[Prod
     """A retry has the offsets of the append that it repeats. The end of a transaction is a produce, too, of which only
     the append says the offsets."""
     ends: dict[int, Any] = {append.base: append.end for append in appends}
-    for one in facts.appends:
-        if one.is_operation and one.base in ends:
-            yield ProducedAt(one.file, one.line, one.slot, one.base, ends[one.base], one.check_us)
-    for one in appends:
-        if one.slot >= 0 and not one.is_operation:
-            yield ProducedAt(one.writer_file, one.writer_line, one.slot, one.base, one.end, one.check_us)
+    for append in facts.appends:
+        if append.is_operation and append.base in ends:
+            yield ProducedAt(append.file, append.line, append.slot, append.base, ends[append.base], append.check_us)
+    for append in appends:
+        if append.slot >= 0 and not append.is_operation:
+            yield ProducedAt(
+                append.writer_file, append.writer_line, append.slot, append.base, append.end, append.check_us
+            )

@@ -38,9 +38,9 @@ def parts_of(requests: Iterable[Request], context: Context, report: Report) -> I
 
 def parts_of_sessions(fetches: Iterable[tuple[str, Request]], context: Context, report: Report) -> Iterator[Parts]:
     """Of (session, fetch), together by broker and session, each session's in the order of handling."""
-    for (broker, _), own in groupby(fetches, key=lambda fetch: (fetch[1].broker, fetch[0])):
+    for (broker, _), session in groupby(fetches, key=lambda fetch: (fetch[1].broker, fetch[0])):
         reader = SessionReader(context, report)
-        for _, request in own:
+        for _, request in session:
             try:
                 operation, facts = reader.read(request)
             except MALFORMED as error:

@@ -41,10 +41,13 @@ class Copies:
     ) -> Iterator[tuple[tuple[str, int], Copied]]:
         ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
         at = self._at_us + round((request.arrival_us - self._at_us) * COPIED_AT)
-        for one in self._learnt:
-            end = ends.get((one.topic, one.partition))
+        for learnt in self._learnt:
+            end = ends.get((learnt.topic, learnt.partition))
             if end is not None:
-                yield (one.topic, one.partition), Copied(at, one.base, end, one.bytes, min(end, one.high_watermark))
+                yield (
+                    (learnt.topic, learnt.partition),
+                    Copied(at, learnt.base, end, learnt.bytes, min(end, learnt.high_watermark)),
+                )
         self._at_us = request.answered_us
         self._learnt = [
             Learnt(
@@ -69,4 +72,4 @@ class Copies:
     def resumed(cls, state: list[Any]) -> Copies:
         """From a `snapshot`."""
         at_us, learnt = state
-        return cls(at_us, (Learnt(*one) for one in learnt))
+        return cls(at_us, (Learnt(*fields) for fields in learnt))

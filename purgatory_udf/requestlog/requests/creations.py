@@ -21,8 +21,8 @@ _MADE = (errors.NONE, errors.REQUEST_TIMED_OUT)
 
 def read_creation(request: Request, context: Context) -> LoggedOperation:
     body, answer = request.body, request.answer or {}
-    answers = {str(one["name"]): one for one in answer.get("topics") or answer.get("results") or []}
-    codes = {name: int(one.get("errorCode", 0)) for name, one in answers.items()}
+    answers = {str(topic["name"]): topic for topic in answer.get("topics") or answer.get("results") or []}
+    codes = {name: int(topic.get("errorCode", 0)) for name, topic in answers.items()}
     made = [] if body.get("validateOnly") else body.get("topics") or []
     topics = [
         {"topic": name, "partitions": _partitions(asked, answers.get(name, {}), context)}

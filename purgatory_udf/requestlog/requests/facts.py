@@ -155,13 +155,13 @@ class PartitionFacts:
                 tries.append(fact)
             else:
                 made.add(fact)
-        made.follower_tries = Attempts.of(one for one in tries if one.replica >= 0)
-        made.consumer_tries = Attempts.of(one for one in tries if one.replica < 0)
+        made.follower_tries = Attempts.of(attempt for attempt in tries if attempt.replica >= 0)
+        made.consumer_tries = Attempts.of(attempt for attempt in tries if attempt.replica < 0)
         made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
-        made.positions.sort(key=lambda one: (one.at_us, one.replica, one.offset))
+        made.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
         made.sights.sort(key=lambda sight: (sight.until_us, sight.offset))
         for other in (made.deliveries, made.troubles, made.trims, made.copies):
-            other.sort(key=lambda one: one.at_us)
+            other.sort(key=lambda fact: fact.at_us)
         return made
 
     def add(self, fact: Fact) -> None:

@@ -68,19 +68,29 @@ class SessionReader:
             return None, []
         self.report.count("session_partial", int(not in_force.complete))
         self.report.count("session_error", int(answered.error != 0))
-        troubled = {(one.topic, one.partition): one.error for one in answered.partitions if one.error}
+        troubled = {
+            (partition.topic, partition.partition): partition.error
+            for partition in answered.partitions
+            if partition.error
+        }
         left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
         self.report.count("left_out_partition", len(left_out))
-        parted = {(one.topic, one.partition): one.parts_at for one in answered.partitions if one.parts_at >= 0}
+        parted = {
+            (partition.topic, partition.partition): partition.parts_at
+            for partition in answered.partitions
+            if partition.parts_at >= 0
+        }
         read = tried = in_force.partitions
         if left_out or parted:
             # A follower whose log parts from the leader's has what lies below, whatever it asked for.
             read = [
-                one._replace(offset=min(one.offset, parted.get((one.topic, one.partition), one.offset)))
-                for one in in_force.partitions
-                if (one.topic, one.partition) not in left_out
+                partition._replace(
+                    offset=min(partition.offset, parted.get((partition.topic, partition.partition), partition.offset))
+                )
+                for partition in in_force.partitions
+                if (partition.topic, partition.partition) not in left_out
             ]
-            tried = [one for one in read if (one.topic, one.partition) not in parted]
+            tried = [partition for partition in read if (partition.topic, partition.partition) not in parted]
         facts: list[tuple[Key, Fact]] = [
             *self._tries_of(request, asked, tried),
             *self._troubles(request, troubled, left_out),
@@ -115,12 +125,12 @@ class SessionReader:
 
     def tried(self) -> list[tuple[Key, Fact]]:
         """All tries but the last of each partition."""
-        told = ((key, run.told_but_the_last()) for key, run in self._runs.items())
-        return [(key, tries) for key, tries in told if tries is not None]
+        earlier = ((key, run.tries_but_the_last()) for key, run in self._runs.items())
+        return [(key, tries) for key, tries in earlier if tries is not None]
 
     def finish(self) -> list[tuple[Key, Fact]]:
         last, self._runs = self._runs, {}
-        return [(key, run.told()) for key, run in last.items()]
+        return [(key, run.tries()) for key, run in last.items()]
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
@@ -136,9 +146,11 @@ class SessionReader:
     def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionReader:
         """From a `snapshot`."""
         reader = cls(context, report)
-        listed = (AskedPartition(*one) for one in state["partitions"])
-        reader._session = Session({(one.topic, one.partition): one for one in listed}, state["complete"])
-        reader._runs = {(topic, partition): Repeated(*one) for topic, partition, *one in state["tries"]}
+        listed = (AskedPartition(*fields) for fields in state["partitions"])
+        reader._session = Session(
+            {(partition.topic, partition.partition): partition for partition in listed}, state["complete"]
+        )
+        reader._runs = {(topic, partition): Repeated(*run) for topic, partition, *run in state["tries"]}
         reader._read_us = state["read_us"]
         reader._copies = Copies.resumed(state["copies"])
         return reader
@@ -159,15 +171,15 @@ class SessionReader:
         if len(self._said) > MOST_SAID:
             self._said.clear()
         said = self._said
-        told = []
-        for one in read:
-            fetched = said.get(one)
+        listed = []
+        for partition in read:
+            fetched = said.get(partition)
             if fetched is None:
-                fetched = said[one] = self._fetched(one, None)
-            if sent and (preferred := sent.get((one.topic, one.partition))) is not None:
-                fetched = self._fetched(one, preferred)
-            told.append(fetched)
-        return told
+                fetched = said[partition] = self._fetched(partition, None)
+            if sent and (preferred := sent.get((partition.topic, partition.partition))) is not None:
+                fetched = self._fetched(partition, preferred)
+            listed.append(fetched)
+        return listed
 
     def _fetched(self, asked: AskedPartition, preferred: int | None) -> msgspec.Raw:
         event = {
@@ -186,8 +198,8 @@ class SessionReader:
         # Whoever had to wait for the first byte had found none.
         in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and proves
         runs, names, at, replica = self._runs, self._names, request.local_us, asked.replica_id
-        for one in read:
-            topic, partition, offset = one[:3]
+        for asked_partition in read:
+            topic, partition, offset = asked_partition[:3]
             key = names.get(topic, topic), partition
             run = runs.get(key)
             if run is not None:
@@ -197,7 +209,7 @@ class SessionReader:
                         run.barren = in_vain
                         continue
                     run.barren = True
-                yield key, run.told()
+                yield key, run.tries()
             runs[key] = Repeated(at, replica, offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
@@ -217,29 +229,29 @@ class SessionReader:
         """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
         if not in_force.listed:
             return
-        moved = [one for one in read if (one.topic, one.partition) in in_force.listed]
-        for number, one in enumerate(moved):
-            if (one.topic, one.partition) in troubled and not request.remote_us:
+        moved = [partition for partition in read if (partition.topic, partition.partition) in in_force.listed]
+        for number, partition in enumerate(moved):
+            if (partition.topic, partition.partition) in troubled and not request.remote_us:
                 continue
             if asked.replica_id >= 0:
                 at, wake = read_and_wake(request.start_us, request.local_us, number, len(moved))
                 yield (
-                    self._key(one),
+                    self._key(partition),
                     Position(
                         at,
                         wake,
                         request.local_us,
                         min(self._read_us, request.arrival_us - TURNAROUND_US),
                         asked.replica_id,
-                        one.offset,
-                        one.log_start,
+                        partition.offset,
+                        partition.log_start,
                         request.start_us,
-                        one.leader_epoch,
+                        partition.leader_epoch,
                     ),
                 )
             else:
                 at = request.arrival_us
-                yield self._key(one), Position(at, at, at, at, -1, one.offset)
+                yield self._key(partition), Position(at, at, at, at, -1, partition.offset)
 
     def _sights(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
         """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""

@@ -50,8 +50,10 @@ def _code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
     """How it went, of a LEAVE_GROUP for one of its members. A commit's answer says it of each partition."""
     code = int(answer.get("errorCode", 0))
     if request.api == "OFFSET_COMMIT":
-        codes = (int(one["errorCode"]) for topic in answer.get("topics") or [] for one in topic["partitions"])
-        return code or next((one for one in codes if one), errors.NONE)
+        codes = (
+            int(partition["errorCode"]) for topic in answer.get("topics") or [] for partition in topic["partitions"]
+        )
+        return code or next((error for error in codes if error), errors.NONE)
     members = answer.get("members") or [] if request.api == "LEAVE_GROUP" else []
     return code or (int(members[sub].get("errorCode", 0)) if sub < len(members) else errors.NONE)
 
@@ -82,18 +84,18 @@ def _events(
             "partitions": [
                 {
                     "topic": name(topic_of(topic)),
-                    "partition": int(one["partitionIndex"]),
-                    "offset": int(one["committedOffset"]),
+                    "partition": int(partition["partitionIndex"]),
+                    "offset": int(partition["committedOffset"]),
                 }
                 for topic in body.get("topics") or []
-                for one in topic["partitions"]
+                for partition in topic["partitions"]
             ],
         }
     elif body.get("members") is not None:
-        for one in body["members"]:
-            left = {"type": "leave_group", "member_id": str(one.get("memberId") or ""), "generation": -1}
-            if one.get("groupInstanceId"):
-                left["group_instance_id"] = str(one["groupInstanceId"])
+        for leaver in body["members"]:
+            left = {"type": "leave_group", "member_id": str(leaver.get("memberId") or ""), "generation": -1}
+            if leaver.get("groupInstanceId"):
+                left["group_instance_id"] = str(leaver["groupInstanceId"])
             yield left
     else:
         yield {"type": "leave_group", **member, "generation": -1}
@@ -108,7 +110,7 @@ def _join(request: Request, body: dict[str, Any], answer: dict[str, Any], member
         "session_timeout_ms": session,
         # Version 0 has no rebalance timeout: the session's stood for it.
         "rebalance_timeout_ms": int(body.get("rebalanceTimeoutMs", session)),
-        "protocols": [str(one["name"]) for one in body.get("protocols") or []],
+        "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
     }
     code = int(answer.get("errorCode", 0))
     if code in (errors.NONE, errors.MEMBER_ID_REQUIRED) and answer.get("memberId"):

@@ -41,8 +41,8 @@ def read_markers(
     facts: list[tuple[Key, Fact]] = []
     for sub, marker in enumerate(markers):
         codes = dict(_codes(request.answer, int(marker["producerId"])))
-        produce, own = _read_marker(request, marker, codes, sub, context)
-        facts += own
+        produce, its_facts = _read_marker(request, marker, codes, sub, context)
+        facts += its_facts
         if produce["partitions"]:
             report.count("transaction_markers")
             recorded = recorded_markers(request, codes.values(), alone=len(markers) == 1)
@@ -79,5 +79,8 @@ def _codes(answer: dict[str, Any] | None, producer: int) -> Iterator[tuple[Key, 
     for marker in (answer or {}).get("markers") or []:
         if int(marker["producerId"]) == producer:
             for topic in marker.get("topics") or []:
-                for one in topic.get("partitions") or []:
-                    yield (topic_of(topic), int(one["partitionIndex"])), int(one.get("errorCode", errors.NONE))
+                for partition in topic.get("partitions") or []:
+                    yield (
+                        (topic_of(topic), int(partition["partitionIndex"])),
+                        int(partition.get("errorCode", errors.NONE)),
+                    )

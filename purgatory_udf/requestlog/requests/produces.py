@@ -24,12 +24,12 @@ def read_produce(request: Request, context: Context, report: Report) -> tuple[Lo
     in_time = produced.acks == ALL and request.remote_us > 0 and not late
     appends: list[tuple[Key, Append]] = []
     troubles: list[tuple[Key, Fact]] = []
-    for slot, one in enumerate(produced.partitions):
-        key = (context.name(one.topic), one.partition)
-        if not _was_appended(one, produced.answered):
-            troubles.append((key, Trouble(check, one.error)))
+    for slot, partition in enumerate(produced.partitions):
+        key = (context.name(partition.topic), partition.partition)
+        if not _was_appended(partition, produced.answered):
+            troubles.append((key, Trouble(check, partition.error)))
             continue
-        append = Append(request.start_us, at, check, check, base=one.base, bytes=one.bytes)
+        append = Append(request.start_us, at, check, check, base=partition.base, bytes=partition.bytes)
         append.file, append.line, append.slot = *request.place, slot
         append.answered_us = request.answered_us if in_time else -1
         if produced.transactional_id:

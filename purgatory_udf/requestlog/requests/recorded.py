@@ -15,29 +15,31 @@ def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) ->
     """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
     recording that is the broker's own count of expirations, within one or two."""
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
-    found = _recorded(request, kind, [answered.error, *(partition.error for partition in answered.partitions)])
-    found.bytes = answered.bytes
+    recorded = _recorded(request, kind, [answered.error, *(partition.error for partition in answered.partitions)])
+    recorded.bytes = answered.bytes
     in_time = request.remote_us < asked.max_wait_ms * 1000 - TIMER_EARLY_US
-    if request.remote_us and answered.bytes < asked.min_bytes and (found.error == "NONE" or not in_time):
-        found.outcome = EXPIRED
-    return found
+    if request.remote_us and answered.bytes < asked.min_bytes and (recorded.error == "NONE" or not in_time):
+        recorded.outcome = EXPIRED
+    return recorded
 
 
 def recorded_produce(request: Request, produced: ProduceBody) -> Recorded:
-    found = _recorded(request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions])
-    return _timing_out(found)
+    recorded = _recorded(
+        request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions]
+    )
+    return _timing_out(recorded)
 
 
 def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> Recorded:
     """Of one of a request's markers; only where it is `alone` does the request's wait say how long it took."""
-    found = _recorded(request, "transaction markers", codes)
-    found.complete = alone
-    return _timing_out(found)
+    recorded = _recorded(request, "transaction markers", codes)
+    recorded.complete = alone
+    return _timing_out(recorded)
 
 
 def recorded_delete_records(request: Request) -> Recorded:
     topics = (request.answer or {}).get("topics") or []
-    codes = [int(one.get("errorCode", 0)) for topic in topics for one in topic["partitions"]]
+    codes = [int(partition.get("errorCode", 0)) for topic in topics for partition in topic["partitions"]]
     return _timing_out(_recorded(request, "delete_records", codes))
 
 
@@ -47,10 +49,10 @@ def recorded_creation(request: Request, codes: Iterable[int]) -> Recorded:
 
 
 def recorded_group(request: Request, code: int) -> Recorded:
-    found = _recorded(request, request.api.lower(), [code])
+    recorded = _recorded(request, request.api.lower(), [code])
     generation = (request.answer or {}).get("generationId", -1)
-    found.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
-    return found
+    recorded.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
+    return recorded
 
 
 def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:

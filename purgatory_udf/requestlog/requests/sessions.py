@@ -50,8 +50,8 @@ class Session:
             self.partitions = {(partition.topic, partition.partition): partition for partition in asked.partitions}
             self.complete = True
             return FetchInForce(list(self.partitions.values()), listed)
-        for one in asked.partitions:
-            self.partitions[one.topic, one.partition] = one
+        for partition in asked.partitions:
+            self.partitions[partition.topic, partition.partition] = partition
         for key in asked.forgotten:
             self.partitions.pop(key, None)
         in_force = list(self.partitions.values())

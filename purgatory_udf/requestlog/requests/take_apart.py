@@ -66,8 +66,8 @@ def _delete_records(request: Request, context: Context) -> tuple[LoggedOperation
     facts: list[tuple[Key, Fact]] = []
     for topic in request.body.get("topics") or []:
         name = context.name(topic_of(topic))
-        for one in topic["partitions"]:
-            partition, offset = int(one["partitionIndex"]), int(one["offset"])
+        for trim in topic["partitions"]:
+            partition, offset = int(trim["partitionIndex"]), int(trim["offset"])
             partitions.append({"topic": name, "partition": partition, "offset": offset})
             facts.append(((name, partition), Trim(request.start_us, offset)))
     event = {

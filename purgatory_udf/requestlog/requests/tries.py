@@ -61,10 +61,10 @@ class Repeated:
         self.moments = array("q", (at_us,))
         self.replica, self.offset, self.barren = replica, offset, barren
 
-    def told(self) -> Tries:
+    def tries(self) -> Tries:
         return Tries(self.replica, self.offset, self.barren, self.moments.tobytes())
 
-    def told_but_the_last(self) -> Tries | None:
+    def tries_but_the_last(self) -> Tries | None:
         """Of these it is known that they were barren; what is told is forgotten."""
         before, self.moments = self.moments[:-1], self.moments[-1:]
         return Tries(self.replica, self.offset, True, before.tobytes()) if before else None
@@ -85,15 +85,15 @@ class Attempts:
 
     @classmethod
     def of(cls, tries: Iterable[Try | Tries]) -> Attempts:
-        runs = [one if isinstance(one, Tries) else _alone(one) for one in tries]
-        at = np.frombuffer(b"".join([one.moments for one in runs]), np.int64)
-        lengths = np.array([len(one.moments) // at.itemsize for one in runs], np.int64)
+        runs = [attempt if isinstance(attempt, Tries) else _alone(attempt) for attempt in tries]
+        at = np.frombuffer(b"".join([run.moments for run in runs]), np.int64)
+        lengths = np.array([len(run.moments) // at.itemsize for run in runs], np.int64)
         replica, offset = (
             np.repeat(np.array(values, np.int64), lengths)
-            for values in ([one.replica for one in runs], [one.offset for one in runs])
+            for values in ([run.replica for run in runs], [run.offset for run in runs])
         )
         barren = np.ones(len(at), bool)
-        barren[np.cumsum(lengths) - 1] = [one.barren for one in runs]
+        barren[np.cumsum(lengths) - 1] = [run.barren for run in runs]
         order = np.lexsort((offset, replica, at))
         return cls(at[order], replica[order], offset[order], barren[order])
 
@@ -106,9 +106,9 @@ class Attempts:
 
     def last_us(self, replica: int, until_us: int) -> int:
         """Of a replica, until that moment; 0 if there is none."""
-        own = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
-        return int(own[-1]) if len(own) else 0
+        moments = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
+        return int(moments[-1]) if len(moments) else 0
 
 
-def _alone(one: Try) -> Tries:
-    return Tries(one.replica, one.offset, one.barren, array("q", (one.at_us,)).tobytes())
+def _alone(attempt: Try) -> Tries:
+    return Tries(attempt.replica, attempt.offset, attempt.barren, array("q", (attempt.at_us,)).tobytes())
