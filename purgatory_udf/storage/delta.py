@@ -12,8 +12,10 @@ import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.errors import NeedsSparkError
 from purgatory_udf.query import local
 from purgatory_udf.storage.files import HadoopFiles, files_of
+from purgatory_udf.storage.near import asked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +29,12 @@ RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
 
 def is_table(spark: SparkSession, path: str) -> bool:
     """Whether a first commit has been made there: a folder left by an interrupted write is none."""
-    here = local(spark)
-    return here.table_at(path) is not None if here else bool(DeltaTable.isDeltaTable(spark, path))
+
+    def answer(session: SparkSession) -> bool:
+        here = local(session)
+        return here.table_at(path) is not None if here else bool(DeltaTable.isDeltaTable(session, path))
+
+    return asked(spark, path, answer)
 
 
 def as_of_now(spark: SparkSession, path: str) -> DataFrame:
@@ -44,23 +50,33 @@ def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Se
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
         return
-    here = local(spark)
-    if here:
-        files_of(spark).remove(path)
-        writer = here.frame_of(schema.empty_table()).write.format("delta").option(*RETENTION)
-        writer.save(path)
-        return
-    files = HadoopFiles(spark)
+    if partitioned_by:
+        _create(spark, path, schema, partitioned_by)
+    else:
+        asked(spark, path, lambda session: _create(session, path, schema))
+
+
+def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+    here, files = local(spark), files_of(spark)
     if not any(name[0].isdigit() or name == _LAST for name in files.names(f"{path}/_delta_log")):
         # What a kill has left of a first commit: Delta makes no table where anything lies.
         files.remove(path)
+    elif here:
+        raise NeedsSparkError(f"{path}: has a log that is not read here")
+    if here:
+        here.frame_of(schema.empty_table()).write.format("delta").option(*RETENTION).save(path)
+        return
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
         empty = spark.createDataFrame([], from_arrow_schema(schema))
         empty.write.format("delta").partitionBy(*partitioned_by).option(*RETENTION).save(path)
         return
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
-    made = DeltaTable.createIfNotExists(spark).location(files.qualified(path)).addColumns(from_arrow_schema(schema))
+    made = (
+        DeltaTable.createIfNotExists(spark)
+        .location(HadoopFiles(spark).qualified(path))
+        .addColumns(from_arrow_schema(schema))
+    )
     made.partitionedBy(*partitioned_by).property(*RETENTION).execute()
 
 
@@ -105,6 +121,10 @@ def _has_all_files(spark: SparkSession, path: str, versions: Sequence[int]) -> b
 
 def identity(spark: SparkSession, path: str) -> dict[str, Any]:
     """Which table this is, and which version of it."""
+    return asked(spark, path, lambda session: _identity(session, path))
+
+
+def _identity(spark: SparkSession, path: str) -> dict[str, Any]:
     here = local(spark)
     if here:
         found = here.table_at(path)

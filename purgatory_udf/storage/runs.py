@@ -16,6 +16,7 @@ from purgatory_udf import __version__
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import local
 from purgatory_udf.storage.delta import is_table
+from purgatory_udf.storage.near import asked
 from purgatory_udf.tables import RUNS
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ def ran_here(spark: SparkSession, path: str, job: str) -> bool | None:
 
 def load(spark: SparkSession, path: str, job: str) -> Run | None:
     """The latest run of the job recorded under this path."""
+    return asked(spark, path, lambda session: _load(session, path, job))
+
+
+def _load(spark: SparkSession, path: str, job: str) -> Run | None:
     if not is_table(spark, path):
         return None
     found = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at")
@@ -106,14 +111,23 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
         run.finished_at,
         run.wall_seconds,
     )
-    writer = spark.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1).write.format("delta").mode("overwrite")
-    if is_table(spark, path):
-        writer = writer.option("replaceWhere", _row_here(run) if local(spark) else _row_of(run))
-    writer.save(path)
+
+    def write(session: SparkSession) -> None:
+        rows = session.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1)
+        writer = rows.write.format("delta").mode("overwrite")
+        if is_table(session, path):
+            writer = writer.option("replaceWhere", _row_here(run) if local(session) else _row_of(run))
+        writer.save(path)
+
+    asked(spark, path, write)
 
 
 def forget(spark: SparkSession, path: str, run: Run) -> None:
     """Take the run's row away: what it recorded is about to be replaced."""
+    asked(spark, path, lambda session: _forget(session, path, run))
+
+
+def _forget(spark: SparkSession, path: str, run: Run) -> None:
     here = local(spark)
     if here:
         table = here.table_at(path)

@@ -71,7 +71,7 @@ def _grouping(spark: SparkSession, options: ReplayOptions, trace: TraceSurvey) -
         return options.config.grouping
     if options.follow:
         return "broker"
-    return grouping_for(spark.read.format("delta").load(options.events), trace.survey.events)
+    return grouping_for(spark, options.events, trace.survey.events)
 
 
 def _identity(spark: SparkSession, options: ReplayOptions) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from purgatory_udf.groups.words import KINDS
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.near import asked
 from purgatory_udf.stream.group_disagreements import counted
 from purgatory_udf.stream.query import Query
 from purgatory_udf.stream.survey import Survey
@@ -41,7 +42,7 @@ def counts(
         if given is not None and name in ENDS:
             return given[name]
         path = layout.table(name)
-        return spark.read.format("delta").load(path).count() if delta.is_table(spark, path) else 0
+        return asked(spark, path, lambda session: _count(session, path)) if delta.is_table(spark, path) else 0
 
     with ThreadPoolExecutor(len(ENDS) + 1) as pool:
         *ended, rejected = pool.map(rows, (*ENDS, "rejected_events"))
@@ -56,6 +57,10 @@ def counts(
         "open": operations - sum(ended),
         **({"groups": groups} if groups else {}),
     }
+
+
+def _count(spark: SparkSession, path: str) -> int:
+    return spark.read.format("delta").load(path).count()
 
 
 def group_counts(spark: SparkSession, layout: Layout, groups: Query) -> dict[str, Any]:

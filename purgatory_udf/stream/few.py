@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from purgatory_udf.errors import NeedsSparkError
-from purgatory_udf.query import is_local
-from purgatory_udf.size import is_here
+from purgatory_udf.storage.near import is_near
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,9 +22,7 @@ MOST_ROWS = 1_000_000
 
 def goes_here(spark: SparkSession, out: str, rows: int) -> bool:
     """Whether so many rows below `out` are better written by this process, and Spark has them so far."""
-    if is_local() or rows > MOST_ROWS or not is_here(out):
-        return False
-    return (spark.sparkContext.master or "").startswith("local")
+    return rows <= MOST_ROWS and is_near(spark, out)
 
 
 def append(rows: pa.Table, path: str, **once: str | int) -> bool:

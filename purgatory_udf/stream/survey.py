@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from purgatory_udf.errors import UserError
 from purgatory_udf.groups.words import API_OF
 from purgatory_udf.query import functions as sf
+from purgatory_udf.size import REPLAYED_BYTES, held
+from purgatory_udf.storage.near import asked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +64,11 @@ class TraceSurvey:
         return known
 
     def _look(self) -> Survey:
-        return survey(self._spark.read.format("delta").load(self._events))
+        def look(session: SparkSession) -> Survey:
+            return survey(session.read.format("delta").load(self._events))
+
+        # What fills memory or disk is for Spark to read.
+        return asked(self._spark, self._events, look) if held([self._events], REPLAYED_BYTES) else look(self._spark)
 
 
 # Up to so many TopicPartitions each is a group by itself, which is the simplest to inspect; a group costs Spark a
@@ -70,9 +76,14 @@ class TraceSurvey:
 _FEW_EVENTS, _FEW_PARTITIONS = 20_000, 50
 
 
-def grouping_for(events: DataFrame, count: int) -> str:
+def grouping_for(spark: SparkSession, events: str, count: int) -> str:
     """What `grouping: auto` chooses for a trace of so many events."""
     if count > _FEW_EVENTS:
         return "broker"
-    named = events.select(sf.explode("partitions").alias("part")).select("part.topic", "part.partition")
-    return "partition" if len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS else "broker"
+
+    def is_of_few(session: SparkSession) -> bool:
+        table = session.read.format("delta").load(events)
+        named = table.select(sf.explode("partitions").alias("part")).select("part.topic", "part.partition")
+        return len(named.distinct().head(_FEW_PARTITIONS + 1)) <= _FEW_PARTITIONS
+
+    return "partition" if asked(spark, events, is_of_few) else "broker"
