@@ -191,7 +191,7 @@ def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_table
         queries = Queries(spark, shards, layout, run, plan, known.first_us // 1000, lambda: source.stream(spark))
         of_groups = queries.of_groups()
         of_groups.to_end(known)
-        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.told))
+        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
         return group_counts(spark, layout, of_groups)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (

@@ -166,7 +166,7 @@ def test_what_the_second_query_has_taken_is_taken_away_by_maintain_while_both_go
     assert after, "what came last may have to go through yet"
     layout = Layout(str(followed.out))
     assert f"taken away: {layout.relay}: what went through" in followed.relay.said
-    assert DeltaTable(layout.told).to_pyarrow_table().num_rows == 0
+    assert DeltaTable(layout.answers).to_pyarrow_table().num_rows == 0
 
 
 def test_counts_in_runs_are_those_of_the_whole_trace(spark: SparkSession, followed: Followed, whole: Path) -> None:
