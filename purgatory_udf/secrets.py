@@ -45,11 +45,11 @@ def require_none(option: str, key: str, value: str) -> None:
 
 def read_file(path: str) -> dict[str, str]:
     """The settings of a properties file, with what they take from the environment."""
-    found = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
-    for key, value in found.items():
+    settings = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
+    for key, value in settings.items():
         if _SECRET.search(key):
             _remember(value)
-    return found
+    return settings
 
 
 def hidden(text: str) -> str:
