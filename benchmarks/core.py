@@ -56,9 +56,9 @@ def _against_reference(name: str, shape: Shape, runs: int) -> None:
 
 def _growth(name: str, small: Shape, large: Shape, runs: int) -> None:
     traces = [partition_trace(shape) for shape in (small, large)]
-    one, ten = side_by_side([lambda: _core(traces[0]), lambda: _core(traces[1])], runs)
-    each = (ten / large.operations) / (one / small.operations)
-    print(f"{name}: {ten / one:.1f} times the time, {each:.2f} times per operation", flush=True)
+    small_s, large_s = side_by_side([lambda: _core(traces[0]), lambda: _core(traces[1])], runs)
+    each = (large_s / large.operations) / (small_s / small.operations)
+    print(f"{name}: {large_s / small_s:.1f} times the time, {each:.2f} times per operation", flush=True)
 
 
 def _core(trace: pa.Table) -> None:

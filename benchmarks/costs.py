@@ -85,7 +85,7 @@ FORETOLD = (
 
 
 @dataclass
-class Found:
+class Measurement:
     """How often each cost is met with, and the seconds."""
 
     case: Case
@@ -110,10 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings |= started.enter_context(of_two(Path(folder)))
         settings |= dict(each.split("=", 1) for each in asked.conf)
         spark = build_session("benchmark-costs", settings)
-        found = measured(spark, Path(folder), cases, asked.runs)
+        measurements = measured(spark, Path(folder), cases, asked.runs)
         spark.stop()
-    costs = fitted(found[: len(MEASURED)])
-    for line in report(costs, found):
+    costs = fitted(measurements[: len(MEASURED)])
+    for line in report(costs, measurements):
         print(line, flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(dict(zip(COSTS, costs, strict=True)), indent=1) + "\n")
@@ -136,16 +136,16 @@ def of_two(folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def measured(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Found]:
+def measured(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int) -> list[Measurement]:
     events: dict[Shape, str] = {}
     for case in cases:
         if case.shape not in events:
             (folder / f"trace-{len(events)}").mkdir()
             events[case.shape] = made(spark, folder / f"trace-{len(events)}", case.shape)
-    found = [Found(case) for case in cases]
+    measurements = [Measurement(case) for case in cases]
     # What runs first pays for Spark's and the JVM's beginning; it is not counted.
     for turn in range(-1, runs):
-        for number, each in enumerate(found):
+        for number, each in enumerate(measurements):
             case = each.case
             if turn < 0 and case not in (MEASURED[1], MEASURED[5]):
                 continue
@@ -155,7 +155,7 @@ def measured(spark: SparkSession, folder: Path, cases: Sequence[Case], runs: int
                 each.seconds.append(took)
                 each.counts = each.counts or counts(case, events[case.shape], out)
                 print(f"{case}: {took:.1f} s", flush=True)
-    return found
+    return measurements
 
 
 def counts(case: Case, events: str, out: Path) -> list[float]:
@@ -173,15 +173,15 @@ def counts(case: Case, events: str, out: Path) -> list[float]:
     return [value / unit for value, unit in zip(values, COSTS.values(), strict=True)]
 
 
-def fitted(found: Sequence[Found]) -> list[float]:
+def fitted(measurements: Sequence[Measurement]) -> list[float]:
     """By relative errors, so that small replays count as much as large ones."""
-    seconds = np.array([statistics.median(each.seconds) for each in found])
-    table = np.array([each.counts for each in found])
+    seconds = np.array([statistics.median(each.seconds) for each in measurements])
+    table = np.array([each.counts for each in measurements])
     costs = np.zeros(table.shape[1])
     counted = np.ones(len(costs), dtype=bool)
     while True:
         some = table[:, counted] / seconds[:, None]
-        costs[counted], *_ = np.linalg.lstsq(some, np.ones(len(found)), rcond=None)
+        costs[counted], *_ = np.linalg.lstsq(some, np.ones(len(measurements)), rcond=None)
         # Nothing gives time back: what is so little that the others' noise is more costs nothing.
         if (costs >= 0).all():
             return [float(cost) for cost in costs]
@@ -189,10 +189,10 @@ def fitted(found: Sequence[Found]) -> list[float]:
         costs[~counted] = 0
 
 
-def report(costs: Sequence[float], found: Sequence[Found]) -> list[str]:
+def report(costs: Sequence[float], measurements: Sequence[Measurement]) -> list[str]:
     lines = ["", "seconds for"]
     lines += [f"  {name}: {cost:.2f}" for name, cost in zip(COSTS, costs, strict=True)]
-    for title, some in (("measured", found[: len(MEASURED)]), ("foretold", found[len(MEASURED) :])):
+    for title, some in (("measured", measurements[: len(MEASURED)]), ("foretold", measurements[len(MEASURED) :])):
         lines += ["", f"{title}: seconds, those that the costs make, their ratio"]
         for each in some:
             said, took = float(np.dot(costs, each.counts)), statistics.median(each.seconds)

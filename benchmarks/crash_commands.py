@@ -51,7 +51,7 @@ def commands(folder: Path) -> dict[str, Command]:
     def replay(name: str, trace: Path, *words: str, small: bool = False) -> Command:
         return Command(name, ("replay", "--trace", str(trace), *words), tables, audited=True, small=small)
 
-    found = (
+    every = (
         replay("replay at once", plain, "--set", "grouping=broker", small=True),
         replay("replay at once with groups", with_group, "--set", "grouping=broker", small=True),
         replay("replay at once by partition, with groups", with_group, "--set", "grouping=partition"),
@@ -75,7 +75,7 @@ def commands(folder: Path) -> dict[str, Command]:
             prepare=lambda: fed.begin(with_group),
         ),
     )
-    return {command.name: command for command in found}
+    return {command.name: command for command in every}
 
 
 def commands_here(folder: Path) -> dict[str, Command]:
@@ -93,7 +93,7 @@ def commands_here(folder: Path) -> dict[str, Command]:
         run_to_end(by_name["ingest of a request log"], recorded)
         words = ("replay", "--events", str(recorded / "events"))
         run_to_end(Command("replay of a request log", words, (), here=True), recorded)
-    return by_name | {one.name: replace(one, small=True, here=True) for one in answers}
+    return by_name | {command.name: replace(command, small=True, here=True) for command in answers}
 
 
 @contextmanager
@@ -110,11 +110,11 @@ def topic_commands(folder: Path) -> Iterator[dict[str, Command]]:
         words = ("ingest", "--from", "kafka", "--bootstrap", bootstrap, "--follow", "--topic")
         as_log = ("--messages", "request-log", "--hold-ms", "500")
         tables, and_recorded = given["ingest"].tables, given["ingest of a request log"].tables
-        found = (
+        followed = (
             _followed("ingest --follow of events", events, lines, tables, (*words, "events")),
             _followed("ingest --follow of a request log", of_log, log, and_recorded, (*words, "log", *as_log)),
         )
-        yield {command.name: command for command in found}
+        yield {command.name: command for command in followed}
 
 
 def _followed(name: str, into: Topic, lines: list[str], tables: tuple[str, ...], words: tuple[str, ...]) -> Command:

@@ -55,7 +55,9 @@ def main() -> int:
             limits = Limits(asked.kills, time.monotonic() + asked.minutes * 60)
             print(f"seed {asked.seed}", flush=True)
             trials = _kind_of(asked, folder)
-            return told(trials, [known[name] for name in asked.command or known], limits, random.Random(asked.seed))
+            return survived_by(
+                trials, [known[name] for name in asked.command or known], limits, random.Random(asked.seed)
+            )
     finally:
         if not asked.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +93,7 @@ class Frozen:
     def __init__(self, folder: Path, session: OneSession) -> None:
         self._folder, self._session = folder, session
 
-    def one(self, command: Command, chance: random.Random) -> Trial | None:
+    def trial(self, command: Command, chance: random.Random) -> Trial | None:
         """None where no copy is left."""
         place = self._folder / "frozen" / command.name.replace(" ", "-")
         whole, copies = place / "whole", place / "copies"
@@ -123,7 +125,7 @@ class Killed:
     def __init__(self, folder: Path, session: OneSession) -> None:
         self._folder, self._session = folder, session
 
-    def one(self, command: Command, chance: random.Random) -> Trial | None:
+    def trial(self, command: Command, chance: random.Random) -> Trial | None:
         place = self._folder / "killed" / command.name.replace(" ", "-")
         whole, out = place / "whole", place / f"out-{chance.randrange(10**9)}"
         if not (place / "complete").exists():
@@ -152,13 +154,15 @@ class Killed:
         return Trial(how or "not killed in time", wrong, done.total())
 
 
-def told(trials: Frozen | Killed | Forked, commands: Sequence[Command], limits: Limits, chance: random.Random) -> int:
+def survived_by(
+    trials: Frozen | Killed | Forked, commands: Sequence[Command], limits: Limits, chance: random.Random
+) -> int:
     """Until so many kills have been survived, turn about; 1 as soon as one has not."""
     survived: Counter[str] = Counter()
     left = list(commands)
     while left and survived.total() < limits.kills and time.monotonic() < limits.until:
         command = left.pop(0)
-        trial = trials.one(command, chance)
+        trial = trials.trial(command, chance)
         if trial is None:
             continue
         left.append(command)

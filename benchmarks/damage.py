@@ -79,21 +79,23 @@ def damages(
 ) -> Iterator[tuple[str, list[str]]]:
     """Each fault, what came of it, and what is wrong with that; of all in their order those `after` so many."""
     interrupted = _interrupted_here(folder, chance) if here else [_interrupted(folder, chance)]
-    tries = [(one, kind, how) for one in interrupted for how in FAULTS for kind in one.kinds]
-    for number, (one, kind, how) in enumerate(tries[after : after + most]):
+    tries = [(stopped, kind, how) for stopped in interrupted for how in FAULTS for kind in stopped.kinds]
+    for number, (stopped, kind, how) in enumerate(tries[after : after + most]):
         out = folder / "damage" / f"out-{number}"
-        shutil.copytree(one.middle, out)
-        what = f"{one.command.name}: {kind}, {how}" if here else f"{kind}, {how}"
-        found = sorted(file for file in out.glob(one.kinds[kind]) if file.is_file() and not file.name.startswith("."))
-        if not found:
+        shutil.copytree(stopped.middle, out)
+        what = f"{stopped.command.name}: {kind}, {how}" if here else f"{kind}, {how}"
+        files = sorted(
+            file for file in out.glob(stopped.kinds[kind]) if file.is_file() and not file.name.startswith(".")
+        )
+        if not files:
             yield what, ["there is no such file"]
             continue
-        file = found[-1]
+        file = files[-1]
         FAULTS[how](file)
         # The checksum beside it knows what a disk did; whoever copies files may leave it behind.
         if chance.random() < 0.5:
             (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-        yield what, _came_of_it(session, one.command, one.whole, out, file, here)
+        yield what, _came_of_it(session, stopped.command, stopped.whole, out, file, here)
         shutil.rmtree(out)
 
 

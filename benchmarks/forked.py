@@ -33,7 +33,7 @@ class Forked:
         for name in (*_LOADED, *_ALSO):
             importlib.import_module(f"purgatory_udf.{name}")
 
-    def one(self, command: Command, chance: random.Random) -> Trial:
+    def trial(self, command: Command, chance: random.Random) -> Trial:
         place = self._folder / "forked" / command.name.replace(" ", "-")
         whole, out = place / "whole", place / f"out-{chance.randrange(10**9)}"
         if command.name not in self._lasts_s:

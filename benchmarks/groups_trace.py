@@ -78,10 +78,10 @@ def _life(number: int, end_ms: int, seed: int) -> Iterator[Array]:
         return
     last = np.where(gone, synced + np.maximum(0, (ends - 1 - synced) // (BEAT_MS * MS)) * BEAT_MS * MS, 0)
     expires = int(last[gone].min() // MS * MS + SESSION_MS * MS)
-    told = synced + -(-(expires - synced) // (BEAT_MS * MS)) * BEAT_MS * MS
-    yield from _beats(synced, np.where(gone, ends, told + 1), member, 1)
+    noticed = synced + -(-(expires - synced) // (BEAT_MS * MS)) * BEAT_MS * MS
+    yield from _beats(synced, np.where(gone, ends, noticed + 1), member, 1)
     stay = ~gone
-    again = told[stay] + random.integers(1 * MS, 5 * MS, stay.sum())
+    again = noticed[stay] + random.integers(1 * MS, 5 * MS, stay.sum())
     yield _rows(again, member[stay], JOIN, 1, _AGAIN)
     # All sessions of those that crashed end before the round can.
     over = max(int(again.max()), int(last[gone].max()) + SESSION_MS * MS)
@@ -129,13 +129,16 @@ def _table(rows: Array, number: Array, most: int) -> pa.Table:
         "generation": pa.array(generation.astype(np.int32), mask=kind == JOIN),
     }
     return pa.table(
-        [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(count, one.type) for one in EVENTS],
+        [
+            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(count, field.type)
+            for field in EVENTS
+        ],
         schema=EVENTS,
     )
 
 
 def _where(condition: pa.Array, yes: pa.Array | pa.Scalar, no: pa.Array | pa.Scalar) -> pa.Array:
-    texts = [one.cast(pa.string()) if isinstance(one, pa.DictionaryArray) else one for one in (yes, no)]
+    texts = [side.cast(pa.string()) if isinstance(side, pa.DictionaryArray) else side for side in (yes, no)]
     return pc.if_else(condition, *texts)
 
 

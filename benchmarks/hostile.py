@@ -56,27 +56,27 @@ class Tried(NamedTuple):
 
 def judged_trace(path: Path) -> Tried:
     """JSON Lines; blank ones are passed over."""
-    found = [0, 0, 0, 0]
+    counted = [0, 0, 0, 0]
     for piece in _pieces(path):
         batches = list(judged(piece, lines_of(piece), read_line, as_text, lines=True))
-        told = [row for batch in batches for row in batch.to_pylist()]
-        end = told[-1]
-        accepted = sum(unpack(row["packed"]).num_rows for row in told if row["packed"])
-        rejected = [row for row in told if row["rule"]]
+        verdicts = [row for batch in batches for row in batch.to_pylist()]
+        end = verdicts[-1]
+        accepted = sum(unpack(row["packed"]).num_rows for row in verdicts if row["packed"])
+        rejected = [row for row in verdicts if row["rule"]]
         assert all(row["reason"] and row["raw"] is not None for row in rejected)
         assert (end["rows"], end["events"]) == (accepted + len(rejected), accepted)
         counts = (end["line"], accepted, len(rejected), end["line"] - end["rows"])
-        found = [before + more for before, more in zip(found, counts, strict=True)]
-    return _kept_its_law(Tried(*found))
+        counted = [before + more for before, more in zip(counted, counts, strict=True)]
+    return _kept_its_law(Tried(*counted))
 
 
 def imported_log(path: Path) -> Tried:
     """A request log, up to its events; lines of other loggers and requests that never wait are passed over."""
     read = [batch for piece in _pieces(path) for batch in reading.read_piece(piece, UTC)]
-    told = [row for batch in read for row in batch.to_pylist()]
-    tally = reading.Tally.of((row["counts"], row["body"]) for row in told if row["row"] == reading.END)
+    said = [row for batch in read for row in batch.to_pylist()]
+    tally = reading.Tally.of((row["counts"], row["body"]) for row in said if row["row"] == reading.END)
     requests = sorted(
-        (row for row in told if row["row"] == reading.REQUEST),
+        (row for row in said if row["row"] == reading.REQUEST),
         key=lambda row: (row["broker"], row["session"] or "", row["start_us"], row["file"], row["line"]),
     )
     telling = sorted((row for row in requests if row["api"] in TELLING), key=lambda row: row["start_us"])
@@ -91,10 +91,10 @@ def imported_log(path: Path) -> Tried:
         row for batch in tasks.build_timelines(lambda: context)(_batch(facts, rows.PARTS)) for row in batch.to_pylist()
     ]
     finished = [row for batch in tasks.finish_events(None)(_events(parts, changes)) for row in batch.to_pylist()]
-    bad = [row["reason"] for row in told if row["row"] == reading.BAD]
+    bad = [row["reason"] for row in said if row["row"] == reading.BAD]
     bad += [row["event"] for row in parts if row["part"] == rows.BAD]
     assert all(bad) and all(row["reason"] and row["raw"] for row in finished if row["rule"])
-    unread = sum(row["row"] == reading.BAD for row in told)
+    unread = sum(row["row"] == reading.BAD for row in said)
     passed = sum(tally.counts[cause] for cause in PASSED_OVER)
     return _kept_its_law(Tried(tally.counts["lines"], len(requests), unread, passed))
 
@@ -109,8 +109,8 @@ def _pieces(path: Path) -> Iterator[Piece]:
     return byte_pieces([file], PIECE_BYTES, LIMITS)
 
 
-def _batch(found: list[dict[str, Json]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    return iter([pa.RecordBatch.from_pylist(found, schema=schema)])
+def _batch(contents: list[dict[str, Json]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return iter([pa.RecordBatch.from_pylist(contents, schema=schema)])
 
 
 def _partition(row: dict[str, Json]) -> tuple[Json, ...]:
@@ -293,7 +293,7 @@ def _changed(line: bytes, chance: Random) -> bytes:
 def _change(value: Json, chance: Random) -> None:
     """Somewhere in it: another value, one key or item less, one more."""
     inner = list(value.values()) if isinstance(value, dict) else value
-    deeper = [one for one in inner if isinstance(one, dict | list) and one]
+    deeper = [child for child in inner if isinstance(child, dict | list) and child]
     if deeper and chance.random() < 0.7:
         _change(chance.choice(deeper), chance)
         return
@@ -346,8 +346,8 @@ def main() -> int:
         number = int(only) if only else 0
         while True:
             try:
-                found = one_input(f"{seed}/{number}", Path(folder), asked.whole)
-                total = Tried(*(before + more for before, more in zip(total, found, strict=True)))
+                outcome = one_input(f"{seed}/{number}", Path(folder), asked.whole)
+                total = Tried(*(before + more for before, more in zip(total, outcome, strict=True)))
             except Exception as error:
                 failed.append(f"{seed}/{number}")
                 print(f"--seed {seed}/{number}: {type(error).__name__}: {error}"[:300], file=sys.stderr)

@@ -93,7 +93,7 @@ class Trace:
         """These events as JSON Lines."""
         columns = [name for name in self.table.column_names if name not in ("run_id", "event_time", "source", "line")]
         rows = self.table.select(columns).slice(first, end - first).to_pylist()
-        return [json.dumps(_told(row)) for row in rows]
+        return [json.dumps(_without_nulls(row)) for row in rows]
 
     def until(self, passed_s: float) -> int:
         """How many events have happened by then."""
@@ -101,11 +101,11 @@ class Trace:
         return int(pc.sum(pc.less(times, times[0].as_py() + int(passed_s * 1e6))).as_py() or 0)
 
 
-def _told(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     """Without what is not there."""
     if isinstance(value, dict):
-        return {name: _told(inner) for name, inner in value.items() if inner is not None}
-    return [_told(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def simulated(folder: Path, rate: int, minutes: float) -> Trace:
@@ -207,7 +207,7 @@ def report(notes: list[Note]) -> None:
     print(f"\n{'':16}{'second third':>14}{'last third':>14}{'ratio':>8}")
     for field in fields(Note)[1:]:
         before, after = (
-            statistics.median(getattr(one, field.name) for one in part)
+            statistics.median(getattr(sample, field.name) for sample in part)
             for part in (notes[third : 2 * third], notes[2 * third :])
         )
         ratio = f"{after / before:8.2f}" if before else "       –"

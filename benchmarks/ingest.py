@@ -157,8 +157,8 @@ def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes],
         yield pa.RecordBatch.from_pylist([{"lines": lines}], schema=COUNTED)
 
     each = HERE_BYTES if query.is_local() else PIECE_BYTES
-    found = spread(spark, in_tasks(byte_pieces(files, each), each), work, COUNTED).collect()
-    return sum(int(row.lines) for row in found)
+    counted = spread(spark, in_tasks(byte_pieces(files, each), each), work, COUNTED).collect()
+    return sum(int(row.lines) for row in counted)
 
 
 def _write(spark: SparkSession, events: str, to: str) -> None:

@@ -128,23 +128,23 @@ def killed(command: Command, out: Path, moment: int, victim: Victim) -> bool:
         if victim is Victim.DRIVER:
             os.killpg(running.pid, signal.SIGKILL)
             return True
-        found = list(at_work({running.pid, *command.sessions}, _IS[victim]))
-        for pid in found:
+        victims = list(at_work({running.pid, *command.sessions}, _IS[victim]))
+        for pid in victims:
             _kill(pid)
         if victim in (Victim.WORKER, Victim.EXECUTOR):
             # Where Spark does the tasks again, the command need not notice.
             until(lambda: False, running, out, command)
-        return bool(found)
+        return bool(victims)
     finally:
         swept_away(running)
 
 
 def moments(out: Path) -> list[Path]:
     """The files that are there by now; one that vanishes meanwhile was one."""
-    found = []
+    paths = []
     for folder, _, files in os.walk(out):
-        found += [Path(folder, file) for file in files if is_moment(f"{folder}/{file}")]
-    return found
+        paths += [Path(folder, file) for file in files if is_moment(f"{folder}/{file}")]
+    return paths
 
 
 def is_moment(file: str) -> bool:
@@ -155,8 +155,8 @@ def differences(command: Command, whole: Path, out: Path) -> list[str]:
     """What is otherwise than in the undisturbed run; nothing if all is well."""
     wrong = [said for table in command.tables if (said := _difference(whole / table, out / table))]
     wrong += [f"{name}: another page" for name in command.files if _bytes(whole / name) != _bytes(out / name)]
-    if command.audited and (expected := _counted(whole)) != (found := _counted(out)):
-        wrong.append(f"runs: {found}, not {expected}")
+    if command.audited and (expected := _counted(whole)) != (actual := _counted(out)):
+        wrong.append(f"runs: {actual}, not {expected}")
     return wrong
 
 
@@ -174,8 +174,8 @@ def _difference(whole: Path, out: Path) -> str:
     """Of one table; nothing where it is the same, or is in neither."""
     if not whole.exists() and not out.exists():
         return ""
-    expected, found = Counter(rows(whole)), Counter(rows(out))
-    lost, more = expected - found, found - expected
+    expected, actual = Counter(rows(whole)), Counter(rows(out))
+    lost, more = expected - actual, actual - expected
     if not lost and not more:
         return ""
     doubled = sum(min(count, expected[row]) for row, count in more.items())

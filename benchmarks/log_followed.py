@@ -53,24 +53,24 @@ def figures(
     taken, used = [], []
     for number, portion in enumerate(portions):
         # Without Spark, a session holds what was asked of it.
-        own = session_for("benchmark-ingest")
-        rows = _rows(own, portion, folder / f"portion-{number}")
+        session = session_for("benchmark-ingest")
+        rows = _rows(session, portion, folder / f"portion-{number}")
         began, before = time.monotonic(), processor()
         if is_local():
-            steps.take(own, rows, number)
+            steps.take(session, rows, number)
         else:
             steps.write(rows, number)
         taken.append(time.monotonic() - began)
         used.append(processor() - before)
     counted, lines = taken[1:], each * STEPS
-    found = {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "processor": sum(used[1:])}
-    return {**found, "ratio": sum(counted) / lines / floor}
+    measured = {"lines": lines, "first": taken[0], "steps": counted, "import": sum(counted), "processor": sum(used[1:])}
+    return {**measured, "ratio": sum(counted) / lines / floor}
 
 
 def processor() -> float:
     """Seconds of this process and those it forked; a JVM is neither."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
@@ -85,16 +85,16 @@ def _messages(file: int, path: Path) -> Iterator[Message]:
     """In the order of writing, with the partition and offset that they have in a topic."""
     last = ""
     for offset, line in enumerate(path.read_text(encoding="utf-8").splitlines()):
-        found = _STAMP.search(line)
-        last = max(last, found[0] if found else last)
+        stamp = _STAMP.search(line)
+        last = max(last, stamp[0] if stamp else last)
         yield last, file, offset, line
 
 
 def _rows(spark: SparkSession, messages: Sequence[Message], place: Path) -> DataFrame:
     """Spark has them in as many files as the topic has partitions, as its source hands them out."""
     if here := local(spark):
-        found: DataFrame = here.frame_of(_table(messages))
-        return found
+        frame: DataFrame = here.frame_of(_table(messages))
+        return frame
     place.mkdir(parents=True)
     for file in sorted({message[1] for message in messages}):
         pq.write_table(_table([message for message in messages if message[1] == file]), place / f"{file}.parquet")

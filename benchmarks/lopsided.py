@@ -28,7 +28,7 @@ _NEVER = 1 << 30
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """What a trace came to: seconds, the most operations that were open between two batches, and their bytes."""
 
     seconds: float
@@ -57,19 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = run(Shape(1_000, 10)).wrong  # What is compiled is loaded.
     for name, shape in chosen if asked.only is None else [chosen[asked.only]]:
         ordinary = run(Shape(shape.operations * shape.keys_per_operation, 1_000))
-        found = run(shape)
-        wrong = wrong or found.wrong or ordinary.wrong
-        each = found.state_bytes / found.open if found.open else 0
+        uneven = run(shape)
+        wrong = wrong or uneven.wrong or ordinary.wrong
+        each = uneven.state_bytes / uneven.open if uneven.open else 0
         print(
-            f"{name}: {found.seconds / ordinary.seconds:.1f} times an ordinary trace's time; {found.open:,} open at "
-            f"once, {each:.0f} bytes each; {found.wrong or 'each operation ended once'}",
+            f"{name}: {uneven.seconds / ordinary.seconds:.1f} times an ordinary trace's time; {uneven.open:,} open at "
+            f"once, {each:.0f} bytes each; {uneven.wrong or 'each operation ended once'}",
             flush=True,
         )
     print(f"memory at its highest: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
     return 1 if wrong else 0
 
 
-def run(shape: Shape) -> Found:
+def run(shape: Shape) -> Measurement:
     """Batch by batch, each group's state packed and unpacked between two, as Spark keeps it."""
     trace = partition_trace(shape)
     engine = Engine(Config(), through_bytes=True)
@@ -83,14 +83,16 @@ def run(shape: Shape) -> Found:
     ended += engine.drain()
     seconds = time.process_time() - began
     tables = Tables.of(ended)
-    return Found(seconds, most, size, _wrong(trace, [tables.completions, tables.expirations, tables.cancellations]))
+    return Measurement(
+        seconds, most, size, _wrong(trace, [tables.completions, tables.expirations, tables.cancellations])
+    )
 
 
 def _wrong(trace: pa.Table, ends: Sequence[pa.Table]) -> str:
     asked = trace.filter(pc.is_in(trace["type"], pa.array(["produce", "fetch"])))["seq"].to_numpy()
-    found = np.concatenate([table["operation_id"].to_numpy() for table in ends])
-    lost, twice = len(np.setdiff1d(asked, found)), len(found) - len(np.unique(found))
-    return f"{lost:,} operations lost, {twice:,} twice" if lost or twice or len(found) != len(asked) else ""
+    ended = np.concatenate([table["operation_id"].to_numpy() for table in ends])
+    lost, twice = len(np.setdiff1d(asked, ended)), len(ended) - len(np.unique(ended))
+    return f"{lost:,} operations lost, {twice:,} twice" if lost or twice or len(ended) != len(asked) else ""
 
 
 if __name__ == "__main__":

@@ -137,11 +137,11 @@ def report(figures: Figures, before: Figures) -> Iterator[str]:
     rows = ", ".join(f"{count:,} {name}" for name, count in figures["rows"].items())
     yield f"{figures['events']:,} events; {rows}"
     yield f"floor: {floor:.1f} s (median of {len(figures['floor_seconds'])})"
-    for grouping, found in figures["replays"].items():
+    for grouping, runs in figures["replays"].items():
         earlier = before.get("replays", {}).get(grouping)
-        told = f"; {earlier['ratio']:.2f} in the run compared with" if earlier else ""
-        yield f"by {grouping}: {statistics.median(found['seconds']):.1f} s, {found['ratio']:.2f} times the floor{told}"
-        for stage, ms in sorted(found["stages_ms"].items()):
+        beside = f"; {earlier['ratio']:.2f} in the run compared with" if earlier else ""
+        yield f"by {grouping}: {statistics.median(runs['seconds']):.1f} s, {runs['ratio']:.2f} times the floor{beside}"
+        for stage, ms in sorted(runs["stages_ms"].items()):
             yield f"    {stage}: {ms:,}"
 
 

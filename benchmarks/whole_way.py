@@ -57,6 +57,6 @@ def _given(job: Job, *words: str, out: Path) -> int:
 
 
 def _counts(out: Path) -> dict[str, int]:
-    (told,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("counts").to_pylist()
-    found: dict[str, int] = json.loads(told)
-    return found
+    (recorded,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("counts").to_pylist()
+    counts: dict[str, int] = json.loads(recorded)
+    return counts

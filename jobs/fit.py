@@ -43,8 +43,8 @@ def main(
     _checks(out, events, scenario_file, html)
     folder = local_folder(out)
     file = html or (folder / "fit.html" if folder else None)
-    found = run_fit(session_for("purgatory-fit"), out, events, scenario_file, seeds, file)
-    print("\n".join(found))
+    lines = run_fit(session_for("purgatory-fit"), out, events, scenario_file, seeds, file)
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ class _Asked:
     def request_log(self) -> RequestLogOptions:
         beside = ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key")
         paths = self.paths or [self.given["topic"]]
-        own = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms", "kafka_version")
-        return RequestLogOptions(paths, limits=self._limits(), **own)
+        options = self._of("out", *beside, "overwrite", "events_per_file", "run_id", "hold_ms", "kafka_version")
+        return RequestLogOptions(paths, limits=self._limits(), **options)
 
     def kafka(self) -> KafkaTopic:
         return KafkaTopic(**self._of("bootstrap", "topic", "messages", "client", "client_file"))

@@ -178,13 +178,13 @@ def main(
     file = html or (folder / "what-if.html" if folder else None)
     spark = build_session("purgatory-what-if")
     if events is not None:
-        found = what_if(spark, events, out, chosen, file)
+        comparison = what_if(spark, events, out, chosen, file)
     else:
         assert closed_loop is not None
         stage = Stage(load(closed_loop), seed, duration, scale)
         with Phases(running_tasks(spark)) as say:
-            found = what_if_simulated(spark, stage, out, chosen, file, say)
-    print("\n".join(found.lines()))
+            comparison = what_if_simulated(spark, stage, out, chosen, file, say)
+    print("\n".join(comparison.lines()))
     if file:
         print(f"Page: {file}")
 

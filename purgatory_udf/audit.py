@@ -110,7 +110,7 @@ class _Run:
         zero, one, is_request = sf.lit(0), sf.lit(1), sf.col("kind").isin(*REQUESTS).cast("int")
         asked = self._asked().select("operation_id", one.alias("asked"), zero.alias("answers"), zero.alias("ends"))
         ends = (table.select("operation_id", zero, is_request, one) for table in tables)
-        per_id = reduce(lambda one, other: one.union(other), ends, asked).groupBy("operation_id")
+        per_id = reduce(lambda left, right: left.union(right), ends, asked).groupBy("operation_id")
         ids = per_id.agg(*(sf.sum(name).alias(name) for name in ("asked", "answers", "ends")))
         still_open = (sf.col("asked") == 1) & (sf.col("ends") == 0)
         once, no_id_twice, is_open = _held(

@@ -58,9 +58,9 @@ _DAMAGED = re.compile(
 def explained(text: str, sentence: str) -> str | None:
     """The fault that an error's whole text tells of, with `sentence`, its own in short; None if it tells of none."""
     for known, said in _CAUSES:
-        found = known.search(text)
-        if found:
-            return f"{said} ({found[0]})"
+        match = known.search(text)
+        if match:
+            return f"{said} ({match[0]})"
     if not _DAMAGED.search(text):
         return None
     file = _FILE.search(text)

@@ -120,9 +120,9 @@ def _kept(spark: SparkSession, path: str, name: str, keep_hours: int) -> Maintai
 
 
 def _size(table: DeltaTable) -> Size:
-    found = table.detail().select("numFiles", "sizeInBytes").first()
-    assert found is not None
-    return Size(found.numFiles, found.sizeInBytes)
+    detail = table.detail().select("numFiles", "sizeInBytes").first()
+    assert detail is not None
+    return Size(detail.numFiles, detail.sizeInBytes)
 
 
 def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:

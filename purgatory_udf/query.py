@@ -39,9 +39,9 @@ class _Names:
 
     def __getattr__(self, name: str) -> Any:
         module, within = (_LOCAL if is_local() else _SPARK)[self._of]
-        found = import_module(module)
+        imported = import_module(module)
         try:
-            return getattr(getattr(found, within) if within else found, name)
+            return getattr(getattr(imported, within) if within else imported, name)
         except AttributeError:
             if is_local():
                 raise NeedsSparkError(f"{self._of}.{name}") from None
@@ -77,8 +77,8 @@ def locally_in_this_thread() -> Iterator[None]:
 
 def local(session: SparkSession) -> LocalSession | None:
     """The session, if it is none of Spark's."""
-    found: Any = session
-    return found if is_local() else None
+    local_session: Any = session
+    return local_session if is_local() else None
 
 
 def is_local() -> bool:

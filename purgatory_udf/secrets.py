@@ -18,7 +18,7 @@ _NO_VALUE = re.compile(r"[\w.$]*LoginModule|required|requisite|sufficient|option
 # Kafka's settings of type PASSWORD, and whatever else calls itself a secret.
 _SECRET = re.compile(r"password|passphrase|secret|token\b|jaas|keystore\.key|credential", re.IGNORECASE)
 # What this process was told of them; a client that refuses its settings may cite these.
-_told: set[str] = set()
+_remembered: set[str] = set()
 _SHORTEST = 4
 
 
@@ -45,16 +45,16 @@ def require_none(option: str, key: str, value: str) -> None:
 
 def read_file(path: str) -> dict[str, str]:
     """The settings of a properties file, with what they take from the environment."""
-    found = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
-    for key, value in found.items():
+    settings = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
+    for key, value in settings.items():
         if _SECRET.search(key):
             _remember(value)
-    return found
+    return settings
 
 
 def hidden(text: str) -> str:
     """The text without any secret that this process was told."""
-    for secret in sorted(_told, key=len, reverse=True):
+    for secret in sorted(_remembered, key=len, reverse=True):
         text = text.replace(secret, "[hidden]")
     return text
 
@@ -63,4 +63,4 @@ def _remember(secret: str) -> None:
     """As a whole, and each of its values: with a quote too many, a client takes one for a name. What is shorter than a
     few letters stands in many a word."""
     words = [secret, *(word for word in re.split(r"[\s\";]+|(?<==)", secret) if not _NO_VALUE.fullmatch(word))]
-    _told.update(word for word in words if len(word) >= _SHORTEST)
+    _remembered.update(word for word in words if len(word) >= _SHORTEST)

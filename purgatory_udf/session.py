@@ -93,8 +93,8 @@ def session_for(app: str) -> SparkSession:
         return build_session(app)
     from purgatory_udf.local.session import LocalSession
 
-    found: Any = LocalSession()
-    return found
+    local_session: Any = LocalSession()
+    return local_session
 
 
 def _submitted() -> dict[str, str]:
@@ -111,9 +111,9 @@ def _prepare_own_jvm(settings: dict[str, str]) -> None:
     import pyspark
 
     spark_home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-    found = java.find()
-    if found:
-        os.environ["JAVA_HOME"] = str(java.home(found))
+    runtime = java.find()
+    if runtime:
+        os.environ["JAVA_HOME"] = str(java.home(runtime))
     ivy = delta.ivy_home()
     jars = delta.cached(pyspark.__version__, ivy) or delta.fetch(spark_home, pyspark.__version__, ivy, os.environ)
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []

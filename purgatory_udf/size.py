@@ -37,7 +37,7 @@ def settings_for(paths: Iterable[str]) -> tuple[str, ...]:
 def is_near(paths: Iterable[str], most: int) -> bool:
     """Whether these are files, folders and patterns of this machine, each with something in it, and hold no more."""
     given = list(paths)
-    if not given or not all(is_here(one) and any(_files(_local(one))) for one in given):
+    if not given or not all(is_here(path) and any(_files(_local(path))) for path in given):
         return False
     return held(given, most) is not None
 
@@ -67,8 +67,8 @@ def _local(path: str) -> str:
 
 
 def _files(path: str) -> Iterator[Path]:
-    for found in map(Path, glob.glob(path, recursive=True)):
-        if found.is_dir():
-            yield from (file for file in found.rglob("*") if file.is_file())
-        elif found.is_file():
-            yield found
+    for match in map(Path, glob.glob(path, recursive=True)):
+        if match.is_dir():
+            yield from (file for file in match.rglob("*") if file.is_file())
+        elif match.is_file():
+            yield match

@@ -155,9 +155,9 @@ class _Clients:
         elif step.action != EVERYBODY:
             self._act(step, step.action, client)
         else:
-            for (place, slot), one in self._clients.items():
-                if place == step.place and one.next != "clock":
-                    self._act(replace(step, slot=slot), one.next, one)
+            for (place, slot), other in self._clients.items():
+                if place == step.place and other.next != "clock":
+                    self._act(replace(step, slot=slot), other.next, other)
 
     def _act(self, step: Step, action: str, client: _Client) -> None:
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)
@@ -179,20 +179,24 @@ class _Clients:
             self._happen({"type": {"unload": "group_unloaded", "stop": "group_stopped"}[step.action], **place})
             return
         place |= {"type": "group_loaded", "generation": step.session_ms % 4}
-        known = [(slot, one) for (where, slot), one in self._clients.items() if where == step.place and one.member_id]
+        known = [
+            (slot, client)
+            for (where, slot), client in self._clients.items()
+            if where == step.place and client.member_id
+        ]
         left_out = None if step.mistake is None else step.slot
-        loaded = [(slot, one) for slot, one in known if slot != left_out]
+        loaded = [(slot, client) for slot, client in known if slot != left_out]
         if not loaded:
             self._happen({**place, "member_id": ""})
-        for slot, one in loaded:
-            member: Event = {"client_id": f"c{slot}", "member_id": one.member_id, "protocols": PROTOCOLS[0]}
+        for slot, client in loaded:
+            member: Event = {"client_id": f"c{slot}", "member_id": client.member_id, "protocols": PROTOCOLS[0]}
             if slot >= FIRST_STATIC_SLOT:
                 member["group_instance_id"] = f"i{slot}"
             if step.named_leader is not None:
                 member["leader_member_id"] = loaded[step.named_leader % len(loaded)][1].member_id
             timeouts = {"session_timeout_ms": step.session_ms, "rebalance_timeout_ms": step.rebalance_ms}
             self._happen({**place, **member, **timeouts})
-            one.generation, one.next = place["generation"], "heartbeat"
+            client.generation, client.next = place["generation"], "heartbeat"
 
     def _happen(self, event: Event) -> None:
         self._replayer.cluster.clock.advance_to(self._now_us // 1000)

@@ -66,7 +66,7 @@ def keep(make: Callable[[Path], None], file: Path) -> None:
 def pack(folder: Path, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file, "w:xz", preset=9) as packed:
-        for path in sorted(one for one in folder.rglob("*") if one.is_file() and not one.name.endswith(".crc")):
+        for path in sorted(child for child in folder.rglob("*") if child.is_file() and not child.name.endswith(".crc")):
             content = path.read_bytes()
             entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
             entry.size = len(content)

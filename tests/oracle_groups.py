@@ -82,7 +82,10 @@ def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
     expected, actual = _without_freedom(expected), _without_freedom(actual)
     missing, surplus = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
     marked = [("- ", row) for row in missing.elements()] + [("+ ", row) for row in surplus.elements()]
-    return [mark + "\t".join(row) for mark, row in sorted(marked, key=lambda one: (one[1][1].zfill(12), one[1]))]
+    return [
+        mark + "\t".join(row)
+        for mark, row in sorted(marked, key=lambda marked_row: (marked_row[1][1].zfill(12), marked_row[1]))
+    ]
 
 
 def _without_freedom(table: Iterable[Row]) -> list[Row]:

@@ -77,15 +77,15 @@ def load(name: str) -> OracleTrace:
 
 def cases() -> list[tuple[str, OracleTrace]]:
     """The hand-made cases, by title."""
-    found = []
+    titled = []
     for path in recorded.every("oracle", ending="cases.txt").values():
         for block in "".join(recorded.lines(path)).split("\n== ")[1:]:
             title, body = block.split("\n", 1)
             given, expected = body.split("\n--\n", 1)
             trace = _translate(line.split() for line in given.splitlines())
             trace.outcomes = [tuple(line.split()) for line in expected.splitlines() if line.strip()]
-            found.append((title, trace))
-    return found
+            titled.append((title, trace))
+    return titled
 
 
 def _every() -> dict[str, Path]:

@@ -72,14 +72,14 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
     table = event_table([_typed(event) for event in events])
     last_us = max(event["time_us"] for event in events)
     engine = Engine(config)
-    found = Tables.of(engine.feed(table) + (engine.drain() if config.drain else []), RUN_ID, last_us)
+    looped = Tables.of(engine.feed(table) + (engine.drain() if config.drain else []), RUN_ID, last_us)
     groups = [outcome for outcome in replayed.outcomes if outcome.kind in GROUP_KINDS]
     tables = {
         "events": table,
-        "completions": pa.concat_tables([found.completions, _ends(groups, False, last_us)]),
-        "expirations": pa.concat_tables([found.expirations, _ends(groups, True, last_us)]),
-        "cancellations": found.cancellations,
-        "watches": found.watches,
+        "completions": pa.concat_tables([looped.completions, _ends(groups, False, last_us)]),
+        "expirations": pa.concat_tables([looped.expirations, _ends(groups, True, last_us)]),
+        "cancellations": looped.cancellations,
+        "watches": looped.watches,
     }
     gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
     tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))

@@ -25,10 +25,10 @@ def file(*parts: str) -> Path:
 
 def packed(path: Path) -> Path:
     """The file or folder of that name, however it is packed; a test that needs it fails, with its name, without it."""
-    found = next(filter(Path.exists, (path.with_name(path.name + packing) for packing in _PACKINGS)), None)
-    if found is None:
+    place = next(filter(Path.exists, (path.with_name(path.name + packing) for packing in _PACKINGS)), None)
+    if place is None:
         pytest.fail(f"{path} is missing, packed or not")
-    return found
+    return place
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -39,14 +39,14 @@ def lines(path: Path) -> Iterator[str]:
 def every(*folder: str, ending: str = "") -> dict[str, Path]:
     """What lies in that folder, here and there, with that ending to its name, by its name without that ending. What is
     not the tree's is called `more/NAME`."""
-    found = {}
+    paths = {}
     for mark, root in _roots().items():
         inside = root.joinpath(*folder)
         for path in sorted(inside.iterdir()) if inside.is_dir() else ():
             name = path.name.removesuffix(path.suffix) if path.suffix in _PACKINGS else path.name
             if name.endswith(ending):
-                found[mark + name.removesuffix(ending)] = path.with_name(name)
-    return found
+                paths[mark + name.removesuffix(ending)] = path.with_name(name)
+    return paths
 
 
 def _roots() -> dict[str, Path]:

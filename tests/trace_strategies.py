@@ -115,9 +115,9 @@ class _Writer:
     def trace(self, size: int) -> list[Event]:
         # Not the same mixture in every trace: some are nearly all requests, some nearly all mishaps.
         weights = [self._random.random(), 2 * self._random.random(), self._random.random()]
-        now_us, events = self._one(_STARTS_US), []
+        now_us, events = self._pick(_STARTS_US), []
         for seq in self._random.sample(range(1, size + 1), size):
-            now_us += self._one(_PAUSES_US if self._random.random() < 0.04 else _STEPS_US)
+            now_us += self._pick(_PAUSES_US if self._random.random() < 0.04 else _STEPS_US)
             write: Callable[[], Event] = self._random.choices((self._request, self._progress, self._mishap), weights)[0]
             broker = self._mostly_first(self._brokers)
             events.append({"time_us": now_us, "seq": seq, "broker": broker, **write()})
@@ -125,60 +125,60 @@ class _Writer:
         self._random.shuffle(events)
         return events
 
-    def _one(self, choices: tuple[Choice, ...]) -> Choice:
+    def _pick(self, choices: tuple[Choice, ...]) -> Choice:
         return self._random.choice(choices)
 
     def _mostly_first(self, choices: tuple[Choice, ...]) -> Choice:
         """So much happens in one place that things meet there."""
-        return choices[0] if self._random.random() < 0.5 else self._one(choices)
+        return choices[0] if self._random.random() < 0.5 else self._pick(choices)
 
     def _offset(self, near: int = _NEAR) -> int:
         return self._random.randint(0, near) + self._written // _EVENTS_PER_OFFSET
 
     def _offset_ahead(self) -> int:
         """Mostly not reached yet; -1 is Kafka's "none"."""
-        return -1 if self._random.random() < 0.1 else self._offset() + self._one((0, 0, 1))
+        return -1 if self._random.random() < 0.1 else self._offset() + self._pick((0, 0, 1))
 
     # What most traces are made of.
 
     def _progress(self) -> Event:
-        return self._one(
+        return self._pick(
             (self._log_end, self._log_end, self._high_watermark, self._high_watermark, self._replica_end)
         )()
 
     def _log_end(self) -> Event:
-        batches = self._one((None, 1, 1, 2))
-        return self._change("log_end", offset=self._offset(), bytes=self._one(_SIZES), batches=batches)
+        batches = self._pick((None, 1, 1, 2))
+        return self._change("log_end", offset=self._offset(), bytes=self._pick(_SIZES), batches=batches)
 
     def _high_watermark(self) -> Event:
         return self._change("high_watermark", offset=self._offset(_NEAR + 2))
 
     def _replica_end(self) -> Event:
-        return self._change("replica_end", replica_id=self._one(FOLLOWERS), offset=self._offset())
+        return self._change("replica_end", replica_id=self._pick(FOLLOWERS), offset=self._offset())
 
     # Everything rarer.
 
     def _mishap(self) -> Event:
-        at_offset = self._one(("last_stable", "log_start", "segment_roll", "truncate"))
-        standing = self._one(("online", "online", "not_leader", "offline", "deleted", "stopped", "stopped"))
+        at_offset = self._pick(("last_stable", "log_start", "segment_roll", "truncate"))
+        standing = self._pick(("online", "online", "not_leader", "offline", "deleted", "stopped", "stopped"))
         mishaps: tuple[Callable[[], Event], ...] = (
             lambda: self._change(at_offset, offset=self._offset()),
             lambda: self._change(at_offset, offset=self._offset()),
             lambda: self._change(standing),
             self._leader,
             lambda: self._change("isr", isr=self._in_sync()),
-            lambda: self._change(self._one(("throttled", "unthrottled")), replica_id=self._one(FOLLOWERS)),
+            lambda: self._change(self._pick(("throttled", "unthrottled")), replica_id=self._pick(FOLLOWERS)),
             lambda: {"type": "clock"},
         )
-        return self._one(mishaps)()
+        return self._pick(mishaps)()
 
     def _leader(self) -> Event:
         return self._change(
             "leader",
-            leader_epoch=self._one((None, 0, 1, 2)),
+            leader_epoch=self._pick((None, 0, 1, 2)),
             replicas=None,
-            isr=self._one((None, self._in_sync())),
-            min_isr=self._one((None, 0, 1, 2, 3)),
+            isr=self._pick((None, self._in_sync())),
+            min_isr=self._pick((None, 0, 1, 2, 3)),
         )
 
     def _in_sync(self) -> list[int]:
@@ -191,14 +191,14 @@ class _Writer:
     # Requests.
 
     def _request(self) -> Event:
-        write = self._one((self._produce, self._produce, self._fetch, self._fetch, self._fetch, self._rare_request))
-        return {"request_id": self._one(("r", "s")), "client_id": self._one((None, "c")), **write()}
+        write = self._pick((self._produce, self._produce, self._fetch, self._fetch, self._fetch, self._rare_request))
+        return {"request_id": self._pick(("r", "s")), "client_id": self._pick((None, "c")), **write()}
 
     def _rare_request(self) -> Event:
-        return self._one((self._delete_records, self._delete_records, self._create_topics))()
+        return self._pick((self._delete_records, self._delete_records, self._create_topics))()
 
     def _parts(self, part: Callable[[], Event]) -> list[Event]:
-        size = min(len(self._places), self._one((0, *[1] * 8, *[2] * 8, 3, 3, 4)))
+        size = min(len(self._places), self._pick((0, *[1] * 8, *[2] * 8, 3, 3, 4)))
         places = self._random.sample(self._places, size)
         if self._random.random() < 0.5:
             places.sort()
@@ -207,35 +207,35 @@ class _Writer:
     def _produce(self) -> Event:
         return {
             "type": "produce",
-            "acks": self._one((-1, -1, -1, -1, -1, -1, 0, 1, 2)),
-            "timeout_ms": self._one(_TIMEOUTS_MS),
+            "acks": self._pick((-1, -1, -1, -1, -1, -1, 0, 1, 2)),
+            "timeout_ms": self._pick(_TIMEOUTS_MS),
             "partitions": self._parts(self._produced),
         }
 
     def _produced(self) -> Event:
-        error = self._one(("NONE",) * 14 + (None, "MESSAGE_TOO_LARGE", "NOT_LEADER_OR_FOLLOWER", "A_NEW_ERROR"))
+        error = self._pick(("NONE",) * 14 + (None, "MESSAGE_TOO_LARGE", "NOT_LEADER_OR_FOLLOWER", "A_NEW_ERROR"))
         if error == "MESSAGE_TOO_LARGE":
             return {"base_offset": None, "last_offset": None, "bytes": None, "error": error}
         last_offset = self._offset_ahead()
-        return {"base_offset": 0, "last_offset": last_offset, "bytes": self._one(_SIZES), "error": error}
+        return {"base_offset": 0, "last_offset": last_offset, "bytes": self._pick(_SIZES), "error": error}
 
     def _fetch(self) -> Event:
         return {
             "type": "fetch",
-            "replica_id": self._one((-1, -1, -1, -1, -2, *FOLLOWERS, *FOLLOWERS)),
-            "max_wait_ms": self._one(_DELAYS_MS),
-            "min_bytes": self._one((0, 1, 1, 10, 30, 60, 120, 1_000)),
-            "max_bytes": self._one(_LIMITS),
-            "hard_max_bytes": self._one((None, False, False, True)),
-            "isolation": self._one(("read_uncommitted", "read_committed")),
+            "replica_id": self._pick((-1, -1, -1, -1, -2, *FOLLOWERS, *FOLLOWERS)),
+            "max_wait_ms": self._pick(_DELAYS_MS),
+            "min_bytes": self._pick((0, 1, 1, 10, 30, 60, 120, 1_000)),
+            "max_bytes": self._pick(_LIMITS),
+            "hard_max_bytes": self._pick((None, False, False, True)),
+            "isolation": self._pick(("read_uncommitted", "read_committed")),
             "partitions": self._parts(self._fetched),
         }
 
     def _fetched(self) -> Event:
         return {
-            "fetch_offset": self._offset(self._one((1, 3, 3, _NEAR))),
-            "max_bytes": self._one(_LIMITS),
-            "current_leader_epoch": self._one((-1, -1, -1, -1, 0, 1, 2)),
+            "fetch_offset": self._offset(self._pick((1, 3, 3, _NEAR))),
+            "max_bytes": self._pick(_LIMITS),
+            "current_leader_epoch": self._pick((-1, -1, -1, -1, 0, 1, 2)),
             "throttled": self._random.random() < 0.2,
             "preferred_replica": 2 if self._random.random() < 0.04 else None,
         }
@@ -244,14 +244,14 @@ class _Writer:
         offset = self._offset_ahead
         return {
             "type": "delete_records",
-            "timeout_ms": self._one(_TIMEOUTS_MS),
+            "timeout_ms": self._pick(_TIMEOUTS_MS),
             "partitions": self._parts(lambda: {"offset": offset()}),
         }
 
     def _create_topics(self) -> Event:
-        topics = self._random.sample(TOPICS, self._one((0, 1, 1, 1, 2)))
+        topics = self._random.sample(TOPICS, self._pick((0, 1, 1, 1, 2)))
         return {
             "type": "create_topics",
-            "timeout_ms": self._one(_DELAYS_MS),
-            "topics": [{"topic": topic, "partitions": self._one((1, 1, 2))} for topic in topics],
+            "timeout_ms": self._pick(_DELAYS_MS),
+            "topics": [{"topic": topic, "partitions": self._pick((1, 1, 2))} for topic in topics],
         }

@@ -63,20 +63,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--json", type=Path, help="write one object a trace to this file")
     options.add_argument("--compare", type=Path, metavar="SAVED", help="print the ratios beside those of such a file")
     asked = options.parse_args(arguments)
-    saved = {one["trace"]: one for one in json.loads(asked.compare.read_text())} if asked.compare else {}
+    saved = (
+        {measurement["trace"]: measurement for measurement in json.loads(asked.compare.read_text())}
+        if asked.compare
+        else {}
+    )
     try:
         kafka = Kafka(class_path())
     except UnavailableError as reason:
         print(f"skipped: {reason}", file=sys.stderr)
         return
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     with tempfile.TemporaryDirectory() as folder:
         for path in asked.traces or _made(Path(folder)):
-            found.append(measure(trace.read(path), kafka, Path(folder), asked.turns))
-            print(_line(found[-1], saved.get(found[-1].trace)), flush=True)
+            measurements.append(measure(trace.read(path), kafka, Path(folder), asked.turns))
+            print(_line(measurements[-1], saved.get(measurements[-1].trace)), flush=True)
     kafka.close()
     if asked.json:
-        asked.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+        asked.json.write_text(
+            json.dumps([asdict(measurement) for measurement in measurements], indent=1) + "\n", encoding="utf-8"
+        )
 
 
 def _made(folder: Path) -> list[Path]:
@@ -108,12 +114,12 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
     answers = (folder / "outcomes").read_text(encoding="utf-8").splitlines()
     completed, expired, _ = arrow()
     ours = trace.outcome_lines(completed, expired, given.partitions)
-    differences = sum(one != other for one, other in zip_longest(answers, ours))
+    differences = sum(expected != actual for expected, actual in zip_longest(answers, ours))
 
     seconds: list[list[float]] = [[], [], []]
     for _ in range(turns):
-        for taken, one in zip(seconds, (kafka.seconds, lambda: _timed(loop), lambda: _timed(arrow)), strict=True):
-            taken.append(_turn(one))
+        for taken, run_round in zip(seconds, (kafka.seconds, lambda: _timed(loop), lambda: _timed(arrow)), strict=True):
+            taken.append(_turn(run_round))
     theirs, mine, whole = (statistics.median(taken) for taken in seconds)
     return Measured(
         given.name,
@@ -141,19 +147,19 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _turn(one: Callable[[], float]) -> float:
+def _turn(run_round: Callable[[], float]) -> float:
     """The median of as many rounds as fit into a turn, at least one."""
     taken: list[float] = []
     while not taken or sum(taken) < TURN_SECONDS:
-        taken.append(one())
+        taken.append(run_round())
     return statistics.median(taken)
 
 
-def _line(found: Measured, saved: dict[str, float] | None) -> str:
+def _line(rates: Measured, saved: dict[str, float] | None) -> str:
     line = (
-        f"{found.trace}: {found.operations:,} operations; Kafka's classes {found.kafka_per_s:,.0f}/s, the loop "
-        f"{found.loop_per_s:,.0f}/s: {found.ratio:.2f} times; Arrow to Arrow {found.arrow_per_s:,.0f}/s: "
-        f"{found.arrow_ratio:.2f} times; differences: {found.differences}"
+        f"{rates.trace}: {rates.operations:,} operations; Kafka's classes {rates.kafka_per_s:,.0f}/s, the loop "
+        f"{rates.loop_per_s:,.0f}/s: {rates.ratio:.2f} times; Arrow to Arrow {rates.arrow_per_s:,.0f}/s: "
+        f"{rates.arrow_ratio:.2f} times; differences: {rates.differences}"
     )
     if saved is None:
         return line

@@ -33,12 +33,12 @@ def class_path() -> str:
 
 
 def _jdk() -> Path:
-    found = java.find()
-    if found is None:
+    runtime = java.find()
+    if runtime is None:
         raise UnavailableError(f"there is no Java {java.OLDEST} or newer")
-    compiler = found.resolve().parent / "javac"
+    compiler = runtime.resolve().parent / "javac"
     if not compiler.exists():
-        raise UnavailableError(f"{found} has no compiler beside it (a JDK is needed, not only a runtime)")
+        raise UnavailableError(f"{runtime} has no compiler beside it (a JDK is needed, not only a runtime)")
     return compiler
 
 
@@ -51,22 +51,22 @@ class Kafka:
 
     def load(self, trace: Path) -> int:
         """How many operations it has."""
-        return int(self._told(f"load {trace}"))
+        return int(self._answer_to(f"load {trace}"))
 
     def seconds(self) -> float:
         """One round over the whole trace."""
-        return int(self._told("run")) / 1e9
+        return int(self._answer_to("run")) / 1e9
 
     def write(self, outcomes: Path) -> None:
         """How every operation ended in the last round, by arrival."""
-        self._told(f"write {outcomes}")
+        self._answer_to(f"write {outcomes}")
 
     def close(self) -> None:
         assert self._running.stdin is not None
         self._running.stdin.close()
         self._running.wait()
 
-    def _told(self, command: str) -> str:
+    def _answer_to(self, command: str) -> str:
         given, answers = self._running.stdin, self._running.stdout
         assert given is not None and answers is not None
         given.write(command + "\n")

@@ -109,8 +109,8 @@ def list_of(item: Check) -> Check:
         place = 0
         kept = []
         try:
-            for place, one in enumerate(value):  # noqa: B007 (the place is needed where the loop broke off)
-                kept.append(item(one))
+            for place, element in enumerate(value):  # noqa: B007 (the place is needed where the loop broke off)
+                kept.append(item(element))
         except Rejection as rejection:
             raise rejection.within(f"[{place}]") from None
         return kept
@@ -132,8 +132,8 @@ def distinct(item: Check, *key: str) -> Check:
         kept = items(value)
         if len(kept) > 1:
             seen = set()
-            for place, one in enumerate(kept):
-                same = identity(one)
+            for place, element in enumerate(kept):
+                same = identity(element)
                 if same in seen:
                     twice = "-".join(map(str, same)) if key else same
                     raise Rejection("impossible value", str(twice), "given twice").within(f"[{place}]")

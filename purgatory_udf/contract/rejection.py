@@ -11,10 +11,10 @@ SHOWN = 80
 class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a fault of the program)
     """`rule` is one of a few fixed words, to count by; `reason` is the sentence: field, value, what was expected."""
 
-    def __init__(self, rule: str, found: str, expected: str = "") -> None:
-        super().__init__(rule, found, expected)
+    def __init__(self, rule: str, actual: str, expected: str = "") -> None:
+        super().__init__(rule, actual, expected)
         self.rule = rule
-        self.found = found
+        self.actual = actual
         self.expected = expected
         self.path = ""
 
@@ -26,7 +26,7 @@ class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a faul
 
     @property
     def reason(self) -> str:
-        return ": ".join(part for part in (self.path, self.found, self.expected) if part)
+        return ": ".join(part for part in (self.path, self.actual, self.expected) if part)
 
 
 def unfit(value: Any, expected: str) -> Rejection:

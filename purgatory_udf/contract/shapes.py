@@ -29,8 +29,8 @@ class Shape(NamedTuple):
 
 
 def _shape(kind: str, fields: Sequence[Field]) -> Shape:
-    own = tuple(field for field in fields if field.name != TYPE)
-    return Shape(kind, own, attrgetter(*(field.name for field in own)))
+    named = tuple(field for field in fields if field.name != TYPE)
+    return Shape(kind, named, attrgetter(*(field.name for field in named)))
 
 
 def _typed(check: Check) -> Any:
@@ -52,10 +52,10 @@ def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient:
     known = tuple(field for field in fields if field.name != TYPE)
     key = (f"{tag or name}", known)
     if key not in _STRUCTS:
-        required = [one for one in known if one.default is REQUIRED and not lenient]
-        others = [one for one in known if one not in required]
-        types: list[Any] = [(one.name, _typed(one.check)) for one in required]
-        types += [(one.name, Optional[_typed(one.check)], None) for one in others]  # noqa: UP045 (a value, not a hint)
+        required = [field for field in known if field.default is REQUIRED and not lenient]
+        others = [field for field in known if field not in required]
+        types: list[Any] = [(field.name, _typed(field.check)) for field in required]
+        types += [(field.name, Optional[_typed(field.check)], None) for field in others]  # noqa: UP045 (a value, not a hint)
         options: dict[str, Any] = {"tag": tag, "tag_field": TYPE} if tag else {}
         # What is decoded holds no cycles.
         _STRUCTS[key] = msgspec.defstruct(name, types, gc=False, **options)

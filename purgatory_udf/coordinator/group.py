@@ -70,7 +70,7 @@ class Group:
         member = self.members[old_id]
         assert member.instance_id is not None, f"{old_id} is not a static member"
         member.member_id = new_id
-        self.members = {new_id if known == old_id else known: one for known, one in self.members.items()}
+        self.members = {new_id if known == old_id else known: fellow for known, fellow in self.members.items()}
         self._static_members[member.instance_id] = new_id
         if self.leader == old_id:
             self.leader = new_id

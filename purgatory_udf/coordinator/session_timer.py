@@ -27,12 +27,12 @@ class InTurn:
         self._timer.add(task)
 
     def advance_clock(self, now_ms: int) -> bool:
-        found = self._timer.advance_clock(now_ms)
-        return self._end_fired() or found
+        ran = self._timer.advance_clock(now_ms)
+        return self._end_fired() or ran
 
     def run_due(self) -> bool:
-        found = self._timer.run_due()
-        return self._end_fired() or found
+        ran = self._timer.run_due()
+        return self._end_fired() or ran
 
     def next_wake_ms(self) -> int | None:
         return self._timer.next_wake_ms()

@@ -49,14 +49,14 @@ def collect(tables: RunTables, ids: Iterable[int]) -> list[Evidence]:
     """The evidence on each of these operations, in their order; meant for some dozens, not for thousands."""
     wanted = list(dict.fromkeys(ids))
     ends = {row.operation_id: row for row in _ends(tables, wanted)}
-    found = {number: Evidence(number, ends.get(number)) for number in wanted}
+    by_id = {number: Evidence(number, ends.get(number)) for number in wanted}
     for request in _requests(tables, wanted):
-        found[request.seq].request = request
+        by_id[request.seq].request = request
     watches = tables.table("watches").where(_among("operation_id", wanted)).orderBy("topic", "partition")
     for watch in watches.collect():
-        found[watch.operation_id].watches.append(watch)
-    _look_around(tables, found)
-    return [each for each in found.values() if each.end or each.request]
+        by_id[watch.operation_id].watches.append(watch)
+    _look_around(tables, by_id)
+    return [each for each in by_id.values() if each.end or each.request]
 
 
 def us(moment: str) -> Column:

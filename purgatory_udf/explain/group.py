@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def changes_of(tables: RunTables, group: str) -> DataFrame:
     """The group's transitions in the order in which it went through them, each with its `place` and `at_us`."""
-    found = tables.table("group_transitions").where(sf.col("group") == group)
-    return found.withColumns({"at_us": sf.unix_micros("at"), "place": sf.row_number().over(in_order())})
+    transitions = tables.table("group_transitions").where(sf.col("group") == group)
+    return transitions.withColumns({"at_us": sf.unix_micros("at"), "place": sf.row_number().over(in_order())})
 
 
 def group_story(tables: RunTables, group: str, most: int) -> list[str]:
@@ -46,8 +46,8 @@ def _changed(change: Row, came: set[str], went: set[str]) -> str:
 
 def _longest(tables: RunTables, group: str) -> list[str]:
     of_group = tables.table("group_transitions").where(sf.col("group") == group)
-    found = rebalances(of_group, tables.table("events").where(sf.col("group") == group)).where("NOT after_end")
-    longest = found.withColumn("started_us", sf.unix_micros("started_at")).orderBy(sf.desc("length_ms")).first()
+    finished = rebalances(of_group, tables.table("events").where(sf.col("group") == group)).where("NOT after_end")
+    longest = finished.withColumn("started_us", sf.unix_micros("started_at")).orderBy(sf.desc("length_ms")).first()
     if longest is None or longest.length_ms is None:
         return []
     waited = f"; {longest.last_to_join} was the last to join" if longest.last_to_join else ""

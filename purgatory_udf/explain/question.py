@@ -38,13 +38,13 @@ def explain(spark: SparkSession, out: str, question: Question, top: int = 20) ->
             raise UserError(f"{out}: no group {question.group} changed its state there")
         return lines
     ids = [question.operation] if question.operation is not None else _ids(tables, str(question.request_id), top)
-    found = collect(tables, ids)
-    if not found:
+    collected = collect(tables, ids)
+    if not collected:
         what = f"operation {question.operation}" if question.request_id is None else f"request {question.request_id}"
         raise UserError(f"{out}: no {what} there")
-    for evidence in found:
+    for evidence in collected:
         _add_group(tables, evidence)
-    stories = [story(evidence) for evidence in found]
+    stories = [story(evidence) for evidence in collected]
     return [line for lines in stories for line in ["", *lines]][1:]
 
 

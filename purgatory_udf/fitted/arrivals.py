@@ -92,8 +92,8 @@ def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     # Those of a queue keep the order of their requests.
     at = at.groupby([queue.codes[0][of], queue.codes[1][of], gathered.to_numpy()[of]]).transform(np.sort)
     size = np.maximum(0, (each["bytes"] - BATCH_OVERHEAD) // each["records"])
-    found = pd.DataFrame({"at": at.to_numpy(), "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
-    return found.sort_values("at", ignore_index=True)
+    arrived = pd.DataFrame({"at": at.to_numpy(), "key": each["key"].to_numpy(), "bytes": size.to_numpy()})
+    return arrived.sort_values("at", ignore_index=True)
 
 
 def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.Series[bool]:

@@ -78,9 +78,9 @@ def check(fitted: Fitted, simulated: Figures) -> Checked:
     far = {}
     for who, apis in recorded.items():
         for api, figures in apis.items():
-            found = simulated.get(who, {}).get(api)
+            played = simulated.get(who, {}).get(api)
             missed = tuple(
-                name for name in JUDGED if found is None or not is_near(name, api, found[name], figures[name])
+                name for name in JUDGED if played is None or not is_near(name, api, played[name], figures[name])
             )
             if missed:
                 far[who, api] = missed

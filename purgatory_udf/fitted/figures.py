@@ -52,21 +52,21 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
 
 def simulated_figures(diary: Diary, seconds: float) -> Figures:
     rows = [
-        (FOLLOWER if one.follower else one.client, one.api, one.waited_ms, one.expired, one.bytes)
-        for one in diary.answered
+        (FOLLOWER if answer.follower else answer.client, answer.api, answer.waited_ms, answer.expired, answer.bytes)
+        for answer in diary.answered
     ]
     return _figures(pd.DataFrame(rows, columns=list(_COLUMNS)), seconds)
 
 
 def _figures(frame: pd.DataFrame, seconds: float) -> Figures:
-    found: Figures = {}
+    by_client: Figures = {}
     for (who, api), mine in frame.groupby(["who", "api"]):
         waits = mine["waited"].to_numpy(dtype=float)
         p50, p95, p99 = np.percentile(waits, [50, 95, 99])
         figures = (len(mine) / seconds, (waits > 0).mean(), mine["expired"].mean(), p50, p95, p99)
         values = dict(zip(NAMES, (*figures, mine["bytes"].mean() / 1024), strict=True))
-        found.setdefault(str(who), {})[str(api)] = {name: round(float(value), 4) for name, value in values.items()}
-    return found
+        by_client.setdefault(str(who), {})[str(api)] = {name: round(float(value), 4) for name, value in values.items()}
+    return by_client
 
 
 def medians(of_seeds: Iterable[Figures]) -> Figures:
@@ -86,7 +86,7 @@ def _over(of_seeds: Iterable[Figures], take: object) -> Figures:
         who: {
             api: {
                 name: round(
-                    take([one[who][api][name] for one in every if api in one.get(who, {})]),
+                    take([of_seed[who][api][name] for of_seed in every if api in of_seed.get(who, {})]),
                     4,
                 )
                 for name in NAMES

@@ -26,8 +26,8 @@ ALL = -1
 
 def fit(recording: Recording) -> Scenario:
     window = steady(recording)
-    found = steps(recording, window)
-    return _Fit(recording, window, found).scenario()
+    timed = steps(recording, window)
+    return _Fit(recording, window, timed).scenario()
 
 
 class _Fit:
@@ -86,11 +86,11 @@ class _Fit:
     def _brokers(self) -> Brokers:
         followers = self.window.of(self.recording.fetches, "tried")
         followers = followers[followers["replica"] >= 0]
-        numbers = {one for led in self.led.values() for one in (led.leader, *led.replicas)}
+        numbers = {broker for led in self.led.values() for broker in (led.leader, *led.replicas)}
         logged = {*self.recording.fetches["broker"], *self.recording.produces["broker"]}
         self.unknown += [
-            f"broker {one}: none of its requests is in the recording; what it leads is not played"
-            for one in sorted(numbers - logged)
+            f"broker {broker}: none of its requests is in the recording; what it leads is not played"
+            for broker in sorted(numbers - logged)
         ]
         if followers.empty:
             return Brokers(count=max(1, len(numbers)))
@@ -174,7 +174,7 @@ class _Fit:
         for client, mine in every[~every["client"].isin(self.window.absent)].groupby("client"):
             batches = self.recording.batches
             mine = mine.sort_values("tried")
-            own = batches[batches["request"].isin(mine.index)]
+            sent = batches[batches["request"].isin(mine.index)]
             in_window = self.steps.produces[self.steps.produces["client"] == client]
             if in_window.empty:
                 continue
@@ -182,12 +182,12 @@ class _Fit:
             if linger is None:
                 self.unknown.append(f"{client}: linger.ms, of which its requests do not tell; taken: {LINGER_MS}")
                 linger = LINGER_MS
-            arrived = self.window.of(found := records(mine, batches, linger), "at")
+            arrived = self.window.of(all_records := records(mine, batches, linger), "at")
             if arrived.empty:
                 continue
             name = str(client)
             fitted[name] = fitted_producer(
-                found,
+                all_records,
                 self.window,
                 by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
                 quantiles(in_window["answering"].to_numpy()),
@@ -196,11 +196,11 @@ class _Fit:
             settings.append(
                 Producers(
                     name=name,
-                    topics=sorted({self.recording.keys[key].topic for key in own["key"].unique()}),
+                    topics=sorted({self.recording.keys[key].topic for key in sent["key"].unique()}),
                     rate=float(f"{len(arrived) / self.window.length * 1000:.5g}"),
                     record_bytes=max(1, round(float(arrived["bytes"].mean()))),
                     linger_ms=linger,
-                    batch_bytes=max(BATCH_BYTES, int(own["bytes"].max())),
+                    batch_bytes=max(BATCH_BYTES, int(sent["bytes"].max())),
                     acks="all" if acks == ALL else 1 if acks == 1 else 0,
                     request_timeout_ms=max(1, int(mine["timeout"].mode().iloc[0])),
                 )
@@ -230,27 +230,27 @@ class _Fit:
         topics: dict[str, list[int]] = {}
         for place, key in enumerate(self.recording.keys):
             topics.setdefault(key.topic, []).append(place)
-        found = []
+        settings = []
         for name, places in sorted(topics.items()):
             led = [self.led[place] for place in places if place in self.led]
-            found.append(
+            settings.append(
                 Topic(
                     name=name,
                     partitions=max(self.recording.keys[place].partition for place in places) + 1,
-                    replication=max((len(one.replicas) for one in led), default=1),
-                    min_isr=max((one.min_isr for one in led), default=1),
+                    replication=max((len(partition.replicas) for partition in led), default=1),
+                    min_isr=max((partition.min_isr for partition in led), default=1),
                 )
             )
-        return found
+        return settings
 
 
 def _usual(requests: pd.DataFrame, name: str) -> int | None:
     """What requests ask for, as a rule; None where none asks."""
-    found = requests[name].dropna().mode()
-    return int(found.iloc[0]) if len(found) else None
+    usual = requests[name].dropna().mode()
+    return int(usual.iloc[0]) if len(usual) else None
 
 
 def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
     """At most so much of a partition, and of a request: under the names of the settings."""
-    found = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
-    return {name: most for name, most in found.items() if most}
+    sizes = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
+    return {name: most for name, most in sizes.items() if most}

@@ -36,7 +36,7 @@ def require_known(scenario: Scenario, fitted: Fitted) -> None:
             raise UserError(
                 f"producers: {made.name}: topics: its records go to {', '.join(sorted(topics))}, as recorded"
             )
-    consumers = [name for name, one in fitted.readers.items() if one.replica < 0]
+    consumers = [name for name, reader in fitted.readers.items() if reader.replica < 0]
     for asked in scenario.consumers:
         _only(f"consumers: {asked.name}", asked, _CONSUMERS)
         _was_there("consumers", asked.name, consumers)

@@ -21,18 +21,18 @@ UNKNOWN = "unknown: "
 def fit_page(checked: Checked, said: list[str]) -> str:
     """`said`: what was found, then what is unknown."""
     specs = beside({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
-    unknown = [one.removeprefix(UNKNOWN) for one in said if one.startswith(UNKNOWN)]
-    found = [one for one in said if not one.startswith(UNKNOWN)]
+    unknown = [line.removeprefix(UNKNOWN) for line in said if line.startswith(UNKNOWN)]
+    findings = [line for line in said if not line.startswith(UNKNOWN)]
     sections = [
         *_clients(specs, "What each client asked for, and got."),
         Section("Every figure", _trust(checked), table(checked.table())),
     ]
     if unknown:
-        rows: list[tuple[Cell, ...]] = [(one,) for one in unknown]
-        told = "And what was taken instead; the scenario can be edited."
-        sections.append(Section("What the log does not tell", told, table(Table("", ("unknown",), rows))))
+        rows: list[tuple[Cell, ...]] = [(line,) for line in unknown]
+        advice = "And what was taken instead; the scenario can be edited."
+        sections.append(Section("What the log does not tell", advice, table(Table("", ("unknown",), rows))))
     cards = facts([(f"{checked.near} of {checked.judged}", "figures reproduced")])
-    return page("A scenario fitted to a recording", f"{'; '.join(found)}.", cards, sections, specs)
+    return page("A scenario fitted to a recording", f"{'; '.join(findings)}.", cards, sections, specs)
 
 
 def prediction_page(prediction: Prediction) -> str:

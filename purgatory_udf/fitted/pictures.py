@@ -40,8 +40,8 @@ def beside(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figure
     drawn = busiest(of)
     frames = {
         "rates": _frame(of, ranges, drawn, _RATES),
-        "waits": _frame(of, ranges, [one for one in drawn if one[1] == FETCH], _WAITS),
-        "produces": _frame(of, ranges, [one for one in drawn if one[1] == PRODUCE], _WAITS),
+        "waits": _frame(of, ranges, [pair for pair in drawn if pair[1] == FETCH], _WAITS),
+        "produces": _frame(of, ranges, [pair for pair in drawn if pair[1] == PRODUCE], _WAITS),
     }
     with alt.data_transformers.disable_max_rows():
         return {name: _bars(frame, _coloured(of)).to_dict() for name, frame in frames.items() if len(frame)}
@@ -54,7 +54,7 @@ def busiest(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
         for who, apis in figures.items():
             for api, values in apis.items():
                 most[who, api] = max(values["per_s"], most.get((who, api), 0.0))
-    return sorted(sorted(most, key=lambda one: -most[one])[:MOST_DRAWN])
+    return sorted(sorted(most, key=lambda pair: -most[pair])[:MOST_DRAWN])
 
 
 def _frame(
@@ -101,7 +101,7 @@ def others(of: Mapping[str, Effects]) -> dict[str, Spec]:
     for end, title in _EFFECTS.items():
         whose = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
         for each in whose[:MOST_DRAWN]:
-            rows += [(title, each, source, found.get(f"{each}{end}")) for source, found in of.items()]
+            rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in of.items()]
     frame = pd.DataFrame(rows, columns=["figure", "who", "source", "value"])
     drawn = [_effect(mine, str(title), colours) for title, mine in frame.groupby("figure", sort=False)]
     with alt.data_transformers.disable_max_rows():
@@ -126,8 +126,8 @@ def frontier(tuned: Tuned) -> dict[str, Spec]:
     """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined. Dashed:
     the goal and the limit."""
     rows = [
-        (one.text, one.goal, one.within, _FRONTIER if one.best else "tried", one.allowed and one.reached)
-        for one in sorted(tuned.tried, key=lambda one: one.best)
+        (trial.text, trial.goal, trial.within, _FRONTIER if trial.best else "tried", trial.allowed and trial.reached)
+        for trial in sorted(tuned.tried, key=lambda trial: trial.best)
     ]
     rows.append((_UNCHANGED, *tuned.unchanged, _UNCHANGED, True))
     goal, within = tuned.goal.figure, tuned.within.figure

@@ -109,13 +109,13 @@ def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
 
 
 def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
-    found = fitted.producers[settings.name]
-    recorded = len(found.gaps_ms) / sum(found.gaps_ms) * 1000
+    producer = fitted.producers[settings.name]
+    recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000
     # The rate that the file tells is that of the records in it, as far as digits go; so is their size.
     speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
-    usual = max(1, round(sum(found.record_bytes) / len(found.record_bytes)))
+    usual = max(1, round(sum(producer.record_bytes) / len(producer.record_bytes)))
     larger = 1.0 if settings.record_bytes == usual else settings.record_bytes / usual
-    begin_at, begin_ms = _begin(found.gaps_ms, found.first_ms, speed)
+    begin_at, begin_ms = _begin(producer.gaps_ms, producer.first_ms, speed)
     return ProducerPlan(
         client=settings.name,
         acks=-1 if settings.acks == "all" else settings.acks,
@@ -126,11 +126,11 @@ def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
         begin_at=begin_at,
         begin_ms=begin_ms,
         speed=speed,
-        gaps_ms=found.gaps_ms,
-        keys=found.partitions,
-        record_bytes=found.record_bytes if larger == 1 else [round(size * larger) for size in found.record_bytes],
-        handling=_by_size(found.handling),
-        answer=found.answer,
+        gaps_ms=producer.gaps_ms,
+        keys=producer.partitions,
+        record_bytes=producer.record_bytes if larger == 1 else [round(size * larger) for size in producer.record_bytes],
+        handling=_by_size(producer.handling),
+        answer=producer.answer,
     )
 
 

@@ -25,7 +25,7 @@ def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
         PlayedPartition(partition.topic, partition.partition, partition.leader, partition.followers)
         for partition in plan.partitions
     ]
-    numbers = sorted({one.leader for one in parts})
+    numbers = sorted({part.leader for part in parts})
     brokers = {
         number: PlayedBroker(
             *(number, machine, diary, plan.purges.get(number, PurgePlan())),

@@ -34,7 +34,7 @@ class Prediction:
     def trusts(self, who: str) -> bool:
         """A copy is trusted as what it is a copy of."""
         recorded = self.checked.recorded
-        original = who if who in recorded else next((one for one in recorded if is_copy(who, one)), who)
+        original = who if who in recorded else next((client for client in recorded if is_copy(who, client)), who)
         return self.checked.trusts(original)
 
     @property
@@ -50,9 +50,9 @@ class Prediction:
                 figures = medians[name].get(who, {}).get(api)
                 if figures is not None:
                     low, high = (each[who][api] for each in ranges[name])
-                    cells: list[Cell] = [_short(figures[one]) for one in NAMES]
+                    cells: list[Cell] = [_short(figures[figure]) for figure in NAMES]
                     if with_ranges:
-                        cells = [_cell(figures[one], low[one], high[one]) for one in NAMES]
+                        cells = [_cell(figures[figure], low[figure], high[figure]) for figure in NAMES]
                     rows.append((who, api, name, *cells, "" if self.trusts(who) else "no"))
         return Table(
             f"Clients: medians over {self.seeds} seeds{' (least to greatest)' if with_ranges else ''}",
@@ -62,9 +62,9 @@ class Prediction:
 
     def effects(self) -> Table:
         """What it does to everybody: a row a figure, a column a variant."""
-        found = {name: played.median_effects for name, played in self.played.items()}
-        names = list(dict.fromkeys(name for effects in found.values() for name in effects))
-        rows = [(name, *(_short(effects.get(name)) for effects in found.values())) for name in names]
+        medians = {name: played.median_effects for name, played in self.played.items()}
+        names = list(dict.fromkeys(name for effects in medians.values() for name in effects))
+        rows = [(name, *(_short(effects.get(name)) for effects in medians.values())) for name in names]
         return Table("Effects on the others", ("what", *self.played), rows)
 
     def lines(self) -> list[str]:

@@ -142,8 +142,8 @@ class PlayedConnection:
         now = machine.now
         if now > 0:
             waited = now - request.tried_ms
-            told = Answered(plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False)
-            self.broker.diary.answered.append(told)
+            answer = Answered(plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False)
+            self.broker.diary.answered.append(answer)
         machine.work(self._answer(), self._received, request)
 
     def _received(self, request: PlayedRequest) -> None:

@@ -33,7 +33,7 @@ class PlayedReader:
         # The partitions that the last answer had something of: what a follower's next fetch tells of.
         self._news: list[int] = []
         self._step_ms = self._rest_ms = 0.0
-        self._told = 0
+        self._reported = 0
 
     def start(self, at_ms: float) -> None:
         self.broker.machine.at(at_ms, self._try, None)
@@ -58,8 +58,8 @@ class PlayedReader:
                     for batch in range(at, end):
                         reached.append((plan.client, now - part.appended_ms[batch]))
         if now > 0:
-            told = Answered(plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0)
-            self.broker.diary.answered.append(told)
+            answer = Answered(plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0)
+            self.broker.diary.answered.append(answer)
         machine.work(self._turn(got), self._again, None)
 
     def _again(self, _: None) -> None:
@@ -67,7 +67,7 @@ class PlayedReader:
             self._try(None)
             return
         handling = self._handling()
-        self._told = 0
+        self._reported = 0
         if self._news:
             self._step_ms = PROGRESS * handling / len(self._news)
             self._rest_ms = (1 - PROGRESS) * handling
@@ -77,7 +77,7 @@ class PlayedReader:
 
     def _tell(self, _: None) -> None:
         """A follower's progress, partition by partition: each may end what waits for it."""
-        broker, place = self.broker, self._news[self._told]
+        broker, place = self.broker, self._news[self._reported]
         part, position = self.parts[place], self.positions[place]
         broker.diary.event(
             *(broker.machine.now, "partition", broker.number),
@@ -88,8 +88,8 @@ class PlayedReader:
             offset=position,
         )
         broker.follower_reached(part, self.plan.replica, position)
-        self._told += 1
-        more = self._told < len(self._news)
+        self._reported += 1
+        more = self._reported < len(self._news)
         broker.machine.work(
             self._step_ms if more else self._step_ms + self._rest_ms, self._tell if more else self._try, None
         )

@@ -65,11 +65,11 @@ class Recording:
 
     def led(self, at: float) -> dict[int, Led]:
         """By whom each partition was led at that time, or next."""
-        found: dict[int, Led] = {}
+        by_key: dict[int, Led] = {}
         for leader in self.leaders:
-            if leader.at <= at or leader.key not in found:
-                found[leader.key] = leader
-        return found
+            if leader.at <= at or leader.key not in by_key:
+                by_key[leader.key] = leader
+        return by_key
 
 
 def recording(events: pa.Table, recorded: pa.Table) -> Recording:
@@ -90,8 +90,8 @@ def recording(events: pa.Table, recorded: pa.Table) -> Recording:
     keys = _Keys()
     key_of = np.array([keys.place(topic, number) for topic, number in names], dtype=np.int64)
     lists["key"] = key_of[lists["name"].to_numpy()] if len(lists) else np.empty(0, dtype=np.int64)
-    told = _leaders(changes, keys, begin_us)
-    leaders = [*told, *_supposed(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), told)]
+    leads = _leaders(changes, keys, begin_us)
+    leaders = [*leads, *_supposed(lists.assign(broker=asked["broker"].to_numpy()[lists["row"]]), leads)]
     key_sets, fetch_keys = _key_sets(requests, lists)
     produces = requests[requests["type"] == "produce"].reset_index(drop=True)
     most = lists.groupby("row")["max_bytes"].max().reindex(requests.loc[requests["type"] == "fetch", "row"])
@@ -126,12 +126,12 @@ def _keys_named(asked: pa.Table) -> tuple[list[tuple[str, int]], pd.DataFrame]:
     numbers = pc.struct_field(flat, "partition").to_numpy(zero_copy_only=False).astype(np.int64)
     width = int(numbers.max(initial=0)) + 1
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64) * width + numbers
-    found, places = np.unique(codes, return_inverse=True)
+    distinct, places = np.unique(codes, return_inverse=True)
     lists["name"] = places
     for field in ("base_offset", "last_offset", "bytes", "max_bytes"):
         lists[field] = pc.struct_field(flat, field).to_numpy(zero_copy_only=False)
     names = topics.dictionary.to_pylist()
-    return [(names[code // width], int(code % width)) for code in found], lists
+    return [(names[code // width], int(code % width)) for code in distinct], lists
 
 
 def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFrame:
@@ -160,9 +160,9 @@ def _key_sets(requests: pd.DataFrame, lists: pd.DataFrame) -> tuple[list[tuple[i
     of_row = lists.groupby("row")["key"].agg(lambda keys: tuple(sorted(keys)))
     rows = requests.loc[requests["type"] == "fetch", "row"]
     wanted = of_row.reindex(rows)
-    sets = [one if isinstance(one, tuple) else () for one in wanted]
+    sets = [keys if isinstance(keys, tuple) else () for keys in wanted]
     places: dict[tuple[int, ...], int] = {}
-    return_places = np.array([places.setdefault(one, len(places)) for one in sets], dtype=np.int64)
+    return_places = np.array([places.setdefault(key_set, len(places)) for key_set in sets], dtype=np.int64)
     return list(places), return_places
 
 
@@ -171,11 +171,11 @@ def _batches(produces: pd.DataFrame, lists: pd.DataFrame) -> pd.DataFrame:
         pd.DataFrame({"row": produces["row"], "request": np.arange(len(produces))}), on="row", how="inner"
     )
     records = (mine["last_offset"] - mine["base_offset"] + 1).clip(lower=1)
-    found = pd.DataFrame(
+    batches = pd.DataFrame(
         {"request": mine["request"], "key": mine["key"], "base": mine["base_offset"], "records": records}
     )
-    found["bytes"] = mine["bytes"]
-    return found.astype(np.int64)
+    batches["bytes"] = mine["bytes"]
+    return batches.astype(np.int64)
 
 
 def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
@@ -195,7 +195,7 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
 
 def _supposed(lists: pd.DataFrame, leads: list[Led]) -> list[Led]:
     """A partition is led until told otherwise: by the broker that is asked of it most."""
-    untold = lists[~lists["key"].isin([one.key for one in leads])]
+    untold = lists[~lists["key"].isin([led.key for led in leads])]
     asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
     most = asked.drop_duplicates("key").sort_values("key")
     pairs = zip(most["key"].tolist(), most["broker"].tolist(), strict=True)
@@ -216,8 +216,12 @@ def _others(
     frame = frame[frame["_merge"] == "left_only"]
     at = (frame["time_us"] - begin_us) / 1000
     moved = pd.DataFrame({"at": at, "key": frame["key"], "bytes": frame["bytes"].astype(np.int64)})
-    own = written[["at", "key", "bytes"]].astype({"bytes": np.int64})
-    return pd.concat([moved, own] if len(own) else [moved]).sort_values("at", kind="stable").reset_index(drop=True)
+    by_coordinators = written[["at", "key", "bytes"]].astype({"bytes": np.int64})
+    return (
+        pd.concat([moved, by_coordinators] if len(by_coordinators) else [moved])
+        .sort_values("at", kind="stable")
+        .reset_index(drop=True)
+    )
 
 
 def _groups(events: pa.Table) -> dict[str, str]:

@@ -38,17 +38,17 @@ def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | 
     """Play the unchanged scenario and the variants; write the figures and the page: lines to read."""
     variants = variants_of(words)
     scenario = scenario_like(like)
-    found = predict(scenario, variants, seeds or SEEDS)
+    prediction = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
-        write_whole(json, found.as_json())
-    return [*found.lines(), "", *write_page(prediction_page(found), html)]
+        write_whole(json, prediction.as_json())
+    return [*prediction.lines(), "", *write_page(prediction_page(prediction), html)]
 
 
 def run_tuning(like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None) -> list[str]:
     """Search; draw the page: lines to read."""
     asked = goal_of(goal), within_of(within), over_of(over)
-    found = tune(scenario_like(like), *asked, seeds)
-    return [*found.lines(), "", *write_page(tuning_page(found), html)]
+    tuned = tune(scenario_like(like), *asked, seeds)
+    return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]
 
 
 def checked_by_play(scenario: Scenario, seeds: int) -> Checked:

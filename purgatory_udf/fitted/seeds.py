@@ -47,23 +47,26 @@ def play_all(
     """Each plan under the seeds 1, 2, …: the same plan and seed play the same, in whatever process."""
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
-    found: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
+    played: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
     length_s = sum(plan.duration_ms / 1000 * len(plan.readers) for _, plan, _ in tasks)
     if workers == 1 or length_s < BRIEF_S:
         for name, plan, seed in tasks:
-            found[name].append(one(plan, seed))
+            played[name].append(play_once(plan, seed))
     else:
         # A child that is forked from a process with a JVM's threads may hang: it is started afresh.
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            waiting = [(name, pool.submit(one, plan, seed)) for name, plan, seed in tasks]
+            waiting = [(name, pool.submit(play_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
-                found[name].append(future.result())
-                if said and len(found[name]) == seeds:
+                played[name].append(future.result())
+                if said and len(played[name]) == seeds:
                     said(f"played {name}")
-    return {name: PlayedSeeds([one[0] for one in mine], [one[1] for one in mine]) for name, mine in found.items()}
+    return {
+        name: PlayedSeeds([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
+        for name, mine in played.items()
+    }
 
 
-def one(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
+def play_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
     diary = play(plan, seed)
     seconds = plan.duration_ms / 1000
     return simulated_figures(diary, seconds), effects(diary, seconds)

@@ -88,13 +88,13 @@ def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
         said = ",".join(f"{name}={value}" for name, value in fields.items())
         raise UserError(f"{key}[{said}]: {error.errors()[0]['msg']}") from None
     if key in _PURGES and scope.model_fields_set != {"broker"}:
-        raise UserError(f"{_told(key, scope)}: a purge interval is a broker's")
+        raise UserError(f"{_spelled(key, scope)}: a purge interval is a broker's")
     if key.startswith("producer.") and scope.model_fields_set & {"broker", "group"}:
-        raise UserError(f"{_told(key, scope)}: a producer is told by client_id, or by topic")
+        raise UserError(f"{_spelled(key, scope)}: a producer is told by client_id, or by topic")
     return scope
 
 
-def _told(key: str, scope: Scope) -> str:
+def _spelled(key: str, scope: Scope) -> str:
     said = ",".join(f"{name}={asked}" for name, asked in scope.model_dump(exclude_unset=True).items())
     return f"{key}[{said}]" if said else key
 
@@ -103,17 +103,19 @@ class _Settings:
     """Of one kind of subject. Each setting has to be about somebody."""
 
     def __init__(self, settings: Iterable[Setting], fields: Mapping[str, str], those: Sequence[Subject]) -> None:
-        self._mine = [one for one in settings if one.key in fields]
+        self._mine = [asked for asked in settings if asked.key in fields]
         self._fields = fields
-        for one in self._mine:
-            if not any(map(one.scope.matches, those)):
-                raise UserError(f"{_told(one.key, one.scope)}: there is nobody in the scenario that it is about")
+        for asked in self._mine:
+            if not any(map(asked.scope.matches, those)):
+                raise UserError(f"{_spelled(asked.key, asked.scope)}: there is nobody in the scenario that it is about")
 
     def of(self, subject: Subject) -> dict[str, Setting]:
         """By field, the one that counts: of consumers, what says so before what does not."""
-        unscoped = sorted((one for one in self._mine if not one.scoped), key=lambda one: "consumer." in one.key)
-        plain = {self._fields[one.key]: one for one in unscoped}
-        rules = [one for one in self._mine if one.scoped and one.scope.matches(subject)]
+        unscoped = sorted(
+            (asked for asked in self._mine if not asked.scoped), key=lambda asked: "consumer." in asked.key
+        )
+        plain = {self._fields[asked.key]: asked for asked in unscoped}
+        rules = [asked for asked in self._mine if asked.scoped and asked.scope.matches(subject)]
         return plain | {self._fields[rule.key]: rule for rule in reversed(rules)}
 
 
@@ -129,17 +131,17 @@ def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str,
 
 
 def _with(subject: P, asked: Mapping[str, Setting]) -> P:
-    fields: dict[str, Any] = {name: int(one.of(getattr(subject, name))) for name, one in asked.items()}
+    fields: dict[str, Any] = {name: int(wanted.of(getattr(subject, name))) for name, wanted in asked.items()}
     return replace(subject, **fields)
 
 
 def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePlan]:
     subjects = {number: Subject(None, number) for number in sorted({partition.leader for partition in plan.partitions})}
     asked = _Settings(settings, _PURGES, list(subjects.values()))
-    found = {
+    purges = {
         number: _with(plan.purges.get(number, PurgePlan()), asked.of(subject)) for number, subject in subjects.items()
     }
-    return {number: one for number, one in found.items() if number in plan.purges or one != PurgePlan()}
+    return {number: purge for number, purge in purges.items() if number in plan.purges or purge != PurgePlan()}
 
 
 def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str, str]) -> list[ReaderPlan]:
@@ -150,32 +152,32 @@ def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str
     def of(fields: Mapping[str, str], is_meant: Callable[[ReaderPlan], bool]) -> _Settings:
         return _Settings(settings, fields, [subject(reader) for reader in plan.readers if is_meant(reader)])
 
-    followers = of(_FOLLOWERS, lambda one: one.replica >= 0)
-    consumers = of(_CONSUMERS, lambda one: one.replica < 0)
-    counts = of({"consumer.count": COUNT}, lambda one: one.replica < 0)
+    followers = of(_FOLLOWERS, lambda reader: reader.replica >= 0)
+    consumers = of(_CONSUMERS, lambda reader: reader.replica < 0)
+    counts = of({"consumer.count": COUNT}, lambda reader: reader.replica < 0)
     made: list[ReaderPlan] = []
     for reader in plan.readers:
         if reader.replica >= 0:
             made.append(_with(reader, followers.of(subject(reader))))
         else:
-            one = _with(reader, consumers.of(subject(reader)))
-            made += copied_readers(one, _count(counts.of(subject(reader))))
+            adjusted = _with(reader, consumers.of(subject(reader)))
+            made += copied_readers(adjusted, _count(counts.of(subject(reader))))
     return made
 
 
 def _producers(plan: ClusterPlan, settings: Sequence[Setting]) -> list[ProducerPlan]:
     subjects = [
-        Subject(one.client, None, sorted({plan.partitions[key].topic for key in set(one.keys)}))
-        for one in plan.producers
+        Subject(producer.client, None, sorted({plan.partitions[key].topic for key in set(producer.keys)}))
+        for producer in plan.producers
     ]
     asked = _Settings(settings, _PRODUCERS, subjects)
     counts = _Settings(settings, {"producer.count": COUNT}, subjects)
     made: list[ProducerPlan] = []
     for producer, subject in zip(plan.producers, subjects, strict=True):
-        own = asked.of(subject)
-        rate = own.pop("rate", None)
-        one = _with(producer, own)
-        made += copied_producers(one if rate is None else _at_rate(one, rate), _count(counts.of(subject)))
+        wanted = asked.of(subject)
+        rate = wanted.pop("rate", None)
+        adjusted = _with(producer, wanted)
+        made += copied_producers(adjusted if rate is None else _at_rate(adjusted, rate), _count(counts.of(subject)))
     return made
 
 

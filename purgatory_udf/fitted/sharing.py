@@ -57,7 +57,7 @@ def sharing(begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt
         tried.append((_correlation(amounts, around, kinds), cores, worked))
     unshared = tried[-1]
     least = min(abs(correlation) for correlation, _, _ in tried)
-    best = [one for one in tried if abs(one[0]) <= least + AS_GOOD][-1]
+    best = [candidate for candidate in tried if abs(candidate[0]) <= least + AS_GOOD][-1]
     if unshared[0] < INDEPENDENT:
         best = unshared
     return Sharing(best[1], best[0], unshared[0], times, best[2])
@@ -73,5 +73,5 @@ def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) 
         return 0.0
     logs = pd.Series(np.log(np.maximum(amounts, LEAST_MS)))
     level = logs - logs.groupby(kinds).transform("mean")
-    found = level.rank().corr(pd.Series(around).rank())
-    return 0.0 if np.isnan(found) else float(found)
+    correlation = level.rank().corr(pd.Series(around).rank())
+    return 0.0 if np.isnan(correlation) else float(correlation)

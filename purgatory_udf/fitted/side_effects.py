@@ -14,24 +14,24 @@ Effects = dict[str, float]
 
 
 def effects(diary: Diary, seconds: float) -> Effects:
-    found: Effects = {}
+    figures: Effects = {}
     requests: dict[int, int] = defaultdict(int)
     expired = 0
-    for one in diary.answered:
-        requests[one.broker] += 1
-        expired += one.expired
-    found["expirations_per_s"] = expired / seconds
+    for answer in diary.answered:
+        requests[answer.broker] += 1
+        expired += answer.expired
+    figures["expirations_per_s"] = expired / seconds
     for broker, count in sorted(requests.items()):
-        found[f"broker {broker}: requests_per_s"] = count / seconds
-    found |= _times("append_to_answer", diary.reached_ms) | _times("produce_latency", diary.acknowledged_ms)
+        figures[f"broker {broker}: requests_per_s"] = count / seconds
+    figures |= _times("append_to_answer", diary.reached_ms) | _times("produce_latency", diary.acknowledged_ms)
     gauges: dict[tuple[str, str], list[int]] = defaultdict(list)
     for broker, purgatory, watched, delayed in diary.gauges:
         gauges[f"broker {broker}: {purgatory}", "PurgatorySize"].append(watched)
         gauges[f"broker {broker}: {purgatory}", "NumDelayedOperations"].append(delayed)
     for (whose, gauge), values in sorted(gauges.items()):
-        found[f"{whose} {gauge}, mean"] = float(np.mean(values))
-        found[f"{whose} {gauge}, most"] = float(max(values))
-    return {name: round(value, 4) for name, value in found.items()}
+        figures[f"{whose} {gauge}, mean"] = float(np.mean(values))
+        figures[f"{whose} {gauge}, most"] = float(max(values))
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
 def _times(what: str, times: list[tuple[str, float]]) -> Effects:

@@ -42,16 +42,16 @@ def steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
     kinds = pd.concat([turns["client"]] * 2 + [produces["client"]] * 2).astype("category").cat.codes.to_numpy()
     judged = np.zeros(len(kinds), dtype=bool)
     judged[: len(turns)] = True
-    found = sharing(_together(begin), _together(end), kinds.astype(np.int64), judged)
+    shared = sharing(_together(begin), _together(end), kinds.astype(np.int64), judged)
     turns = turns.assign(
-        turn=found.work(turns["answered_before"], turns["begun"]), handling=found.work(turns["begun"], turns["tried"])
+        turn=shared.work(turns["answered_before"], turns["begun"]), handling=shared.work(turns["begun"], turns["tried"])
     )
     produces = produces.assign(
-        handling=found.work(produces["tried"] - produces["handled"], produces["tried"]),
-        answering=found.work(produces["answered"], produces["written"]),
+        handling=shared.work(produces["tried"] - produces["handled"], produces["tried"]),
+        answering=shared.work(produces["answered"], produces["written"]),
     )
-    stall_ms, stretch = _stalls(turns) if found.cores is not None else (None, 1.0)
-    return TimedSteps(found, stall_ms, stretch, turns, produces)
+    stall_ms, stretch = _stalls(turns) if shared.cores is not None else (None, 1.0)
+    return TimedSteps(shared, stall_ms, stretch, turns, produces)
 
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
@@ -70,8 +70,8 @@ def _turns(fetches: pd.DataFrame) -> pd.DataFrame:
     of_one = ordered.groupby(["client", "broker"])
     before = of_one["answered"].shift()
     begun = (ordered["tried"] - ordered["handled"]).where(ordered["replica"] >= 0, ordered["tried"])
-    found = ordered.assign(answered_before=before, before=of_one["bytes"].shift(), begun=np.maximum(begun, before))
-    return found[(before <= ordered["tried"]) & before.notna()]
+    turns = ordered.assign(answered_before=before, before=of_one["bytes"].shift(), begun=np.maximum(begun, before))
+    return turns[(before <= ordered["tried"]) & before.notna()]
 
 
 def quantiles(samples: Floats) -> list[float]:
@@ -84,11 +84,11 @@ def quantiles(samples: Floats) -> list[float]:
         return [0.0]
     samples = np.sort(np.maximum(0, samples))
     count = min(QUANTILES, max(2, len(samples)))
-    found = np.quantile(samples, np.linspace(0, 1, count))
+    levels = np.quantile(samples, np.linspace(0, 1, count))
     if len(samples) > QUANTILES:
         highest = samples[-math.ceil(len(samples) / (QUANTILES - 1)) :]
-        found[-1] = max(found[-2], 2 * highest.mean() - found[-2])
-    return [round(float(value), 3) for value in found]
+        levels[-1] = max(levels[-2], 2 * highest.mean() - levels[-2])
+    return [round(float(value), 3) for value in levels]
 
 
 def by_size(samples: Floats, size: Floats) -> WorkBySize:
@@ -105,4 +105,4 @@ def by_size(samples: Floats, size: Floats) -> WorkBySize:
 
 
 def _together(series: list[pd.Series[float]]) -> Floats:
-    return np.concatenate([one.to_numpy(dtype=float) for one in series])
+    return np.concatenate([column.to_numpy(dtype=float) for column in series])

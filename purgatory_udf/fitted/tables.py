@@ -23,8 +23,8 @@ def read_recording(spark: SparkSession, out: str, events: str | None = None) -> 
     path = events or layout.table("events")
     if not delta.is_table(spark, path):
         raise UserError(f"{path}: no such table (ingest makes it)")
-    told = spark.read.format("delta").load(path).where(f"seq < {MOST_EVENTS}").select(*EVENT_COLUMNS)
-    return recording(told.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
+    trace = spark.read.format("delta").load(path).where(f"seq < {MOST_EVENTS}").select(*EVENT_COLUMNS)
+    return recording(trace.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
 
 
 def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:

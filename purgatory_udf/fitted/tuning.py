@@ -110,29 +110,29 @@ class Tuned:
 
     @property
     def frontier(self) -> list[Tried]:
-        return sorted((one for one in self.tried if one.best), key=lambda one: one.within)
+        return sorted((trial for trial in self.tried if trial.best), key=lambda trial: trial.within)
 
     @property
     def chosen(self) -> Tried | None:
         """Of those that reach the goal within the limit, the one that costs least; else none."""
-        good = [one for one in self.tried if one.whole and one.reached and one.allowed]
+        good = [trial for trial in self.tried if trial.whole and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
-        return cheap(good, key=lambda one: one.within) if good else None
+        return cheap(good, key=lambda trial: trial.within) if good else None
 
     @property
     def nearest(self) -> Tried | None:
         """Of those within the limit, the one that brings most."""
-        allowed = [one for one in self.tried if one.whole and one.allowed]
+        allowed = [trial for trial in self.tried if trial.whole and trial.allowed]
         most = min if self.goal.percent < 0 else max
-        return most(allowed, key=lambda one: one.goal) if allowed else None
+        return most(allowed, key=lambda trial: trial.goal) if allowed else None
 
     def table(self) -> Table:
         rows = [
             (
-                *(one.text, round(one.goal, 3), _percent(one.goal, self.unchanged[0]), round(one.within, 3)),
-                *("yes" if good else "no" for good in (one.reached, one.allowed)),
+                *(trial.text, round(trial.goal, 3), _percent(trial.goal, self.unchanged[0]), round(trial.within, 3)),
+                *("yes" if good else "no" for good in (trial.reached, trial.allowed)),
             )
-            for one in self.frontier
+            for trial in self.frontier
         ]
         columns = ("settings", self.goal.figure, "change", self.within.figure, "reaches the goal", "within the limit")
         return Table("The frontier: what each setting brings, and costs", columns, rows)
@@ -144,13 +144,13 @@ class Tuned:
             said = f"Nothing that was tried reaches {self.goal.text} within {self.within.text}"
             nearest = self.nearest
             if nearest is not None:
-                said += f"; within it, {self._told(nearest)} comes nearest"
+                said += f"; within it, {self._phrase(nearest)} comes nearest"
         else:
-            said = f"Best: {self._told(chosen)}"
+            said = f"Best: {self._phrase(chosen)}"
         tried = f"{len(self.tried)} settings were tried"
         return [before, "", *self.table().lines(), "", said, tried, *self.checked.verdict()]
 
-    def _told(self, tried: Tried) -> str:
+    def _phrase(self, tried: Tried) -> str:
         change = _percent(tried.goal, self.unchanged[0])
         return f"{tried.text}: {self.goal.figure} {tried.goal:.4g} ({change}), {self.within.figure} {tried.within:.4g}"
 
@@ -170,16 +170,16 @@ def within_of(text: str) -> Within:
 
 
 def over_of(words: Sequence[str]) -> list[Over]:
-    found = []
+    ranges = []
     for word in words:
         match = _OVER.fullmatch(word.strip())
         if match is None or int(match[2]) >= int(match[3]):
             raise UserError(f"--over {word}: expected key=low..high (keys: {', '.join(KEYS)})")
         setting(f"{match[1]}={match[2]}")
-        found.append(Over(match[1], int(match[2]), int(match[3])))
-    if not 1 <= len(found) <= max(FIRST):
-        raise UserError(f"--over: expected one to {max(FIRST)} keys, got {len(found)}")
-    return found
+        ranges.append(Over(match[1], int(match[2]), int(match[3])))
+    if not 1 <= len(ranges) <= max(FIRST):
+        raise UserError(f"--over: expected one to {max(FIRST)} keys, got {len(ranges)}")
+    return ranges
 
 
 def tune(
@@ -195,20 +195,20 @@ def tune(
 
     def played(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], PlayedSeeds]:
         plans = {str(at): changed(of, map(setting, _words(over, at)), groups) for at in points}
-        found = play_all(plans, seeds)
-        return {at: found[str(at)] for at in points}
+        by_name = play_all(plans, seeds)
+        return {at: by_name[str(at)] for at in points}
 
     unchanged = play_all({UNCHANGED: plan}, seeds)[UNCHANGED]
     before = (value_of(goal.figure, unchanged), value_of(within.figure, unchanged))
-    grids = [one.grid(FIRST[len(over)]) for one in over]
+    grids = [span.grid(FIRST[len(over)]) for span in over]
     known: dict[tuple[int, ...], Tried] = {}
     points = list(product(*grids))
     for number in range(ROUNDS + 1):
         say(f"trying {len(points)} settings")
-        for at, found in played(short, points, 1).items():
-            known[at] = _tried(over, at, found, goal, within, before[0])
+        for at, outcome in played(short, points, 1).items():
+            known[at] = _tried(over, at, outcome, goal, within, before[0])
         known = dict(sorted(known.items()))
-        best = [one.values for one in _marked(list(known.values()), goal, within) if one.best]
+        best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
         if number < ROUNDS:
             grids = [sorted({*grid, *_between(grid)}) for grid in grids]
             points = sorted(_around(best, grids) - set(known))
@@ -217,9 +217,9 @@ def tune(
     # Played whole, a setting may fall behind one that was not: then that one is, too.
     while brief := [at for at in best if not known[at].whole]:
         say(f"playing {len(brief)} of the frontier again")
-        for at, found in played(plan, brief, seeds).items():
-            known[at] = replace(_tried(over, at, found, goal, within, before[0]), whole=True)
-        best = [one.values for one in _marked(list(known.values()), goal, within) if one.best]
+        for at, outcome in played(plan, brief, seeds).items():
+            known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), whole=True)
+        best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
     checked = check(fitted_of(scenario), unchanged.median)
     return Tuned(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
 
@@ -253,13 +253,13 @@ def _tried(
 def _marked(tried: Sequence[Tried], goal: Goal, within: Within) -> list[Tried]:
     """With `best` where nothing dominates."""
     up, down = (1 if goal.percent < 0 else -1), (1 if within.most else -1)
-    scores = np.array([(up * one.goal, down * one.within) for one in tried])
+    scores = np.array([(up * trial.goal, down * trial.within) for trial in tried])
     marked = []
-    for place, (one, score) in enumerate(zip(tried, scores, strict=True)):
+    for place, (trial, score) in enumerate(zip(tried, scores, strict=True)):
         beaten = ((scores <= score).all(axis=1) & (scores < score).any(axis=1)).any()
         # Of those that come to the same, the first: it asks for least.
         again = (scores[:place] == score).all(axis=1).any()
-        marked.append(replace(one, best=not beaten and not again))
+        marked.append(replace(trial, best=not beaten and not again))
     return marked
 
 
@@ -270,18 +270,18 @@ def _between(grid: Sequence[int]) -> list[int]:
 
 def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> set[tuple[int, ...]]:
     """The neighbours of these points on the finer grid, along one key at a time."""
-    found = set()
+    neighbours = set()
     for at in best:
         for key, grid in enumerate(grids):
             place = list(grid).index(at[key])
             for near in (place - 1, place + 1):
                 if 0 <= near < len(grid):
-                    found.add((*at[:key], grid[near], *at[key + 1 :]))
-    return found
+                    neighbours.add((*at[:key], grid[near], *at[key + 1 :]))
+    return neighbours
 
 
 def _words(over: Sequence[Over], at: Sequence[int]) -> list[str]:
-    return [f"{one.key}={value}" for one, value in zip(over, at, strict=True)]
+    return [f"{span.key}={value}" for span, value in zip(over, at, strict=True)]
 
 
 def _percent(value: float, before: float) -> str:

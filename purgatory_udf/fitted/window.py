@@ -64,9 +64,9 @@ def steady(recording: Recording) -> RecordingWindow:
 def _moves(leaders: Iterable[Led]) -> list[float]:
     """When a partition got another leader than the one before."""
     leader: dict[int, int] = {}
-    found = set()
-    for one in sorted(leaders, key=lambda led: led.at):
-        if leader.setdefault(one.key, one.leader) != one.leader:
-            found.add(one.at)
-            leader[one.key] = one.leader
-    return sorted(found)
+    moments = set()
+    for lead in sorted(leaders, key=lambda led: led.at):
+        if leader.setdefault(lead.key, lead.leader) != lead.leader:
+            moments.add(lead.at)
+            leader[lead.key] = lead.leader
+    return sorted(moments)

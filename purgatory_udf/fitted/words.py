@@ -19,26 +19,26 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
     """A word with `=` is a setting, one that ends in .yaml a file of settings, any other the next variant's name."""
-    found: dict[str, list[Setting]] = {}
+    variants: dict[str, list[Setting]] = {}
     name: str | None = None
     for word in words:
         is_file = word.endswith((".yaml", ".yml"))
         if "=" not in word and not is_file:
-            name = _named(word, found)
-            found[name] = []
+            name = _named(word, variants)
+            variants[name] = []
         elif name is None:
             raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
         else:
             try:
-                found[name] += _in_file(Path(word)) if is_file and "=" not in word else [setting(word)]
+                variants[name] += _in_file(Path(word)) if is_file and "=" not in word else [setting(word)]
             except UserError as error:
                 raise UserError(f"--variant {name}: {error}") from None
-    if not found:
+    if not variants:
         raise UserError("give at least one --variant NAME key=value…")
-    for each, settings in found.items():
+    for each, settings in variants.items():
         if not settings:
             raise UserError(f"--variant {each}: no setting follows (--variant NAME key=value…)")
-    return found
+    return variants
 
 
 def _named(word: str, variants: dict[str, list[Setting]]) -> str:
@@ -55,7 +55,10 @@ def _in_file(path: Path) -> list[Setting]:
     if not isinstance(rules, list):
         raise UserError(f"{path}: {RULES}: expected a list of rules, got {type(rules).__name__}")
     plain = [setting_of(key, _text(value), {}) for key, value in _flat(values, "")]
-    return [*plain, *(one for number, rule in enumerate(rules) for one in _of_rule(f"{path}: {RULES}.{number}", rule))]
+    return [
+        *plain,
+        *(asked for number, rule in enumerate(rules) for asked in _of_rule(f"{path}: {RULES}.{number}", rule)),
+    ]
 
 
 def _of_rule(place: str, rule: Any) -> list[Setting]:

@@ -104,7 +104,7 @@ class Frame:
 
     def whole(self) -> Frame:
         """The same frame, holding on to nothing that it was taken from: what is kept for long."""
-        return Frame({name: one if one.base is None else one.copy() for name, one in self.columns.items()})
+        return Frame({name: column if column.base is None else column.copy() for name, column in self.columns.items()})
 
     @staticmethod
     def concat(frames: list[Frame]) -> Frame:

@@ -25,7 +25,7 @@ class AnswerJournal(GroupJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[GroupRequest, Answer]] = []
+        self.kept: list[tuple[GroupRequest, Answer]] = []
 
     def answered(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
         super().answered(request, error, now_us, member_id)
@@ -39,7 +39,7 @@ class AnswerJournal(GroupJournal):
     def _keep(self, request: GroupRequest) -> None:
         answer = self.entries[-1]
         assert isinstance(answer, Answer)
-        self.told.append((request, answer))
+        self.kept.append((request, answer))
 
 
 def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:

@@ -47,11 +47,11 @@ class Deadlines:
             heappush(self._heap, (task.deadline_ms, self._added, task))
 
     def advance_clock(self, now_ms: int) -> bool:
-        found = False
+        ran = False
         while (next_ms := self.next_wake_ms()) is not None and next_ms <= now_ms:
-            found = True
+            ran = True
             heappop(self._heap)[2].run()
-        return found
+        return ran
 
     def run_due(self) -> bool:
         return False
@@ -121,7 +121,7 @@ class GroupClock(Clock):
         another, to any purgatory, that is due by `now_ms` as well."""
         last_ms, turn = -1, 0
         while self.purgatories:
-            due_ms, place = min((self._wake_ms(one), place) for place, one in enumerate(self.purgatories))
+            due_ms, place = min((self._wake_ms(purgatory), place) for place, purgatory in enumerate(self.purgatories))
             if due_ms > now_ms or due_ms == FOREVER:
                 return
             turn = place if due_ms != last_ms else turn + (turn % 2 != place)

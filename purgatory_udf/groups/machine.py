@@ -89,9 +89,11 @@ class GroupMachine:
             else:
                 session = MemberHeartbeat(group, owners[owner], beginning, delay, keeper, turn, armed_as=member_id)
             heartbeats.watch_again(self._known(session, Moment(t, seq, sub), request_id or None, client_id or None))
-        for one in kept.rounds:
-            began = Moment(one.started_us, one.seq, one.sub)
-            rebalances.watch_again(self._known(self._round(one, group), began, one.request_id, one.client_id))
+        for kept_round in kept.rounds:
+            began = Moment(kept_round.started_us, kept_round.seq, kept_round.sub)
+            rebalances.watch_again(
+                self._known(self._round(kept_round, group), began, kept_round.request_id, kept_round.client_id)
+            )
 
     def _round(self, kept: KeptRound, group: Group) -> GroupOperation:
         beginning, rounds = Beginning(kept.operation_id, kept.started_us, None), self._coordinator.rounds

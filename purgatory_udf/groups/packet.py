@@ -43,7 +43,7 @@ def packets(by_group: Mapping[str, Findings]) -> list[Packet]:
         parts = {
             **{table: [ended.take(ends_of(ended) == end) for ended in findings.ended] for table, end in _ENDS.items()},
             "group_transitions": [TRANSITIONS.of([_row(change) for change in findings.transitions])],
-            "told": findings.told,
+            "told": findings.answer_frames,
         }
         for table, mine in parts.items():
             frames[table] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]

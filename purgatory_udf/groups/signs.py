@@ -78,7 +78,7 @@ def _current_sessions(kept: KeptGroup) -> Array:
 def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
     """Which member each row is from (-1: none), and what it is answered."""
     place = {member_id: number for number, member_id in enumerate(group.members)}
-    member = np.fromiter((place.get(one, -1) for one in rows.member_id), dtype=np.int64, count=len(rows))
+    member = np.fromiter((place.get(member_id, -1) for member_id in rows.member_id), dtype=np.int64, count=len(rows))
     answers = np.where(member < 0, ERROR_OF["UNKNOWN_MEMBER_ID"], 0)
     for row in np.flatnonzero(rows.static).tolist():
         answers[row] = ERROR_OF[group.refuses(rows.member_id[row], rows.instance_id[row]) or NONE]

@@ -42,7 +42,7 @@ class Findings:
     with which everything that was parked for the group has gone."""
 
     ended: list[Frame] = field(default_factory=list)
-    told: list[Frame] = field(default_factory=list)
+    answer_frames: list[Frame] = field(default_factory=list)
     walked: list[Frame] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     signs: list[Frame] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Findings:
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
-        return bool(self.transitions) or any(map(len, (*self.ended, *self.told, *self.walked)))
+        return bool(self.transitions) or any(map(len, (*self.ended, *self.answer_frames, *self.walked)))
 
     @property
     def operations(self) -> Frame:
@@ -83,7 +83,7 @@ class _Call:
         self._machine: GroupMachine | None = None
         self._runs_end = _runs_end(rows)
         self._events: Events | None = None
-        self._found = Findings()
+        self._findings = Findings()
 
     def run(self, horizon_ms: int) -> tuple[KeptGroup, Findings]:
         at = 0
@@ -92,7 +92,7 @@ class _Call:
         if self._machine is not None or self._kept.next_deadline_ms() <= horizon_ms:
             self._up().clock.advance_to(horizon_ms)
         self._down()
-        return self._kept, self._found
+        return self._kept, self._findings
 
     def _take_signs(self, at: int) -> int:
         """How many rows a run from here on has decided; 0 where the machine has to go on."""
@@ -108,11 +108,11 @@ class _Call:
         signs = self._rows.take(slice(at, end))
         run = take_signs(self._kept, signs)
         if run.length:
-            self._found.ended.append(run.ended)
+            self._findings.ended.append(run.ended)
             decided = signs.take(slice(0, run.length)).with_columns(answer=run.answers)
-            self._found.signs.append(decided)
+            self._findings.signs.append(decided)
             if run.answers.any():
-                self._found.told.append(_refused(decided.take(run.answers > 0)))
+                self._findings.answer_frames.append(_refused(decided.take(run.answers > 0)))
         return run.length
 
     def _take_one(self, at: int) -> int:
@@ -120,7 +120,7 @@ class _Call:
             self._events = Events(self._rows, self._key)
         self._up().apply(self._events[at])
         if self._rows.api[at] == Api.GROUP_STOPPED:
-            self._found.stopped.append((int(self._rows.t[at]), int(self._rows.seq[at])))
+            self._findings.stopped.append((int(self._rows.t[at]), int(self._rows.seq[at])))
         return 1
 
     def _is_stable(self) -> bool:
@@ -138,10 +138,10 @@ class _Call:
         if self._machine is None:
             return
         machine, self._kept, self._machine = self._machine, self._machine.put_down(), None
-        self._found.entries += machine.journal.entries
-        self._found.told.append(answer_frame(machine.journal.told))
-        self._found.ended.append(ended_frame(machine.chronicle))
-        self._found.walked.append(WALKS.of(machine.chronicle.walks))
+        self._findings.entries += machine.journal.entries
+        self._findings.answer_frames.append(answer_frame(machine.journal.kept))
+        self._findings.ended.append(ended_frame(machine.chronicle))
+        self._findings.walked.append(WALKS.of(machine.chronicle.walks))
 
 
 def _runs_end(rows: Frame) -> list[int]:

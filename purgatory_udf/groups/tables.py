@@ -63,7 +63,7 @@ class GroupTables:
         if table == "group_transitions":
             return self._transitions(rows)
         if table == "told":
-            return self._told(rows)
+            return self._answers(rows)
         return self._outcomes(rows, SCHEMAS[table])
 
     @property
@@ -108,7 +108,7 @@ class GroupTables:
         }
         return pa.table([columns[name] for name in GROUP_TRANSITIONS.names], schema=GROUP_TRANSITIONS)
 
-    def _told(self, answers: Frame) -> pa.Table:
+    def _answers(self, answers: Frame) -> pa.Table:
         columns = {
             "broker": pa.array(answers.broker.astype(np.int32)),
             "group": _texts(answers.group),

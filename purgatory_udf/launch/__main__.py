@@ -108,16 +108,16 @@ def _become(call: Submission) -> NoReturn:
 
 
 def _take_java(environ: MutableMapping[str, str]) -> None:
-    found = java.find(environ)
-    if found is None:
+    runtime = java.find(environ)
+    if runtime is None:
         Environment(ROOT).set_up("java")
         importlib.invalidate_caches()
-        found = java.find(environ)
-    if found is None:
+        runtime = java.find(environ)
+    if runtime is None:
         raise UserError("no Java of version 17 or newer: set JAVA_HOME to one")
-    if environ.get("JAVA_HOME") and not found.is_relative_to(environ["JAVA_HOME"]):
-        say(f"JAVA_HOME={environ['JAVA_HOME']} has no Java of version 17 or newer: using {found}")
-    environ["JAVA_HOME"] = str(java.home(found))
+    if environ.get("JAVA_HOME") and not runtime.is_relative_to(environ["JAVA_HOME"]):
+        say(f"JAVA_HOME={environ['JAVA_HOME']} has no Java of version 17 or newer: using {runtime}")
+    environ["JAVA_HOME"] = str(java.home(runtime))
 
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ class Environment:
         return sorted((self._root / "purgatory_udf" / "loop").glob("*.py"))
 
     def _engine_wanted(self) -> str:
-        found = hashlib.sha256(self._wanted("run").encode())
+        digest = hashlib.sha256(self._wanted("run").encode())
         for source in self._engine():
-            found.update(source.read_bytes())
-        return found.hexdigest()
+            digest.update(source.read_bytes())
+        return digest.hexdigest()
 
     def _works(self) -> bool:
         try:

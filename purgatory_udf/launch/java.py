@@ -56,19 +56,19 @@ def version(java: Path) -> int | None:
     """The major version of a `java`: from the `release` file beside it, else by asking it; None if it does not run."""
     try:
         said = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
-        found = re.search(r'JAVA_VERSION="(\d+)(?:\.(\d+))?', said)
+        match = re.search(r'JAVA_VERSION="(\d+)(?:\.(\d+))?', said)
     except OSError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         try:
             asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr + asked.stdout)
-    if found is None:
+        match = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr + asked.stdout)
+    if match is None:
         return None
     # Up to 8, Java called itself 1.8.
-    return int(found[2] or 0) if found[1] == "1" else int(found[1])
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])
 
 
 def home(java: Path, at: Path | None = None) -> Path:

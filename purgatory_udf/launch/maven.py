@@ -18,8 +18,8 @@ from purgatory_udf.launch import checksums, trust
 
 def whole(jars: Iterable[Path]) -> list[Path] | None:
     """The jars, or None unless every one of them is there, and is what this version was made with."""
-    found = list(jars)
-    return None if any(map(amiss, found)) else found
+    given = list(jars)
+    return None if any(map(amiss, given)) else given
 
 
 def amiss(jar: Path) -> str | None:
@@ -76,10 +76,10 @@ def require_whole(what: str, jars: list[Path], ivy: Path) -> list[Path]:
 
 
 def failure(what: str, ivy: Path, talk: str) -> UserError:
-    told = "\n".join(f"  {line}" for line in _telling(talk))
+    excerpt = "\n".join(f"  {line}" for line in _telling(talk))
     return UserError(
         f"{what} could not be fetched from Maven into {ivy}"
-        f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{told}"
+        f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{excerpt}"
     )
 
 

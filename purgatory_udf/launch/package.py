@@ -115,8 +115,8 @@ def sources_of(archive: Path) -> str | None:
     try:
         with tarfile.open(archive, "r:gz") as packed:
             first = packed.next()
-            told = packed.extractfile(first) if first and first.name == MANIFEST else None
-            return None if told is None else str(json.load(told)["sources"])
+            manifest = packed.extractfile(first) if first and first.name == MANIFEST else None
+            return None if manifest is None else str(json.load(manifest)["sources"])
     except (OSError, EOFError, tarfile.TarError, ValueError, KeyError):
         return None
 

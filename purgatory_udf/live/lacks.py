@@ -55,11 +55,11 @@ def _ends(state: State, key: Records) -> list[int | None]:
     """How far each follower in the in-sync set has come; None: nobody knows."""
     begin, count = int(key["isr_begin"]), max(0, int(key["isr_count"]))
     members = state.in_sync["replica"][begin : begin + count].tolist()
-    found, node = {}, int(key["nodes"])
+    ends, node = {}, int(key["nodes"])
     while node != NONE:
-        one = state.nodes[node]
-        found[int(one["who"])], node = int(one["value"]), int(one["next"])
-    return [found.get(member) for member in members if member != key["broker"]]
+        follower = state.nodes[node]
+        ends[int(follower["who"])], node = int(follower["value"]), int(follower["next"])
+    return [ends.get(member) for member in members if member != key["broker"]]
 
 
 def _short(reached: int, wanted: int) -> str:

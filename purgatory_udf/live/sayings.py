@@ -17,13 +17,13 @@ from purgatory_udf.loop.world import Records
 OLDEST = 5
 
 
-def of_keys(state: State, found: Found, whole: bool) -> bytes:
+def of_keys(state: State, decided: Found, whole: bool) -> bytes:
     """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
     said: dict[str, Any] = {
-        "completions": len(found.completed),
-        "expirations": len(found.expired),
-        "cancellations": len(found.cancelled),
-        "expired": _by_second(found.all_operations[found.expired]),
+        "completions": len(decided.completed),
+        "expirations": len(decided.expired),
+        "cancellations": len(decided.cancelled),
+        "expired": _by_second(decided.all_operations[decided.expired]),
     }
     if whole:
         said["open"] = len(state.operations)
@@ -46,8 +46,8 @@ def _by_second(operations: Records) -> list[list[Any]]:
     second = operations["deadline"] // 1000
     recent = second > int(second.max()) - SECONDS
     rows = np.stack([second[recent], operations["broker"][recent], operations["code"][recent]], axis=1)
-    found, counts = np.unique(rows, axis=0, return_counts=True)
-    pairs = zip(found.tolist(), counts.tolist(), strict=True)
+    distinct, counts = np.unique(rows, axis=0, return_counts=True)
+    pairs = zip(distinct.tolist(), counts.tolist(), strict=True)
     return [[at, broker, PURGATORIES[Code(code)], count] for (at, broker, code), count in pairs]
 
 

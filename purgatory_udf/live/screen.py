@@ -28,9 +28,9 @@ def _head(boards: list[Board], at_ms: int, now_ms: int, ended: bool) -> str:
     still_open = sum(board.open for board in boards)
     moment = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
     age = max(0, now_ms - max(board.written_ms for board in boards)) // 1000
-    told = "the replay has stopped" if ended else f"told {age:,} s ago"
+    freshness = "the replay has stopped" if ended else f"told {age:,} s ago"
     at = moment.removesuffix("+00:00")
-    return f"Run {boards[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {told}"
+    return f"Run {boards[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
 
 
 def _purgatories(boards: list[Board], at_ms: int) -> Table:

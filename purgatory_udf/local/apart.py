@@ -43,8 +43,8 @@ def _bytes(rows: pa.Table) -> npt.NDArray[np.int64]:
 
 def _begins(rows: pa.Table, together: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Which rows differ from the one before."""
-    found = np.zeros(rows.num_rows, bool)
+    begins = np.zeros(rows.num_rows, bool)
     for name in together:
         numbers = rows.column(name).combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-        found[1:] |= numbers[1:] != numbers[:-1]
-    return found
+        begins[1:] |= numbers[1:] != numbers[:-1]
+    return begins

@@ -51,11 +51,11 @@ def literal(value: Any) -> str:
     raise TypeError(f"{value!r} is no value of a column")
 
 
-def column(one: ColumnOrName) -> Column:
+def column(expression: ColumnOrName) -> Column:
     """A name is a column's, and `a.b` the field `b` of `a`, or the column `b` of the frame `a`."""
-    if isinstance(one, Column):
-        return one
-    parts = one.split(".")
+    if isinstance(expression, Column):
+        return expression
+    parts = expression.split(".")
     return Column(".".join(map(quoted, parts)), parts[-1])
 
 
@@ -164,5 +164,5 @@ def order_of(col: ColumnOrName) -> str:
     return col.sql if isinstance(col, Ordered) else column(col).asc().sql
 
 
-def _two(one: Column, sign: str, other: Any) -> Column:
-    return Column(f"({one.sql} {sign} {literal(other)})")
+def _two(left: Column, sign: str, right: Any) -> Column:
+    return Column(f"({left.sql} {sign} {literal(right)})")

@@ -148,7 +148,7 @@ def _serve(
                     _give(output, number, _packed(work(parts[number])))
                 _give(output, _DONE, b"")
             except Exception as error:
-                _give(output, _FAILED, _told(error))
+                _give(output, _FAILED, _pickled(error))
         status = 0
     finally:
         # What a process does at its end is the other's to do.
@@ -179,7 +179,7 @@ def _unpacked(content: bytearray) -> list[pa.RecordBatch]:
         return list(reader)
 
 
-def _told(error: Exception) -> bytes:
+def _pickled(error: Exception) -> bytes:
     try:
         packed = pickle.dumps(error)
         pickle.loads(packed)

@@ -49,11 +49,11 @@ def _percentiles(values: pa.ChunkedArray, shares: pa.ChunkedArray) -> pa.Array:
     here = pc.and_(of.is_valid(), pc.not_equal(times.fill_null(0), 0)).to_numpy(zero_copy_only=False)
     all_values = of.fill_null(0).to_numpy(zero_copy_only=False)
     all_times = times.fill_null(0).to_numpy(zero_copy_only=False)
-    found = []
+    percentiles = []
     for begin, end, share in zip(ends - lengths, ends, shares.to_pylist(), strict=True):
         kept = here[begin:end]
-        found.append(percentile(all_values[begin:end][kept], all_times[begin:end][kept], share))
-    return pa.array(found, pa.float64())
+        percentiles.append(percentile(all_values[begin:end][kept], all_times[begin:end][kept], share))
+    return pa.array(percentiles, pa.float64())
 
 
 def percentile(values: npt.NDArray[np.float64], times: npt.NDArray[np.int64], share: float) -> float | None:

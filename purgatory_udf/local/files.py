@@ -104,15 +104,15 @@ def _write(rows: pa.Table, number: int, path: str, skipped_by: Sequence[str]) ->
     ranges = {column: pc.min_max(rows.column(column)) for column in skipped_by}
     stats = {
         "numRecords": rows.num_rows,
-        "minValues": {column: _told(found["min"]) for column, found in ranges.items()},
-        "maxValues": {column: _told(found["max"]) for column, found in ranges.items()},
+        "minValues": {column: _as_json(extremes["min"]) for column, extremes in ranges.items()},
+        "maxValues": {column: _as_json(extremes["max"]) for column, extremes in ranges.items()},
         "nullCount": {column: rows.column(column).null_count for column in skipped_by},
     }
     file = {"name": name, "size": os.path.getsize(place), "stats": json.dumps(stats)}
     return pa.RecordBatch.from_pylist([file])
 
 
-def _told(value: pa.Scalar) -> Any:
+def _as_json(value: pa.Scalar) -> Any:
     """As JSON has it; a moment to the microsecond, for what is cut off would be skipped."""
-    found = value.as_py()
-    return found.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(found, datetime) else found
+    plain = value.as_py()
+    return plain.isoformat(timespec="microseconds").replace("+00:00", "Z") if isinstance(plain, datetime) else plain

@@ -56,23 +56,25 @@ class LocalFrame:
 
     def select(self, *of: ColumnOrName | Sequence[ColumnOrName]) -> LocalFrame:
         chosen: list[tuple[str, str]] = []
-        for one in _flat(of):
-            if isinstance(one, str) and one == "*":
+        for wanted in _flat(of):
+            if isinstance(wanted, str) and wanted == "*":
                 chosen += [(quoted(name), name) for name in self.columns]
             else:
-                chosen.append(_named(one, len(chosen)))
+                chosen.append(_named(wanted, len(chosen)))
         return self._selected(chosen)
 
     def withColumns(self, of: dict[str, Column]) -> LocalFrame:  # noqa: N802
         """In the place of those that have these names, or behind all."""
         kept = [(of[name].sql if name in of else quoted(name), name) for name in self.columns]
-        return self._selected([*kept, *((one.sql, name) for name, one in of.items() if name not in self.columns)])
+        return self._selected(
+            [*kept, *((expression.sql, name) for name, expression in of.items() if name not in self.columns)]
+        )
 
-    def withColumn(self, name: str, one: Column) -> LocalFrame:  # noqa: N802
-        return self.withColumns({name: one})
+    def withColumn(self, name: str, expression: Column) -> LocalFrame:  # noqa: N802
+        return self.withColumns({name: expression})
 
     def withColumnRenamed(self, name: str, to: str) -> LocalFrame:  # noqa: N802
-        return self._selected([(quoted(one), to if one == name else one) for one in self.columns])
+        return self._selected([(quoted(known), to if known == name else known) for known in self.columns])
 
     def drop(self, *names: str) -> LocalFrame:
         return self.select(*(name for name in self.columns if name not in names))
@@ -131,7 +133,7 @@ class LocalFrame:
         return self._of(both, [*self.columns, *other.columns])
 
     def groupBy(self, *by: ColumnOrName) -> Grouped:  # noqa: N802
-        return Grouped(self, [_named(one, place) for place, one in enumerate(by)])
+        return Grouped(self, [_named(expression, place) for place, expression in enumerate(by)])
 
     def agg(self, *of: Column) -> LocalFrame:
         return self.groupBy().agg(*of)
@@ -153,7 +155,7 @@ class LocalFrame:
         made = side_by_side(lambda part: work(iter(part.to_batches(max_chunksize=ROWS_AT_ONCE))), parts)
         if task:
             schema = schema.append(pa.field(task, pa.int32()))
-            made = [[_numbered(batch, number, schema) for batch in own] for number, own in enumerate(made)]
+            made = [[_numbered(batch, number, schema) for batch in batches] for number, batches in enumerate(made)]
         return frame_of(self._asking, pa.Table.from_batches(list(chain.from_iterable(made)), schema))
 
     def cache(self) -> LocalFrame:
@@ -243,7 +245,7 @@ class Grouped:
         self._frame, self._keys = frame, keys
 
     def agg(self, *of: Column) -> LocalFrame:
-        chosen = [*self._keys, *(_named(one, len(self._keys) + place) for place, one in enumerate(of))]
+        chosen = [*self._keys, *(_named(expression, len(self._keys) + place) for place, expression in enumerate(of))]
         by = f" GROUP BY {', '.join(str(place + 1) for place in range(len(self._keys)))}" if self._keys else ""
         listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
         sql = f"SELECT {listed} FROM {self._frame._source}{self._frame._behind()}{by}"
@@ -254,15 +256,15 @@ class Grouped:
 
 
 def _flat(of: Iterable[Any]) -> Iterator[ColumnOrName]:
-    for one in of:
-        if isinstance(one, list | tuple):
-            yield from one
+    for wanted in of:
+        if isinstance(wanted, list | tuple):
+            yield from wanted
         else:
-            yield one
+            yield wanted
 
 
-def _named(one: ColumnOrName, place: int) -> tuple[str, str]:
-    chosen = column(one)
+def _named(expression: ColumnOrName, place: int) -> tuple[str, str]:
+    chosen = column(expression)
     return chosen.sql, chosen.name or f"column{place}"
 
 

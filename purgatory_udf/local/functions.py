@@ -15,7 +15,7 @@ def lit(value: Any) -> Column:
 
 
 def _call(name: str, *of: ColumnOrName) -> Column:
-    return Column(f"{name}({', '.join(column(one).sql for one in of)})")
+    return Column(f"{name}({', '.join(column(argument).sql for argument in of)})")
 
 
 class _Cases(Column):
@@ -134,16 +134,16 @@ def date_format(col: ColumnOrName, pattern: str) -> Column:
 
 def struct(*of: ColumnOrName) -> Column:
     fields = map(column, of)
-    return Column("{" + ", ".join(f"{literal(one.name)}: {one.sql}" for one in fields) + "}")
+    return Column("{" + ", ".join(f"{literal(field.name)}: {field.sql}" for field in fields) + "}")
 
 
 def array(*of: ColumnOrName) -> Column:
-    return Column(f"[{', '.join(column(one).sql for one in of)}]")
+    return Column(f"[{', '.join(column(element).sql for element in of)}]")
 
 
 def concat(*of: ColumnOrName) -> Column:
     """Of texts or of arrays; null where one of them is."""
-    return Column(f"({' || '.join(column(one).sql for one in of)})")
+    return Column(f"({' || '.join(column(part).sql for part in of)})")
 
 
 def lower(col: ColumnOrName) -> Column:
@@ -151,7 +151,7 @@ def lower(col: ColumnOrName) -> Column:
 
 
 def concat_ws(between: str, *of: ColumnOrName) -> Column:
-    return Column(f"concat_ws({', '.join([literal(between), *(column(one).sql for one in of)])})")
+    return Column(f"concat_ws({', '.join([literal(between), *(column(part).sql for part in of)])})")
 
 
 def size(col: ColumnOrName) -> Column:

@@ -26,7 +26,7 @@ _MOMENT = pa.timestamp("us", "UTC")
 
 def as_rows(table: pa.Table) -> list[Row]:
     row = Row(*table.column_names)
-    columns = [list(map(_reader(one.type), one.to_pylist())) for one in table.columns]
+    columns = [list(map(_reader(column.type), column.to_pylist())) for column in table.columns]
     return [row(*values) for values in zip(*columns, strict=True)]
 
 

@@ -46,11 +46,11 @@ class LocalSession:
         """The table as it is now; None if there is none."""
         with needing_spark():
             try:
-                found = DeltaTable(str(require_here(path)))
+                table = DeltaTable(str(require_here(path)))
             except TableNotFoundError:
                 return None
             _require_whole_log(require_here(path))
-            return found
+            return table
 
 
 class _Reader:
@@ -84,16 +84,16 @@ def _require_whole_log(table: Path) -> None:
 def _whole(table: DeltaTable) -> Any:
     """All of its rows, whatever its log tells of its files: to skip some of so few would gain nothing, and who wrote
     the log may have cut a moment's microseconds off."""
-    found = table.to_pyarrow_dataset()
+    stored = table.to_pyarrow_dataset()
     if table.metadata().partition_columns:
-        return found
-    if not found.files:
-        return found.schema.empty_table()
-    return dataset(found.files, schema=found.schema, format="parquet", filesystem=found.filesystem)
+        return stored
+    if not stored.files:
+        return stored.schema.empty_table()
+    return dataset(stored.files, schema=stored.schema, format="parquet", filesystem=stored.filesystem)
 
 
 def _schema_of(said: str) -> pa.Schema:
-    words: Iterable[list[str]] = (one.split() for one in said.split(","))
+    words: Iterable[list[str]] = (field.split() for field in said.split(","))
     return pa.schema([(name, _ARROW[type_of(kind)]) for name, kind in words])
 
 

@@ -35,7 +35,7 @@ class LocalWindow:
 
     @staticmethod
     def partitionBy(*by: ColumnOrName) -> WindowSpec:  # noqa: N802
-        return WindowSpec(tuple(column(one).sql for one in by))
+        return WindowSpec(tuple(column(key).sql for key in by))
 
     @staticmethod
     def orderBy(*by: ColumnOrName) -> WindowSpec:  # noqa: N802

@@ -74,12 +74,12 @@ class Kept(UserProvidedCacheLocator):
 
 def fingerprint() -> str:
     """Of everything that the compiled code depends on."""
-    found = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
+    digest = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
     folder = resources.files("purgatory_udf.loop")
     sources = [path for path in folder.iterdir() if path.name.endswith(".py")]
     for source in sorted(sources, key=lambda path: path.name):
-        found.update(source.name.encode() + b"\0" + source.read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _places() -> list[Path]:

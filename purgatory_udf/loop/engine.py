@@ -50,11 +50,11 @@ class Engine:
 
     def drain(self) -> list[Found]:
         """Let the clock run past every deadline."""
-        found = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
+        decided = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
         if self.grouping is not by_broker:
-            found = [decided_here(each) for each in found]
-            found += [decided_apart(self._step(self.behind, group, Call(), FOREVER)) for group in list(self.behind)]
-        return found
+            decided = [decided_here(each) for each in decided]
+            decided += [decided_apart(self._step(self.behind, group, Call(), FOREVER)) for group in list(self.behind)]
+        return decided
 
     def _fed(self, call: Call, horizon: int) -> Iterator[Found]:
         if not len(call):
@@ -72,10 +72,10 @@ class Engine:
 
     def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Found:
         state = states.setdefault(group, State())
-        found = step(state, self._carried(call), horizon, self.limits)
+        decided = step(state, self._carried(call), horizon, self.limits)
         if self.through_bytes:
             states[group] = state_of(state_bytes(state))
-        return found
+        return decided
 
     @property
     def limits(self) -> Limits:
@@ -96,9 +96,9 @@ class Tables:
     gauges: pa.Table
 
     @staticmethod
-    def of(found: Iterable[Found], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
+    def of(decided: Iterable[Found], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
         tables = []
-        for each in found:
+        for each in decided:
             ended = Ended(each, run_id, trace_end_us)
             tables.append((*ended.outcomes(), ended.watches(), gauge_table(each, run_id)))
         schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS, WATCHES, PURGATORY_GAUGES)
@@ -112,8 +112,8 @@ class Tables:
 
 def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> Tables:
     """All batches and the drain."""
-    found = [each for batch in batches for each in engine.feed(batch)] + engine.drain()
-    return Tables.of(found, trace_end_us=trace_end_us)
+    decided = [each for batch in batches for each in engine.feed(batch)] + engine.drain()
+    return Tables.of(decided, trace_end_us=trace_end_us)
 
 
 def event_table(events: list[dict[str, object]]) -> pa.Table:

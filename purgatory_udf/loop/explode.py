@@ -75,20 +75,20 @@ def explode(table: pa.Table, config: Config) -> Call:
     }
     world = world_of(tables, TABLES, WORLD, most=config.fetch.max_bytes)
     arrive(world, rows)
-    found = world[0]
-    requests = pa.array(tables["requests"]["row"][: found["request_count"]])
-    named = pa.array(tables["named"]["row"][: found["named_count"]])
-    events, names = tables["events"][: found["event_count"]], tables["names"][: found["keys"]]
-    homes = tables["homes"][: found["home_count"]]
+    counts = world[0]
+    requests = pa.array(tables["requests"]["row"][: counts["request_count"]])
+    named = pa.array(tables["named"]["row"][: counts["named_count"]])
+    events, names = tables["events"][: counts["event_count"]], tables["names"][: counts["keys"]]
+    homes = tables["homes"][: counts["home_count"]]
     return Call(
         _key_names(names),
-        in_order(events) if found["mixed"] else events,
-        tables["asked"][: found["asked_count"]],
-        tables["in_sync"][: found["members"]],
+        in_order(events) if counts["mixed"] else events,
+        tables["asked"][: counts["asked_count"]],
+        tables["in_sync"][: counts["members"]],
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
         items.field("error").take(named) if len(named) else _NO_WORDS,
-        Room(_more(names), homes, int(found["request_count"]), int(found["parts"]), int(found["nodes"])),
+        Room(_more(names), homes, int(counts["request_count"]), int(counts["parts"]), int(counts["nodes"])),
     )
 
 

@@ -15,21 +15,21 @@ from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
 
 
 @inlined
-def _meld(w: World, one: int, other: int) -> int:
+def _meld(w: World, left: int, right: int) -> int:
     """Two heaps as one: the greater root becomes the first child of the smaller."""
-    if one == NONE:
-        return other
-    if other == NONE:
-        return one
-    if part_at(w, other).wants < part_at(w, one).wants:
-        one, other = other, one
-    child = part_at(w, one).child
-    part_at(w, other).prev = one
-    part_at(w, other).next = child
+    if left == NONE:
+        return right
+    if right == NONE:
+        return left
+    if part_at(w, right).wants < part_at(w, left).wants:
+        left, right = right, left
+    child = part_at(w, left).child
+    part_at(w, right).prev = left
+    part_at(w, right).next = child
     if child != NONE:
-        part_at(w, child).prev = other
-    part_at(w, one).child = other
-    return one
+        part_at(w, child).prev = right
+    part_at(w, left).child = right
+    return left
 
 
 @rule

@@ -69,8 +69,8 @@ def trim(
 
 
 @inlined
-def _are_small(one: Any, other: Any, retain_bytes: int) -> bool:
-    return one["size"] <= retain_bytes and other["size"] <= retain_bytes
+def _are_small(left: Any, right: Any, retain_bytes: int) -> bool:
+    return left["size"] <= retain_bytes and right["size"] <= retain_bytes
 
 
 @inlined

@@ -112,18 +112,18 @@ class _Names:
 class Ended:
     """What a call found, as columns from which the tables are put together."""
 
-    def __init__(self, found: Found, run_id: str, trace_end_us: int | None = None) -> None:
-        self._found, self._run_id = found, run_id
-        self._names = _Names(found.names)
-        self._ended = found.ended
-        operations, parts = len(self._ended), int(found.all_operations["count"][self._ended].sum())
-        self._completed = len(found.completed)
-        self._cancelled = self._completed + len(found.expired)
+    def __init__(self, decided: Found, run_id: str, trace_end_us: int | None = None) -> None:
+        self._found, self._run_id = decided, run_id
+        self._names = _Names(decided.names)
+        self._ended = decided.ended
+        operations, parts = len(self._ended), int(decided.all_operations["count"][self._ended].sum())
+        self._completed = len(decided.completed)
+        self._cancelled = self._completed + len(decided.expired)
         self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
         self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((PART_INTS, parts), np.int32)
         flatten(
-            named(found.all_operations), named(found.all_parts), self._ended, len(found.names), self._longs,
+            named(decided.all_operations), named(decided.all_parts), self._ended, len(decided.names), self._longs,
             self._ints, self._watched, self._offsets, self._part_bytes, self._part_ints,
         )  # fmt: skip
         self._end_us = FOREVER if trace_end_us is None else trace_end_us // 1000 * 1000
@@ -143,15 +143,15 @@ class Ended:
         )
 
     def _outcomes(self, schema: pa.Schema, at: slice) -> pa.Table:
-        found, longs, ints, names = self._found, self._longs[:, at], self._ints[:, at], self._names
+        decided, longs, ints, names = self._found, self._longs[:, at], self._ints[:, at], self._names
         text, no_fetch = pa.array(longs[TEXT]), ints[FETCHER] == NOBODY
         columns: dict[str, Callable[[], pa.Array]] = {
             "run_id": lambda: pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
             "operation_id": lambda: pa.array(longs[SEQ]),
             "kind": lambda: _taken(_KINDS, ints[CODE]),
             "broker": lambda: pa.array(ints[BROKER]),
-            "request_id": lambda: _text(found.request_ids.take(text)),
-            "client_id": lambda: _text(found.client_ids.take(text)),
+            "request_id": lambda: _text(decided.request_ids.take(text)),
+            "client_id": lambda: _text(decided.client_ids.take(text)),
             "key": lambda: _taken(names.readable, ints[KEY]),
             "started_at": lambda: _time(longs[STARTED]),
             "completed_at": lambda: _time(longs[ENDED]),
@@ -186,9 +186,9 @@ class Ended:
 
     def watches(self) -> pa.Table:
         """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
-        found, names, key = self._found, self._names, self._part_ints[PART_KEY]
+        decided, names, key = self._found, self._names, self._part_ints[PART_KEY]
         longs, ints = np.empty((WATCH_LONGS, len(key)), np.int64), np.empty((WATCH_INTS, len(key)), np.int32)
-        flatten_watches(named(found.all_operations), named(found.all_parts), self._ended, longs, ints)
+        flatten_watches(named(decided.all_operations), named(decided.all_parts), self._ended, longs, ints)
         columns = {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(key)),
             "operation_id": pa.array(longs[WATCH_SEQ]),
@@ -206,12 +206,12 @@ class Ended:
         return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
 
 
-def outcome_tables(found: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
-    return Ended(found, run_id, trace_end_us).outcomes()
+def outcome_tables(decided: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
+    return Ended(decided, run_id, trace_end_us).outcomes()
 
 
-def gauge_table(found: Found, run_id: str) -> pa.Table:
-    readings, whose = found.readings, found.purgatories[found.readings["purgatory"]]
+def gauge_table(decided: Found, run_id: str) -> pa.Table:
+    readings, whose = decided.readings, decided.purgatories[decided.readings["purgatory"]]
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),
         "broker": _plain(whose["broker"]),

@@ -183,12 +183,12 @@ def trigger_of(w: World, o: int, at: int) -> int:
     """The part whose key's check ends the operation: of an event that checks several keys, the first one's."""
     if w.checking <= 0:
         return at
-    operation, found, first = operation_at(w, o), at, w.checking
+    operation, trigger, first = operation_at(w, o), at, w.checking
     for other in range(operation.first, operation.first + operation.count):
         key = key_at(w, part_at(w, other).key)
         if walked_before(w, key, operation.code) and key.stamp_order < first:
-            found, first = other, key.stamp_order
-    return found
+            trigger, first = other, key.stamp_order
+    return trigger
 
 
 @rule

@@ -25,21 +25,21 @@ def undecidable(call: Call) -> Call:
     return Call(call.names, events, call.asked, call.in_sync, call.request_ids, call.client_ids, call.errors)
 
 
-def decided_here(found: Found) -> Found:
+def decided_here(decided: Found) -> Found:
     """Of a group by TopicPartition or shard: the operations that it has seen whole."""
-    return _some(found, found.all_operations["apart"] == 0, readings=False)
+    return _some(decided, decided.all_operations["apart"] == 0, readings=False)
 
 
-def decided_apart(found: Found) -> Found:
+def decided_apart(decided: Found) -> Found:
     """Of the broker's group behind such groups: those that none of them has, and all gauges."""
-    return _some(found, found.all_operations["apart"] > 0, readings=True)
+    return _some(decided, decided.all_operations["apart"] > 0, readings=True)
 
 
-def _some(found: Found, which: np.ndarray, readings: bool) -> Found:
+def _some(decided: Found, which: np.ndarray, readings: bool) -> Found:
     return replace(
-        found,
-        completed=found.completed[which[found.completed]],
-        expired=found.expired[which[found.expired]],
-        cancelled=found.cancelled[which[found.cancelled]],
-        readings=found.readings if readings else found.readings[:0],
+        decided,
+        completed=decided.completed[which[decided.completed]],
+        expired=decided.expired[which[decided.expired]],
+        cancelled=decided.cancelled[which[decided.cancelled]],
+        readings=decided.readings if readings else decided.readings[:0],
     )

@@ -238,7 +238,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
-    found = Found(
+    decided = Found(
         operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip
@@ -257,7 +257,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     state.now_ms = int(world["now"]) // 1000
     state.nodes = tables["nodes"][: world["nodes"]].copy()
     _let_go(state, tables, limits.retain_bytes)
-    return found
+    return decided
 
 
 def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None:

@@ -30,17 +30,17 @@ def text_of(column: Column, row: int) -> tuple[int, int]:
 
 
 @inlined
-def same(one: int, other: int, length: int) -> bool:
+def same(left: int, right: int, length: int) -> bool:
     """Whether two texts of this length are the same."""
     at = 0
     while at + _LONG <= length:
-        if long_at(one + at, 0) != long_at(other + at, 0):
+        if long_at(left + at, 0) != long_at(right + at, 0):
             return False
         at += _LONG
     if at > 0:
-        return at == length or long_at(one + length - _LONG, 0) == long_at(other + length - _LONG, 0)
+        return at == length or long_at(left + length - _LONG, 0) == long_at(right + length - _LONG, 0)
     while at < length:
-        if byte_at(one, at) != byte_at(other, at):
+        if byte_at(left, at) != byte_at(right, at):
             return False
         at += 1
     return True

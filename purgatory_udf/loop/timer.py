@@ -76,7 +76,7 @@ def cancel(w: World, operation: Any) -> None:
 def find_next_bucket(w: World, p: int) -> None:
     """The queued bucket that begins next, if any is queued."""
     purgatory = purgatory_at(w, p)
-    found, begins, tick = NONE, FOREVER, 1
+    bucket, begins, tick = NONE, FOREVER, 1
     for wheel in range(WHEELS):
         queued = queued_at(w, p * WHEELS + wheel).bits
         if queued != 0:
@@ -87,9 +87,9 @@ def find_next_bucket(w: World, p: int) -> None:
                 ahead >>= 1
                 slot += 1
             if slot * tick < begins:
-                found, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
+                bucket, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
         tick *= BUCKETS
-    purgatory.next_bucket_ms, purgatory.next_bucket = begins, found
+    purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
 
 
 @inlined

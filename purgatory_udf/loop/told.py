@@ -69,9 +69,9 @@ def tell(world: Records, moments: Records, dead: Records, turn: int, until_ms: i
 
 
 @rule
-def _together(one: Any, other: Any, by_clock: bool) -> bool:
+def _together(left: Any, right: Any, by_clock: bool) -> bool:
     """Reapers wake between an event and the next, and between the clock's turns."""
-    return one.t == other.t and one.seq == other.seq and (not by_clock or one.sub == other.sub)
+    return left.t == right.t and left.seq == right.seq and (not by_clock or left.sub == right.sub)
 
 
 @rule

@@ -88,7 +88,7 @@ def _wait(row: Row) -> tuple[Cell, ...]:
 
 def _expires(frame: DataFrame, seconds: float, top: int) -> Table:
     """Totals of the meters; the rate is over all windows from the trace's first to its last."""
-    found = (
+    meters = (
         frame.groupBy("mbean", "broker", "topic")
         .agg(
             sf.sum("expired").alias("expired"),
@@ -101,13 +101,13 @@ def _expires(frame: DataFrame, seconds: float, top: int) -> Table:
     )
     rows = [
         (row.mbean, row.broker, row.expired, round(row.expired / seconds, 2), _rounded(row.busiest), row.at)
-        for row in found
+        for row in meters
     ]
     return Table("Kafka's meters", ("mbean", "broker", "total", "per second", "busiest", "at"), rows)
 
 
 def _purgatories(frame: DataFrame, top: int) -> Table:
-    found = (
+    readings = (
         frame.groupBy("broker", "purgatory")
         .agg(
             sf.max("purgatory_size_max").alias("size"),
@@ -123,7 +123,7 @@ def _purgatories(frame: DataFrame, top: int) -> Table:
     )
     columns = ("purgatory", "broker", "PurgatorySize, most", "at", "NumDelayedOperations, most")
     rows = [
-        (row.purgatory, row.broker, row.size, row.at, row.delayed, row.dead, row.bytes, row.purged) for row in found
+        (row.purgatory, row.broker, row.size, row.at, row.delayed, row.dead, row.bytes, row.purged) for row in readings
     ]
     return Table("Purgatories", (*columns, "dead entries, most", "bytes they held", "purged"), rows)
 
@@ -150,16 +150,16 @@ def _causes(frame: DataFrame) -> Table:
 
 
 def _by(frame: DataFrame, by: str, top: int) -> Table:
-    found = frame.orderBy(sf.desc("waited_ms"), "kind", "value").limit(top).collect()
-    return Table(f"Waits by {by}", (by, "kind", *_WAITS), [(row.value, row.kind, *_wait(row)) for row in found])
+    longest = frame.orderBy(sf.desc("waited_ms"), "kind", "value").limit(top).collect()
+    return Table(f"Waits by {by}", (by, "kind", *_WAITS), [(row.value, row.kind, *_wait(row)) for row in longest])
 
 
 def _offenders(waits: DataFrame, kinds: list[Row], top: int) -> Table:
     of_kind = {row.kind: row.expired for row in kinds}
-    found = waits.where("expired > 0").orderBy(sf.desc("expired"), sf.desc("waited_ms"), "by", "value").limit(top)
+    worst = waits.where("expired > 0").orderBy(sf.desc("expired"), sf.desc("waited_ms"), "by", "value").limit(top)
     rows = [
         (row.by, row.value, row.kind, row.expired, percent(row.expired / of_kind[row.kind]), _rounded(row.max_ms))
-        for row in found.collect()
+        for row in worst.collect()
     ]
     return Table("Most expirations", ("by", "value", "kind", "expired", "% of the kind's", "longest ms"), rows)
 

@@ -38,14 +38,14 @@ class Family:
     def add(self, value: float | None, suffix: str = "", **labels: object) -> None:
         """A label that is None is none; a value that is not known is not said."""
         if value is not None:
-            self.samples.append((suffix, {name: one for name, one in labels.items() if one is not None}, value))
+            self.samples.append((suffix, {name: label for name, label in labels.items() if label is not None}, value))
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} {_escaped(self.says, quotes=False)}"
         yield f"# TYPE {self.name} {self.kind}"
         for suffix, labels, value in self.samples:
-            told = ",".join(f'{name}="{_escaped(str(one))}"' for name, one in labels.items())
-            yield f"{self.name}{suffix}{{{told}}} {value!r}" if told else f"{self.name}{suffix} {value!r}"
+            listed = ",".join(f'{name}="{_escaped(str(label))}"' for name, label in labels.items())
+            yield f"{self.name}{suffix}{{{listed}}} {value!r}" if listed else f"{self.name}{suffix} {value!r}"
 
 
 def exposition(metrics: Metrics) -> str:
@@ -73,8 +73,8 @@ def _gauges(metrics: Metrics) -> Iterable[Family]:
     purged = Family("purgatory_replay_purged_watches_total", "counter", "Dead entries that purges have cleared.")
     last = ("purgatory_size_last", "num_delayed_last", "dead_watches_last")
     latest = [sf.max_by(name, "window_start").alias(name) for name in last]
-    found = metrics["purgatories"].groupBy("broker", "purgatory").agg(*latest, sf.sum("purged").alias("purged"))
-    for row in found.orderBy("broker", "purgatory").collect():
+    readings = metrics["purgatories"].groupBy("broker", "purgatory").agg(*latest, sf.sum("purged").alias("purged"))
+    for row in readings.orderBy("broker", "purgatory").collect():
         labels = {"broker": row.broker, "delayedOperation": row.purgatory}
         for family, value in zip(
             (size, delayed, dead, purged), (*(row[name] for name in last), row.purged), strict=True
@@ -86,12 +86,12 @@ def _gauges(metrics: Metrics) -> Iterable[Family]:
 def _meters(metrics: Metrics) -> Iterable[Family]:
     families: dict[str, Family] = {}
     whose = sf.regexp_extract("mbean", "type=([^,]+)", 1).alias("type")
-    found = (
+    expirations = (
         metrics["expires"]
         .groupBy(whose, "broker", "topic", "partition", "fetcher")
         .agg(sf.sum("expired").alias("expired"))
     )
-    for row in found.orderBy("type", "broker", "topic", "partition", "fetcher").collect():
+    for row in expirations.orderBy("type", "broker", "topic", "partition", "fetcher").collect():
         family = families.setdefault(
             row.type,
             Family(f"kafka_server_{row.type.lower()}_expires_total", "counter", f"ExpiresPerSec of {row.type}."),
@@ -122,8 +122,8 @@ def _waits(metrics: Metrics) -> Family:
 
 def _rest(metrics: Metrics) -> Iterable[Family]:
     rebalances = Family("purgatory_replay_rebalances_total", "counter", "Rebalances that began, by how they ended.")
-    found = metrics["rebalances"].groupBy("broker", "group", "ended_as").count()
-    for row in found.orderBy("broker", "group", "ended_as").collect():
+    counted = metrics["rebalances"].groupBy("broker", "group", "ended_as").count()
+    for row in counted.orderBy("broker", "group", "ended_as").collect():
         rebalances.add(row["count"], broker=row.broker, group=row.group, ended=row.ended_as)
     counts = metrics.tables.run.counts
     still_open = Family("purgatory_replay_open_operations", "gauge", "Operations that have not ended.")

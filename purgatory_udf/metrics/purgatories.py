@@ -46,8 +46,8 @@ def purgatories(gauges: DataFrame, ended: DataFrame, window_ms: int, bytes_per_w
     )
     held = sf.sum("held")
     readings = [column for name in _LEVELS for column in _readings(name, held)]
-    found = parts.groupBy("broker", "purgatory", "window").agg(*readings, sf.sum("purged").alias("purged"))
-    return found.withColumns(
+    figures = parts.groupBy("broker", "purgatory", "window").agg(*readings, sf.sum("purged").alias("purged"))
+    return figures.withColumns(
         {
             "window_start": sf.timestamp_millis("window"),
             "window_ms": sf.lit(window_ms),

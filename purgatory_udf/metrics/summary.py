@@ -18,9 +18,9 @@ _NOT_YET = {
 
 def summary(metrics: Metrics) -> list[str]:
     """Totals, then the essence of every table that has any, then what could not be said yet."""
-    found = totals(metrics)
-    blocks = [[_head(metrics, found)]]
-    blocks += [table.lines() for table in overview(metrics, found) if table.rows]
+    sums = totals(metrics)
+    blocks = [[_head(metrics, sums)]]
+    blocks += [table.lines() for table in overview(metrics, sums) if table.rows]
     missing = [_NOT_YET[name] for name in metrics.tables.missing if name in _NOT_YET]
     blocks += [[f"Without: {'; '.join(missing)}"]] if missing else []
     blocks.append([f"Tables: {', '.join(sorted(metrics.frames))} in {metrics.tables.layout.out}"])

@@ -47,8 +47,8 @@ def _places(dimension: str) -> Column:
     def place(value: Column) -> Column:
         return sf.struct(sf.lit(dimension).alias("by"), value.cast("string").alias("value"))
 
-    def one(value: Column) -> Column:
-        return sf.filter(sf.array(place(value)), lambda found: found["value"].isNotNull())
+    def if_known(value: Column) -> Column:
+        return sf.filter(sf.array(place(value)), lambda placed: placed["value"].isNotNull())
 
     match dimension:
         case "topic":
@@ -58,11 +58,11 @@ def _places(dimension: str) -> Column:
             numbered = sf.filter("partitions", lambda part: part["partition"] >= 0)
             return sf.transform(numbered, lambda part: place(sf.concat_ws("-", part["topic"], part["partition"])))
         case "client":
-            return one(sf.col("client_id"))
+            return if_known(sf.col("client_id"))
         case "all":
             return sf.array(place(sf.lit("")))
         case _:
-            return one(sf.col(dimension))
+            return if_known(sf.col(dimension))
 
 
 def _with_group(ended: DataFrame, transitions: DataFrame) -> DataFrame:

@@ -74,10 +74,10 @@ class SystemTimer:
         return True
 
     def run_due(self) -> bool:
-        found = bool(self._due) and not self._closed
+        ran = bool(self._due) and not self._closed
         while self._due and not self._closed:
             self._due.popleft().run()
-        return found
+        return ran
 
     def next_wake_ms(self) -> int | None:
         return None if self._closed else self._queue.earliest_ms()

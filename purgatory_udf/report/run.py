@@ -46,12 +46,12 @@ def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: P
 def report_page(metrics: Metrics) -> str:
     """The report as HTML."""
     tables = metrics.tables
-    drawn, found = pictures(metrics), totals(metrics)
+    drawn, sums = pictures(metrics), totals(metrics)
     specs = charts(drawn)
     state = "" if tables.finished else " Still running, or interrupted: this is what it has written so far."
-    said = f"From {found.first} to {found.last} (UTC); a column of time is {_spoken(drawn.width_ms)}.{state}"
-    sections = [*_figures(specs), *_told(metrics, found)]
-    return page.page(f"Replay {tables.run.run_id}", said, page.facts(_facts(found)), sections, specs)
+    said = f"From {sums.first} to {sums.last} (UTC); a column of time is {_spoken(drawn.width_ms)}.{state}"
+    sections = [*_figures(specs), *_in_words(metrics, sums)]
+    return page.page(f"Replay {tables.run.run_id}", said, page.facts(_facts(sums)), sections, specs)
 
 
 def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
@@ -69,11 +69,11 @@ def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
             yield Section(title, said, page.figure(name))
 
 
-def _told(metrics: Metrics, totals: Totals) -> Iterator[Section]:
-    told = [(one.title, one.lines, one.expired) for one in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
-    if told:
+def _in_words(metrics: Metrics, totals: Totals) -> Iterator[Section]:
+    stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
+    if stories:
         said = "Of each kind those that waited longest, first those that expired. A click tells an operation's story."
-        yield Section("The slowest operations", said, page.stories(told))
+        yield Section("The slowest operations", said, page.stories(stories))
     for table in overview(metrics, totals):
         if table.rows:
             yield Section(table.title, "", page.table(table))

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Told:
+class SlowOperation:
     kind: str
     expired: bool
     title: str
     lines: tuple[str, ...]
 
 
-def slowest(tables: RunTables, of_each: int) -> list[Told]:
+def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
     """So many completions and so many expirations of each kind, those first that waited longest."""
     longest = Window.partitionBy("kind", "expired").orderBy(sf.desc("wait_ms"), "ended_at", "operation_id")
     chosen = (
@@ -33,9 +33,9 @@ def slowest(tables: RunTables, of_each: int) -> list[Told]:
         .orderBy("kind", sf.desc("expired"), "place")
     )
     ids = [row.operation_id for row in chosen.collect()]
-    told = []
+    stories = []
     for evidence in collect(tables, ids):
         title, *lines = story(evidence)
         if evidence.end:
-            told.append(Told(evidence.end.kind, evidence.end.expired, title, tuple(lines)))
-    return told
+            stories.append(SlowOperation(evidence.end.kind, evidence.end.expired, title, tuple(lines)))
+    return stories

@@ -81,7 +81,8 @@ def compare(spark: SparkSession, out: str) -> CheckVerdict:
         ids = sorted({*wrong[0], *wrong[1]})
         different += len(ids)
         shown += [
-            Difference(name, one, tuple(truth.columns), wrong[0].get(one), wrong[1].get(one)) for one in ids[:SHOWN]
+            Difference(name, operation_id, tuple(truth.columns), wrong[0].get(operation_id), wrong[1].get(operation_id))
+            for operation_id in ids[:SHOWN]
         ]
     return CheckVerdict(operations, different, shown)
 

@@ -96,12 +96,12 @@ class Controller:
     def hand_over(self, broker: int) -> Steps[None]:
         """A broker that is to stop leads nothing any more that another one can lead, and is in no in-sync set."""
         for state in list(self.partitions.values()):
-            others = tuple(one for one in state.isr if one != broker)
+            others = tuple(replica for replica in state.isr if replica != broker)
             heir = next((replica for replica in state.replicas if replica in others and self._is_up(replica)), None)
             if state.leader == broker and heir is not None:
                 yield from self.move(state.key, heir)
             if state.leader not in (None, broker) and broker in state.isr:
-                state.in_sync.isr = tuple(one for one in state.isr if one != broker)
+                state.in_sync.isr = tuple(replica for replica in state.isr if replica != broker)
                 self.tell_isr(state.key)
 
     def fail(self, broker: int) -> None:
@@ -121,7 +121,7 @@ class Controller:
         if self._is_up(broker):
             return
         for state in list(self.partitions.values()):
-            others = tuple(one for one in state.isr if one != broker)
+            others = tuple(replica for replica in state.isr if replica != broker)
             if state.leader is None:
                 heir = next((replica for replica in state.replicas if replica in others and self._is_up(replica)), None)
                 if heir is not None:
@@ -173,7 +173,7 @@ class Controller:
         copy.told_end = copy.end
         self._tell(state, leader, "high_watermark", offset=copy.high_watermark)
         state.transactions.truncate(copy.end)
-        state.transactions.told = None
+        state.transactions.announced = None
         state.leader, state.epoch = leader, state.epoch + 1
         state.in_sync = self._in_sync(leader, state.replicas, isr)
         state.segment_begins = log.end.position if log.end else 0
@@ -222,8 +222,8 @@ class Controller:
         replica = self._world.engine.cluster.broker(leader).replica(state.key)
         mark = high_watermark_after(replica, leader, end=end, isr=isr, follower=follower)
         stable = state.transactions.last_stable(mark or 0)
-        if state.transactions.told is None or stable > state.transactions.told:
-            state.transactions.told = stable
+        if state.transactions.announced is None or stable > state.transactions.announced:
+            state.transactions.announced = stable
             self._tell(state, leader, "last_stable", offset=stable)
 
     # In sync.

@@ -52,7 +52,7 @@ class GroupServer:
             known = len(self._coordinators)
             # Spread over the brokers in the order in which groups are first asked for.
             candidates = [self._brokers[(known + at) % len(self._brokers)] for at in range(len(self._brokers))]
-            broker = next((one for one in candidates if self._is_up(one)), None)
+            broker = next((candidate for candidate in candidates if self._is_up(candidate)), None)
             if broker is not None:
                 self._load(group, broker)
                 self._coordinators[group] = broker
@@ -133,8 +133,8 @@ class GroupServer:
         )
 
     def committed(self, message: FetchCommitted) -> Offsets:
-        found = {key: self._offsets.get((message.group, key)) for key in message.keys}
-        return Offsets({key: offset for key, offset in found.items() if offset is not None})
+        offsets = {key: self._offsets.get((message.group, key)) for key in message.keys}
+        return Offsets({key: offset for key, offset in offsets.items() if offset is not None})
 
     def _answer(self, broker: int, message: GroupMessage, answer: Answer) -> GroupAnswer:
         members: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def _clients(simulated: Simulated) -> list[str]:
     throttled = [exchange.throttle_ms for exchange in simulated.exchanges if exchange.throttle_ms]
     if throttled:
         lines.append(f"throttled {len(throttled):,} answers by quotas, {sum(throttled):,} ms in all")
-    failures = Counter(life.failed for one in simulated.instances for life in one.lives if life.failed)
+    failures = Counter(life.failed for instance in simulated.instances for life in instance.lives if life.failed)
     lines += [f"consumers {count:,} {why}" for why, count in failures.items()]
     return lines
 

@@ -157,11 +157,11 @@ class Server:
         return {**place, "base_offset": offset, "last_offset": last, "bytes": batch.bytes, "error": NONE}
 
     def _fetch(self, fetch: Fetch, reply: Reply) -> int | None:
-        found = self._sessions.update(fetch)
-        if found is None:
+        opened = self._sessions.update(fetch)
+        if opened is None:
             reply(Fetched(NO_SESSION, [], NOT_FOUND), 0)
             return None
-        session, wants = found
+        session, wants = opened
 
         def respond(operation: DelayedFetch) -> None:
             answer = self._read(session, operation)

@@ -26,11 +26,11 @@ class EndedTransaction:
 
 @dataclass(slots=True)
 class Transactions:
-    """Of one partition's log, whoever leads it. `told`: the last stable offset as its leader was told it last; `used`:
-    whether there has been any."""
+    """Of one partition's log, whoever leads it. `announced`: the last stable offset as its leader was told it last;
+    `used`: whether there has been any."""
 
     used: bool = False
-    told: int | None = None
+    announced: int | None = None
     _open: dict[str, int] = field(default_factory=dict)
     _ended: list[EndedTransaction] = field(default_factory=list)
 
@@ -46,14 +46,14 @@ class Transactions:
             self._ended.append(EndedTransaction(name, first, marker_end))
 
     def last_stable(self, high_watermark: int) -> int:
-        self._ended = [one for one in self._ended if one.marker_end > high_watermark]
-        return min([high_watermark, *self._open.values(), *(one.first for one in self._ended)])
+        self._ended = [transaction for transaction in self._ended if transaction.marker_end > high_watermark]
+        return min([high_watermark, *self._open.values(), *(transaction.first for transaction in self._ended)])
 
     def truncate(self, end: int) -> None:
         """The log ends there now: a transaction whose marker is gone is open again."""
-        lost = [one for one in self._ended if one.marker_end > end]
-        self._ended = [one for one in self._ended if one.marker_end <= end]
-        self._open |= {one.name: one.first for one in lost}
+        lost = [transaction for transaction in self._ended if transaction.marker_end > end]
+        self._ended = [transaction for transaction in self._ended if transaction.marker_end <= end]
+        self._open |= {transaction.name: transaction.first for transaction in lost}
         self._open = {name: first for name, first in self._open.items() if first < end}
 
 

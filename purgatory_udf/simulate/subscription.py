@@ -26,7 +26,9 @@ class Subscription:
         self._pattern = re.compile(settings.pattern) if settings.pattern is not None else None
         if settings.assign is not None:
             self.kind = Subscribed.USER_ASSIGNED
-            self.assign([TopicPartition(topic, one) for topic, some in settings.assign.items() for one in some])
+            self.assign(
+                [TopicPartition(topic, partition) for topic, some in settings.assign.items() for partition in some]
+            )
         else:
             self.kind = Subscribed.AUTO_TOPICS if self._pattern is None else Subscribed.AUTO_PATTERN
 

@@ -66,8 +66,8 @@ class Transaction:
                 look_up = FindTransactionCoordinator(
                     client_id=client.client_id, request_id=client.next_request_id(), name=name
                 )
-                found = yield from client.ask(broker, look_up, channel="metadata")
-                if not isinstance(found, Coordinator) or found.broker is None:
+                coordinator = yield from client.ask(broker, look_up, channel="metadata")
+                if not isinstance(coordinator, Coordinator) or coordinator.broker is None:
                     continue
                 request = EndTransaction(
                     client_id=client.client_id,
@@ -76,7 +76,7 @@ class Transaction:
                     keys=keys,
                     commits=commits,
                 )
-                answer = yield from client.ask(found.broker, request, channel="transactions")
+                answer = yield from client.ask(coordinator.broker, request, channel="transactions")
                 if isinstance(answer, TransactionEnds):
                     return answer
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)

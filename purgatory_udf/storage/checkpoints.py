@@ -27,7 +27,7 @@ def swept(spark: SparkSession, path: str) -> str:
 
 
 def _entries(spark: SparkSession, folder: str) -> set[int]:
-    found = files_of(spark).names(folder)
-    if found and all(name.startswith(".") for name in found):
+    names = files_of(spark).names(folder)
+    if names and all(name.startswith(".") for name in names):
         files_of(spark).remove(folder)
-    return {int(name) for name in found if name.isdigit()}
+    return {int(name) for name in names if name.isdigit()}

@@ -127,9 +127,13 @@ def identity(spark: SparkSession, path: str) -> dict[str, Any]:
 def _identity(spark: SparkSession, path: str) -> dict[str, Any]:
     here = local(spark)
     if here:
-        found = here.table_at(path)
-        assert found is not None
-        return {"table": found.metadata().id, "version": found.version(), "files": len(found.file_uris())}
+        local_table = here.table_at(path)
+        assert local_table is not None
+        return {
+            "table": local_table.metadata().id,
+            "version": local_table.version(),
+            "files": len(local_table.file_uris()),
+        }
     table = DeltaTable.forPath(spark, path)
     detail = table.detail().select("id", "numFiles").first()
     latest = table.history(1).select("version").first()

@@ -22,7 +22,7 @@ class Layout:
         return f"{self.machinery}/relay"
 
     @property
-    def told(self) -> str:
+    def answers(self) -> str:
         """What groups' requests were answered, but for signs of life that are well."""
         return f"{self.machinery}/told"
 
@@ -33,7 +33,7 @@ class Layout:
 
     def path_of(self, table: str) -> str:
         """Of a public table, or of one that only the run itself reads."""
-        return {"relay": self.relay, "told": self.told}.get(table) or self.table(table)
+        return {"relay": self.relay, "told": self.answers}.get(table) or self.table(table)
 
     def control(self, query: str) -> str:
         """The row that lets the query's clock run past the end of a finished trace."""

@@ -76,8 +76,8 @@ class RunTables:
         """Those whose broker stopped, in the columns of `ended`; nobody was answered."""
         nothing = {"bytes": "long", "answered_bytes": "long"}
         common = (sf.lit(None).cast(nothing[name]).alias(name) if name in nothing else name for name in _COMMON)
-        found = self.table("cancellations").withColumn("completed_by", sf.col("reason"))
-        return found.select(
+        cancellations = self.table("cancellations").withColumn("completed_by", sf.col("reason"))
+        return cancellations.select(
             *common,
             sf.col("cancelled_at").alias("ended_at"),
             sf.lit(False).alias("expired"),

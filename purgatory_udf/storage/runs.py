@@ -61,8 +61,8 @@ def ran_here(spark: SparkSession, path: str, job: str) -> bool | None:
     """Whether the latest run of the job did without Spark; None if there was none."""
     if not is_table(spark, path):
         return None
-    found = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
-    return all(name in json.loads(found[-1].versions) for name in _HERE) if found else None
+    rows = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at").collect()
+    return all(name in json.loads(rows[-1].versions) for name in _HERE) if rows else None
 
 
 def load(spark: SparkSession, path: str, job: str) -> Run | None:
@@ -73,10 +73,10 @@ def load(spark: SparkSession, path: str, job: str) -> Run | None:
 def _load(spark: SparkSession, path: str, job: str) -> Run | None:
     if not is_table(spark, path):
         return None
-    found = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at")
+    of_job = spark.read.format("delta").load(path).where(f"job = '{job}'").orderBy("started_at")
     # As moments, pyspark would give them in the machine's own zone, and without its name.
     whole_us = {name: sf.unix_micros(name) for name in ("started_at", "finished_at")}
-    rows = found.withColumns(whole_us).collect()
+    rows = of_job.withColumns(whole_us).collect()
     if not rows:
         return None
     row = rows[-1]
@@ -151,5 +151,5 @@ def _row_here(run: Run) -> str:
 def events_of(spark: SparkSession, out: str, run: Run) -> str:
     """The table that the run replayed: where it was, or in the folder itself if that was moved."""
     named = str(run.trace.get("events") or "")
-    own = f"{out.rstrip('/')}/events"
-    return own if not named or (not is_table(spark, named) and is_table(spark, own)) else named
+    in_folder = f"{out.rstrip('/')}/events"
+    return in_folder if not named or (not is_table(spark, named) and is_table(spark, in_folder)) else named

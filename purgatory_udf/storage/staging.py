@@ -42,8 +42,8 @@ def _write_rows_here(events: pa.Table, path: str, per_file: int, mode: str, opti
 
     parts = list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
     if mode == "append":
-        told = {"userMetadata": IN_TIME_ORDER}
-        add_files(parts, path, _SKIPPED_BY, told, events.schema, step_of(options))
+        commit_info = {"userMetadata": IN_TIME_ORDER}
+        add_files(parts, path, _SKIPPED_BY, commit_info, events.schema, step_of(options))
     else:
         write_parts_here(parts, path, events.schema)
 

@@ -34,4 +34,4 @@ def _filled(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[st
 def other_formats(settings: Mapping[str, Any]) -> str:
     """Those of a run that are none of this version; a state tells of its own where the run does not."""
     kept = settings.get("formats", FORMATS)
-    return ", ".join(f"{name} {kept.get(name)}" for name, own in FORMATS.items() if kept.get(name) != own)
+    return ", ".join(f"{name} {kept.get(name)}" for name, ours in FORMATS.items() if kept.get(name) != ours)

@@ -21,16 +21,16 @@ class Batches:
 
     def new(self, recent: Sequence[StreamingQueryProgress]) -> list[StreamingQueryProgress]:
         """Those that were not told of before."""
-        found = []
+        fresh = []
         for progress in recent:
             known = self._rows.get(progress.batchId)
             # A query without input says so under the number that its next batch will have.
             if known is None or known < progress.numInputRows:
                 self._rows[progress.batchId] = progress.numInputRows
                 self.events += progress.sources[0].numInputRows if progress.sources else 0
-                found.append(progress)
+                fresh.append(progress)
         self._rows = {progress.batchId: self._rows[progress.batchId] for progress in recent}
-        return found
+        return fresh
 
     def __len__(self) -> int:
         """How many are kept in mind."""

@@ -27,14 +27,16 @@ _ANSWERED = ("join_group", "sync_group", "heartbeat")
 _NAMED_IN_RUNS = 50
 
 
-def write_disagreements(spark: SparkSession, layout: Layout, run: Run, told: DataFrame) -> None:
+def write_disagreements(spark: SparkSession, layout: Layout, run: Run, replayed: DataFrame) -> None:
     """Write the table anew."""
     recorded = _recorded(spark, run)
     if recorded is None:
-        compared = told.withColumns({name: sf.lit(None) for name in ("recorded_error", "recorded_generation")})
+        compared = replayed.withColumns({name: sf.lit(None) for name in ("recorded_error", "recorded_generation")})
     else:
         answers = recorded.select("seq", "recorded_error", "recorded_generation")
-        compared = told.join(answers, "seq", "left").unionByName(_not_told(told, recorded), allowMissingColumns=True)
+        compared = replayed.join(answers, "seq", "left").unionByName(
+            _not_told(replayed, recorded), allowMissingColumns=True
+        )
     typed = [sf.col(field.name).cast(field.dataType) for field in from_arrow_schema(COMPARED)]
     rows = compared.select(*typed).mapInArrow(_disagreeing(run.run_id), from_arrow_schema(GROUP_DISAGREEMENTS))
     rows.coalesce(1).write.format("delta").mode("overwrite").save(layout.table("group_disagreements"))

@@ -75,7 +75,7 @@ class GroupRules(Rules[Shelf, Requests]):
     def step(self, group: str, state: Shelf, rows: Requests, horizon_ms: int) -> tuple[Shelf, Iterator[Parcel]]:
         """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
         waits, sayings = Waits(), Sayings()
-        found: dict[str, Findings] = {}
+        by_key: dict[str, Findings] = {}
         mine = dict(rows.by_group())
         for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
             kept = state.take(key)
@@ -86,8 +86,8 @@ class GroupRules(Rules[Shelf, Requests]):
             if self.plan.follows:
                 sayings.note(key, was, kept, findings)
             if findings:
-                found[key] = findings
-        return state, self._parcels(packets(found), waits, sayings, horizon_ms)
+                by_key[key] = findings
+        return state, self._parcels(packets(by_key), waits, sayings, horizon_ms)
 
     def _parcels(self, ended: list[Packet], waits: Waits, sayings: Sayings, horizon_ms: int) -> Iterator[Parcel]:
         for table, latest_us, rows, payload in ended:

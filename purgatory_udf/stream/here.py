@@ -65,9 +65,9 @@ def require_possible(spark: SparkSession, options: ReplayOptions, layout: Layout
 
 def _watches(spark: SparkSession, events: str) -> int:
     """At most. Files do not tell: the same partitions, asked for again and again, take no room there."""
-    found = spark.read.format("delta").load(events).agg(sf.sum(sf.size("partitions"))).first()
-    assert found is not None
-    return int(found[0] or 0)
+    total = spark.read.format("delta").load(events).agg(sf.sum(sf.size("partitions"))).first()
+    assert total is not None
+    return int(total[0] or 0)
 
 
 class OneBatch:
@@ -109,6 +109,6 @@ class OneBatchQuery(Query):
 
     def _parcels(self, values: dict[str, list[bytes]]) -> Iterator[Parcel]:
         call = keyed(self.sink.rules)
-        for group, own in values.items():
-            for frame in call((group,), iter([pd.DataFrame({"payload": own})]), OneBatch()):
+        for group, payloads in values.items():
+            for frame in call((group,), iter([pd.DataFrame({"payload": payloads})]), OneBatch()):
                 yield from map(Parcel._make, zip(*(frame[name] for name in frame.columns), strict=True))

@@ -84,7 +84,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
 def create_tables(spark: SparkSession, layout: Layout, groups: bool) -> None:
     schemas = {layout.table(name): TABLES[name] for name in WRITTEN}
     if groups:
-        schemas |= {layout.table("group_transitions"): GROUP_TRANSITIONS, layout.told: TOLD}
+        schemas |= {layout.table("group_transitions"): GROUP_TRANSITIONS, layout.answers: TOLD}
     delta.create_all(spark, schemas)
 
 
@@ -116,7 +116,7 @@ def _end(
     queries, config = [*partitions, *groups], options.config
     of_groups: dict[str, Any] = {}
     for query in groups:
-        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.told))
+        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
         of_groups = group_counts(spark, layout, query)
     with ThreadPoolExecutor(1) as beside:
         counted = beside.submit(counts, spark, layout, survey, of_groups, written(queries))

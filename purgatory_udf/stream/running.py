@@ -52,10 +52,10 @@ def follow_to_end(
                 recent = query.recentProgress
                 for progress in batches.new(recent):
                     _show(line, progress, batches.events, survey, live)
-                told = [(query, recent), *((other, other.recentProgress) for other in beside)]
+                reports = [(query, recent), *((other, other.recentProgress) for other in beside)]
                 late |= {
                     (each.id, progress.batchId): dropped
-                    for each, shown in told
+                    for each, shown in reports
                     for progress in shown
                     if (dropped := _dropped(progress))
                 }

@@ -103,8 +103,8 @@ class Sink:
         horizon_ms = max(row.time_us for row in waits) // 1000
         readings = self.gauges.readings(number, [bytes(row.said) for row in waits if row.said], horizon_ms)
         end_ms = self._end_ms(GAUGES)
-        found = readings if end_ms is None else until(readings, GAUGES, end_ms)
-        return found if len(found) else None
+        kept = readings if end_ms is None else until(readings, GAUGES, end_ms)
+        return kept if len(kept) else None
 
     @property
     def _unwritten(self) -> set[str]:

@@ -52,8 +52,8 @@ def shortened(text: str) -> str:
     """The text's lines that are no frames of a stack, each once; of very many the first and, since it is the cause,
     the last."""
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith(_STACK))
-    told = "\n".join(dict.fromkeys(line[:_MOST_OF_A_LINE] for line in lines))
-    if len(told) <= MOST_LETTERS:
-        return told
+    brief = "\n".join(dict.fromkeys(line[:_MOST_OF_A_LINE] for line in lines))
+    if len(brief) <= MOST_LETTERS:
+        return brief
     half = MOST_LETTERS // 2
-    return f"{told[:half]} …\n… {told[-half:]}"
+    return f"{brief[:half]} …\n… {brief[-half:]}"

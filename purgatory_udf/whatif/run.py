@@ -83,10 +83,10 @@ def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path 
         writer = rows.write.format("delta").mode("append" if place else "overwrite")
         writer.option("overwriteSchema", "false" if place else "true").save(path)
     together = [*([clients_table(spark, folders)] if reacting else []), purgatories_table(runs)]
-    found = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, together)
+    comparison = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, together)
     if html is not None:
-        _write_page(found, runs, html)
-    return found
+        _write_page(comparison, runs, html)
+    return comparison
 
 
 def _write_page(comparison: WhatIf, runs: dict[str, RunTables], html: Path) -> None:

@@ -30,11 +30,11 @@ NAMED = ("topic", "group", "client_id", "request_id", "member_id", "assigned_mem
 def evil(value: Any) -> Any:
     """The same event with names that mean harm; different ones stay different."""
     if isinstance(value, list):
-        return [evil(one) for one in value]
+        return [evil(element) for element in value]
     if isinstance(value, dict):
         return {
-            key: f"{EVIL}{one}" if key in NAMED and isinstance(one, str) and one else evil(one)
-            for key, one in value.items()
+            key: f"{EVIL}{inner}" if key in NAMED and isinstance(inner, str) and inner else evil(inner)
+            for key, inner in value.items()
         }
     return value
 
@@ -58,9 +58,9 @@ def test_a_report_of_them_is_text_and_does_nothing(
     assert "<img src=x" not in html and html.count("<script") == 3 + html.count("<\\/script")
     assert json.dumps(EVIL)[1:-1] in json.dumps(page.specs)
     assert any(EVIL in text for text in page.texts)
-    found = browser.find()
-    if found:
-        seen = browser.look(found, folder / "report.html", False)
+    executable = browser.find()
+    if executable:
+        seen = browser.look(executable, folder / "report.html", False)
         assert seen.console == []
         assert "<title>owned" not in seen.dom
 

@@ -103,12 +103,12 @@ def test_an_operation_waits_for_its_kind_broker_client_group_and_each_of_its_top
             f"count_if(expired), sum(wait_ms), {quantiles}, max(wait_ms) {waited} "
             f"FROM ({ops}) GROUP BY ALL ORDER BY kind, value"
         )
-        found = lake.rows(
+        actual = lake.rows(
             "SELECT kind, value, operations, waited, waited_share, expired, waited_ms, p50_ms, p95_ms, p99_ms, max_ms "
             f"FROM metrics_waits WHERE \"by\" = '{by}' ORDER BY kind, value"
         )
-        assert [row[:4] for row in found] == [row[:4] for row in expected], by
-        assert [row[4:] for row in found] == [pytest.approx(row[4:]) for row in expected], by
+        assert [row[:4] for row in actual] == [row[:4] for row in expected], by
+        assert [row[4:] for row in actual] == [pytest.approx(row[4:]) for row in expected], by
 
 
 def test_gauges_are_read_as_the_replay_read_them_and_every_dead_entry_is_known(lake: Lake) -> None:
@@ -218,9 +218,9 @@ def test_a_replay_that_still_runs_has_metrics_of_what_it_has_written(spark: Spar
     }
     for name, of_it in rows.items():
         write_deltalake(str(tmp_path / name), table_of(name, of_it))
-    found = write_metrics(spark, str(tmp_path), MetricsOptions(window_ms=100, by=("partition",)))
-    assert not found.tables.finished
-    assert {*found.tables.missing} == {"group_transitions", "purgatory_gauges", "events"}
+    written = write_metrics(spark, str(tmp_path), MetricsOptions(window_ms=100, by=("partition",)))
+    assert not written.tables.finished
+    assert {*written.tables.missing} == {"group_transitions", "purgatory_gauges", "events"}
     lake = Lake(tmp_path)
     columns = "topic, partition, window_start, expired, per_second"
     assert lake.rows(f"SELECT {columns} FROM metrics_expires ORDER BY ALL NULLS LAST") == [

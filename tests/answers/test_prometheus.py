@@ -29,15 +29,15 @@ def file(metrics: Metrics, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(file: Path) -> Samples:
+def samples(file: Path) -> Samples:
     """Samples by metric and labels, these in the order of their names."""
-    found: Samples = {}
+    by_metric: Samples = {}
     for family in families_of(file.read_text()):
         for sample in family.samples:
             labels = tuple(value for _, value in sorted(sample.labels.items()))
-            assert labels not in found.setdefault(sample.name, {}), "a set of labels has one value"
-            found[sample.name][labels] = sample.value
-    return found
+            assert labels not in by_metric.setdefault(sample.name, {}), "a set of labels has one value"
+            by_metric[sample.name][labels] = sample.value
+    return by_metric
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +50,15 @@ def expected(lake: Lake, query: str) -> dict[tuple[str, ...], float]:
     return {tuple(str(value) for value in row[:-1]): row[-1] for row in lake.rows(query)}
 
 
-def test_gauges_are_the_last_that_were_read(told: Samples, lake: Lake) -> None:
+def test_gauges_are_the_last_that_were_read(samples: Samples, lake: Lake) -> None:
     for metric, gauge in (("purgatorysize", "watched"), ("numdelayedoperations", "delayed")):
         gauges = f'SELECT broker, purgatory, "at" AS read_at, {gauge} AS reading FROM purgatory_gauges'
         last = f"SELECT broker, purgatory, arg_max(reading, read_at) FROM ({gauges}) GROUP BY ALL"
-        found = told[f"kafka_server_delayedoperationpurgatory_{metric}"]
-        assert len(found) >= 4 and found == expected(lake, last)
+        readings = samples[f"kafka_server_delayedoperationpurgatory_{metric}"]
+        assert len(readings) >= 4 and readings == expected(lake, last)
 
 
-def test_kafkas_meters_count_pending_partitions_by_partition_and_in_all(told: Samples, lake: Lake) -> None:
+def test_kafkas_meters_count_pending_partitions_by_partition_and_in_all(samples: Samples, lake: Lake) -> None:
     pending = """
         SELECT broker, p.partition AS partition, p.topic AS topic
         FROM (SELECT broker, unnest(partitions) AS p FROM expirations WHERE kind = 'produce')
@@ -66,29 +66,29 @@ def test_kafkas_meters_count_pending_partitions_by_partition_and_in_all(told: Sa
     """
     by_partition = expected(lake, f"SELECT broker, partition, topic, count(*) FROM ({pending}) GROUP BY ALL")
     in_all = expected(lake, f"SELECT broker, count(*) FROM ({pending}) GROUP BY ALL")
-    assert in_all and told["kafka_server_delayedproducemetrics_expires_total"] == by_partition | in_all
+    assert in_all and samples["kafka_server_delayedproducemetrics_expires_total"] == by_partition | in_all
     fetches = "SELECT broker, fetcher, count(*) FROM expirations WHERE kind = 'fetch' GROUP BY ALL"
-    assert told["kafka_server_delayedfetchmetrics_expires_total"] == expected(lake, fetches)
+    assert samples["kafka_server_delayedfetchmetrics_expires_total"] == expected(lake, fetches)
 
 
-def test_operations_and_their_waits_are_those_of_the_tables(told: Samples, lake: Lake) -> None:
+def test_operations_and_their_waits_are_those_of_the_tables(samples: Samples, lake: Lake) -> None:
     ended = """
         SELECT broker, kind, watched, wait_ms, false AS expired FROM completions
         UNION ALL SELECT broker, kind, watched, wait_ms, true FROM expirations
     """
     ends = "CASE WHEN expired THEN 'expired' WHEN watched THEN 'after_a_wait' ELSE 'on_arrival' END"
     some = expected(lake, f"SELECT broker, {ends}, kind, count(*) FROM ({ended}) GROUP BY ALL")
-    found = told["purgatory_replay_operations_total"]
-    assert {labels: value for labels, value in found.items() if value} == some
+    operations = samples["purgatory_replay_operations_total"]
+    assert {labels: value for labels, value in operations.items() if value} == some
     waits = expected(lake, f"SELECT kind, sum(wait_ms) / 1000 FROM ({ended}) GROUP BY ALL")
-    assert told["purgatory_replay_wait_seconds_sum"] == pytest.approx(waits)
+    assert samples["purgatory_replay_wait_seconds_sum"] == pytest.approx(waits)
     medians = expected(
         lake, f"SELECT kind, '0.5', quantile_cont(wait_ms, 0.5) / 1000 FROM ({ended}) WHERE watched GROUP BY ALL"
     )
-    quantiles = told["purgatory_replay_wait_seconds"]
+    quantiles = samples["purgatory_replay_wait_seconds"]
     assert medians and {of: quantiles[of] for of in medians} == pytest.approx(medians)
     rebalances = 'SELECT broker, ended_as, "group", count(*) FROM metrics_rebalances GROUP BY ALL'
-    assert told["purgatory_replay_rebalances_total"] == expected(lake, rebalances)
+    assert samples["purgatory_replay_rebalances_total"] == expected(lake, rebalances)
 
 
 def test_the_file_is_replaced_whole_and_readable_by_others(file: Path) -> None:

@@ -35,7 +35,7 @@ def replayed(story_folder: Path) -> list[ReplayOptions]:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
+def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]) -> WhatIf:
     """The story under three variants; the reference replays, faster than Spark would start to."""
 
     def replay(_: SparkSession, options: ReplayOptions) -> None:
@@ -50,10 +50,10 @@ def found(spark: SparkSession, story_folder: Path, replayed: list[ReplayOptions]
 
 
 def test_a_replay_that_is_there_is_the_baseline_and_equal_settings_are_replayed_once(
-    found: WhatIf, replayed: list[ReplayOptions], story_folder: Path
+    comparison: WhatIf, replayed: list[ReplayOptions], story_folder: Path
 ) -> None:
     out = str(story_folder)
-    assert found.folders == {
+    assert comparison.folders == {
         "baseline": out,
         "half": f"{out}/_what_if/half",
         "unchanged": f"{out}/_what_if/unchanged",
@@ -65,7 +65,7 @@ def test_a_replay_that_is_there_is_the_baseline_and_equal_settings_are_replayed_
     ]
 
 
-def test_every_difference_is_paired_by_operation(found: WhatIf, story_folder: Path) -> None:
+def test_every_difference_is_paired_by_operation(comparison: WhatIf, story_folder: Path) -> None:
     here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
     ends = "SELECT operation_id, {} FROM {}"
     what = "wait_ms, completed_by, bytes"
@@ -82,14 +82,14 @@ def test_every_difference_is_paired_by_operation(found: WhatIf, story_folder: Pa
     assert {row[0] for row in table} == differ
     both = before.keys() & after.keys()
     turned = Counter(row[3] for row in table if row[0] in both and row[1] != row[2])
-    assert turned["expiration appears"] == sum(after[one][0] and not before[one][0] for one in both) > 0
-    assert turned["expiration vanishes"] == sum(before[one][0] and not after[one][0] for one in both)
+    assert turned["expiration appears"] == sum(after[number][0] and not before[number][0] for number in both) > 0
+    assert turned["expiration vanishes"] == sum(before[number][0] and not after[number][0] for number in both)
     assert turned.total() == turned["expiration appears"] + turned["expiration vanishes"]
     assert here.rows("SELECT DISTINCT variant FROM what_if") == [("half",)]
 
 
-def test_a_variant_equal_to_the_baseline_shows_no_difference(found: WhatIf) -> None:
-    lines = list(found.lines())
+def test_a_variant_equal_to_the_baseline_shows_no_difference(comparison: WhatIf) -> None:
+    lines = list(comparison.lines())
     assert lines[0] == HELD_FIXED
     operations = next(line for line in lines if line.startswith("half: ")).split(" of ")[1].split()[0]
     assert f"unchanged: no difference in any of {operations} operations" in lines
@@ -97,7 +97,7 @@ def test_a_variant_equal_to_the_baseline_shows_no_difference(found: WhatIf) -> N
 
 
 def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_time(
-    found: WhatIf, story_folder: Path
+    comparison: WhatIf, story_folder: Path
 ) -> None:
     """The same, told from both folders' tables in plain Python."""
     here, there = Lake(story_folder), Lake(story_folder / "_what_if" / "half")
@@ -132,17 +132,17 @@ def test_an_end_is_sure_until_its_client_or_a_follower_was_answered_at_another_t
             reason = FOLLOWER
         counts[kind, "all", reason] += 1
         counts[kind, "otherwise", reason] += before.get(number) != after.get(number)
-    (table,) = [each for each in found.ends if each.title.startswith("half: how far")]
-    told = {
+    (table,) = [each for each in comparison.ends if each.title.startswith("half: how far")]
+    printed = {
         (row[0], row[1], reason): row[2 + at]
         for row in table.rows
         for at, reason in enumerate((SURE, CLIENT, FOLLOWER))
     }
-    assert {key: n for key, n in told.items() if n} == {key: n for key, n in counts.items() if n}
+    assert {key: n for key, n in printed.items() if n} == {key: n for key, n in counts.items() if n}
     assert {reason for (_, _, reason), n in counts.items() if n} == {SURE, CLIENT, FOLLOWER}
 
 
-def test_the_page_draws_the_variants_over_each_other(found: WhatIf, story_folder: Path) -> None:
+def test_the_page_draws_the_variants_over_each_other(comparison: WhatIf, story_folder: Path) -> None:
     page = Page((story_folder / "what-if.html").read_text(encoding="utf-8"))
     assert page.figures == list(page.specs) == ["expired", "waits", "sizes"]
     assert {name: marks(spec) > 5 for name, spec in page.specs.items()} == dict.fromkeys(page.specs, True)

@@ -54,7 +54,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
+def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
     """The scenario under four configurations, played twice; a folder's tables are written without Spark."""
 
     def write(_: SparkSession, played: ScenarioRun, output: Output, __: Callable[[str], None]) -> None:
@@ -74,9 +74,9 @@ def found(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
         return what_if_simulated(spark, Stage(SCENARIO), str(out), chosen[:2], None, said.append)
 
 
-def test_each_variant_is_simulated_once_and_kept(found: WhatIf, said: list[str], out: Path) -> None:
+def test_each_variant_is_simulated_once_and_kept(comparison: WhatIf, said: list[str], out: Path) -> None:
     home = f"{out}/_what_if"
-    assert found.folders == {
+    assert comparison.folders == {
         "baseline": f"{home}/baseline",
         "patient": f"{home}/patient",
     }
@@ -86,15 +86,17 @@ def test_each_variant_is_simulated_once_and_kept(found: WhatIf, said: list[str],
     assert steps == [*first, "again", *(f"variant {name}: replaying" for name in names[:2])]
 
 
-def test_a_variant_equal_to_the_baseline_shows_no_difference(spark: SparkSession, found: WhatIf, out: Path) -> None:
-    assert next(found.lines()) == REACTING
+def test_a_variant_equal_to_the_baseline_shows_no_difference(
+    spark: SparkSession, comparison: WhatIf, out: Path
+) -> None:
+    assert next(comparison.lines()) == REACTING
     before, after = (RunTables(spark, f"{out}/_what_if/{name}") for name in ("baseline", "unchanged"))
     changes = Counter(row.change for row in pairs(before, after, reacting=True).select("change").collect())
     assert changes == {SAME: len(ClosedLoop(SCENARIO).run().truth.outcomes)}
 
 
-def test_clients_that_wait_longer_ask_less_often(found: WhatIf) -> None:
-    clients = found.together[0]
+def test_clients_that_wait_longer_ask_less_often(comparison: WhatIf) -> None:
+    clients = comparison.together[0]
     sent: dict[Any, Any] = {(row[0], row[1]): row[2] for row in clients.rows}
     for name, settings in (("baseline", []), ("patient", PATIENT[1:])):
         simulated = ClosedLoop(SCENARIO, load(None, settings)).run()
@@ -104,7 +106,7 @@ def test_clients_that_wait_longer_ask_less_often(found: WhatIf) -> None:
     assert sent["fetch", "patient"] < 0.6 * sent["fetch", "baseline"]
 
 
-def test_a_clients_nth_request_stands_beside_its_nth(found: WhatIf, out: Path) -> None:
+def test_a_clients_nth_request_stands_beside_its_nth(comparison: WhatIf, out: Path) -> None:
     def fetches(folder: str) -> dict[str, tuple[object, ...]]:
         lake = Lake(Path(folder))
         ends = [
@@ -113,7 +115,7 @@ def test_a_clients_nth_request_stands_beside_its_nth(found: WhatIf, out: Path) -
         ]
         return {row[0]: row[1:] for rows in ends for row in rows}
 
-    before, after = (fetches(found.folders[name]) for name in ("baseline", "patient"))
+    before, after = (fetches(comparison.folders[name]) for name in ("baseline", "patient"))
     differ = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     rows = Lake(out).rows("SELECT request_id FROM what_if WHERE variant = 'patient' AND kind = 'fetch'")
     assert len(rows) == len(differ) > 20

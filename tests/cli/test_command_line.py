@@ -57,9 +57,9 @@ def test_an_option_wins_over_conf_over_a_properties_file_over_the_defaults(tmp_p
     file.write_text("# mine\nspark.master   yarn\nspark.a=file\nspark.b: file with blanks \n\n", encoding="utf-8")
     words = ["--properties-file", str(file), "--conf", "spark.a=conf", "--master", "local[2]"]
     defaults = {"spark.c": "default", "spark.a": "default"}
-    own = {"spark.master": "local[2]", "spark.a": "conf", "spark.b": "file with blanks"}
-    assert parse(words).settings(defaults) == own
-    assert parse([*words, "--load-spark-defaults"]).settings(defaults) == {**own, "spark.c": "default"}
+    asked = {"spark.master": "local[2]", "spark.a": "conf", "spark.b": "file with blanks"}
+    assert parse(words).settings(defaults) == asked
+    assert parse([*words, "--load-spark-defaults"]).settings(defaults) == {**asked, "spark.c": "default"}
     assert parse(["--conf", "spark.a=conf"]).settings(defaults) == {"spark.a": "conf", "spark.c": "default"}
 
 

@@ -72,7 +72,7 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
     environment.set_up("run", "test")
     assert environment.ready("run", "test")
 
-    wheel = told(made.folder)
+    wheel = make_wheel(made.folder)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     requirements = made.folder / "requirements.txt"
     requirements.write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
@@ -97,7 +97,7 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
         environment.folder.joinpath("unfinished").unlink()
 
 
-def told(folder: Path) -> Path:
+def make_wheel(folder: Path) -> Path:
     """A package of one empty module, ready to be installed."""
     wheel = folder / "told-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:

@@ -20,9 +20,9 @@ def pins(file: str) -> dict[str, tuple[Requirement, list[str]]]:
     """Each package of a requirements file with its hashes."""
     text = re.sub(r"#.*", "", (ROOT / file).read_text(encoding="utf-8")).replace("\\\n", " ")
     lines = [line.split(" --hash=") for line in text.splitlines() if line.strip()]
-    found = {str(canonicalize_name(Requirement(line[0]).name)): (Requirement(line[0]), line[1:]) for line in lines}
-    assert len(found) == len(lines), f"{file}: a package is pinned twice"
-    return found
+    pinned = {str(canonicalize_name(Requirement(line[0]).name)): (Requirement(line[0]), line[1:]) for line in lines}
+    assert len(pinned) == len(lines), f"{file}: a package is pinned twice"
+    return pinned
 
 
 def ranges(*keys: str) -> list[Requirement]:

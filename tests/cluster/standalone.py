@@ -77,12 +77,12 @@ def standalone(folder: Path, workers: int = 2, memory_mb: int = _MEMORY_MB) -> I
 
 
 def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
-    found = java.find()
-    assert found is not None
+    runtime = java.find()
+    assert runtime is not None
     bare_python = Path(sys.base_prefix, "bin")
     environ = {
         "PATH": f"{bare_python}:/usr/bin:/bin",
-        "JAVA_HOME": str(java.home(found)),
+        "JAVA_HOME": str(java.home(runtime)),
         "HOME": str(folder / "nobody"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
@@ -103,12 +103,12 @@ def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
 
 def _await(process: subprocess.Popen[str], said: str) -> None:
     assert process.stderr is not None
-    told = []
+    lines = []
     for line in process.stderr:
-        told.append(line)
+        lines.append(line)
         if said in line:
             return
-    raise AssertionError(f"it ended before it said: {said}\n{''.join(told)}")
+    raise AssertionError(f"it ended before it said: {said}\n{''.join(lines)}")
 
 
 def _drain(process: subprocess.Popen[str]) -> None:

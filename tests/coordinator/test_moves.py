@@ -58,7 +58,7 @@ def test_sessions_of_an_unloaded_group_end_at_their_deadlines_and_nobody_fails()
     group.heartbeat(9000, "a")
     group.until(30_000)
     assert group.log(since=8000) == ["8000 Stable → Dead 1 [a b]: unloaded", "9000 heartbeat a: NOT_COORDINATOR"]
-    assert [one for one in group.operations() if "unloaded" in one] == [
+    assert [line for line in group.operations() if "unloaded" in line] == [
         "heartbeat g-b: 6100 to 16100 of 16100, completed by unloaded",
         "heartbeat g-a: 7000 to 17000 of 17000, completed by unloaded",
     ]
@@ -107,7 +107,7 @@ def test_a_group_that_comes_back_ends_the_sessions_that_were_left_behind() -> No
     group.unloaded(7000)
     group.loaded(8000, "a", generation=1)
     group.until(8000)
-    assert [one for one in group.operations() if "unloaded" in one] == [
+    assert [line for line in group.operations() if "unloaded" in line] == [
         "heartbeat g-a: 6100 to 8000 of 16100, completed by unloaded"
     ]
 
@@ -141,7 +141,7 @@ def test_what_is_parked_at_a_coordinator_whose_process_ends_is_cancelled_and_nob
         "8000 PreparingRebalance → Dead 1 [a b]: stopped",
         "8500 join_group a: NOT_COORDINATOR",
     ]
-    assert [one for one in group.operations() if "cancelled" in one] == [
+    assert [line for line in group.operations() if "cancelled" in line] == [
         "heartbeat g-a: 6100 to 8000 of 16100, cancelled by broker_stopped",
         "heartbeat g-b: 6100 to 8000 of 16100, cancelled by broker_stopped",
         "join g: 7000 to 8000 of 12000, cancelled by broker_stopped",
@@ -157,7 +157,7 @@ def test_a_sync_that_waits_and_an_id_that_was_given_go_with_the_process() -> Non
     group.stopped(7000)
     group.until(30_000)
     assert group.log(since=6500) == ["7000 CompletingRebalance → Dead 1 [a b]: stopped"]
-    assert [one for one in group.operations() if "cancelled" in one] == [
+    assert [line for line in group.operations() if "cancelled" in line] == [
         "heartbeat g-a: 6000 to 7000 of 16000, cancelled by broker_stopped",
         "heartbeat g-b: 6000 to 7000 of 16000, cancelled by broker_stopped",
         "sync g: 6000 to 7000 of 11000, cancelled by broker_stopped",
@@ -178,7 +178,7 @@ def test_what_a_group_left_behind_where_it_was_unloaded_goes_with_the_process_to
         "12000 Dead → Stable 1 [a]: loaded",
         "13000 heartbeat a: NONE",
     ]
-    assert [one for one in group.operations() if "cancelled" in one] == [
+    assert [line for line in group.operations() if "cancelled" in line] == [
         "heartbeat g-a: 6100 to 9000 of 16100, cancelled by broker_stopped",
         "heartbeat g-b: 6100 to 9000 of 16100, cancelled by broker_stopped",
     ]

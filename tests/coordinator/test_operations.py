@@ -71,8 +71,10 @@ def test_an_operation_that_a_request_begins_for_itself_has_its_seq_and_every_oth
     group.rejoin(4500, "a")  # 8: ends it, and begins nothing
     group.leave(4600, "p", generation=2)  # 9: a round
     outcomes = group.replay(drain=True).outcomes
-    own = {outcome.operation_id: (outcome.kind, outcome.key) for outcome in outcomes if outcome.operation_id > 0}
-    assert own == {
+    of_requests = {
+        outcome.operation_id: (outcome.kind, outcome.key) for outcome in outcomes if outcome.operation_id > 0
+    }
+    assert of_requests == {
         1: ("initial_join", "g"),
         2: ("heartbeat", "g-p"),
         4: ("heartbeat", "g-a"),
@@ -93,8 +95,8 @@ def test_derived_ids_depend_on_nothing_but_the_groups_own_events() -> None:
             timeline.join(900, "x", group="another")
             timeline.join(6999, "x", group=name, broker=broker + 1)
         outcomes = timeline.replay(drain=True).outcomes
-        mine = [one for one in outcomes if one.broker == broker and one.key in (name, f"{name}-a")]
-        return {one.operation_id for one in mine if one.operation_id < 0}
+        mine = [outcome for outcome in outcomes if outcome.broker == broker and outcome.key in (name, f"{name}-a")]
+        return {outcome.operation_id for outcome in mine if outcome.operation_id < 0}
 
     alone = derived_ids("g", 0, company=False)
     assert derived_ids("g", 0, company=True) == alone

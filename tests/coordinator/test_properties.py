@@ -26,7 +26,7 @@ def with_setting(config: Config, **settings: object) -> Config:
     return config.model_copy(update={"group": config.group.model_copy(update=settings)})
 
 
-def told(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
+def account_of(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
     """Everything that a replay says of its groups."""
     return result.outcomes, result.groups.entries
 
@@ -58,7 +58,7 @@ def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> N
         replayer.apply(event)
         # What was due when it was added runs now.
         replayer.cluster.clock.advance_to(event["time_us"] // 1000)
-        still_open = [one for one in replayer.coordinators.journal.operations if not one.completed]
+        still_open = [operation for operation in replayer.coordinators.journal.operations if not operation.completed]
         assert replayer.cluster.clock.num_delayed() == len(still_open)
 
 
@@ -67,17 +67,17 @@ def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> N
 def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
     shuffled = list(traffic.events)
     order.shuffle(shuffled)
-    assert told(replay(shuffled, traffic.config)) == told(run(traffic))
+    assert account_of(replay(shuffled, traffic.config)) == account_of(run(traffic))
 
 
 @some
 @given(group_traffic())
 def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: GroupTraffic) -> None:
     alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
-    outcomes, entries = told(run(traffic))
-    assert told(replay(alone, traffic.config)) == (
-        [one for one in outcomes if one.broker == 0 and str(one.key).split("-")[0] == "g"],
-        [one for one in entries if broker_and_group(one) == (0, "g")],
+    outcomes, entries = account_of(run(traffic))
+    assert account_of(replay(alone, traffic.config)) == (
+        [outcome for outcome in outcomes if outcome.broker == 0 and str(outcome.key).split("-")[0] == "g"],
+        [entry for entry in entries if broker_and_group(entry) == (0, "g")],
     )
 
 
@@ -86,14 +86,14 @@ def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: 
 def test_time_that_passes_in_small_steps_is_the_same_time(traffic: GroupTraffic) -> None:
     first_ms, last_ms = traffic.events[0]["time_us"] // 1000, traffic.events[-1]["time_us"] // 1000
     ticks = [{"type": "clock", "time_us": ms * 1000, "seq": -ms} for ms in range(first_ms, last_ms + 1)]
-    assert told(replay([*ticks, *traffic.events], traffic.config)) == told(run(traffic))
+    assert account_of(replay([*ticks, *traffic.events], traffic.config)) == account_of(run(traffic))
 
 
 @some
 @given(group_traffic())
 def test_purging_changes_no_outcome(traffic: GroupTraffic) -> None:
     eager, never = with_setting(traffic.config, purge_interval=0), with_setting(traffic.config, purge_interval=10**6)
-    assert told(replay(traffic.events, eager)) == told(replay(traffic.events, never))
+    assert account_of(replay(traffic.events, eager)) == account_of(replay(traffic.events, never))
 
 
 @some

@@ -43,7 +43,7 @@ def test_whoever_adds_an_operation_finds_every_place() -> None:
 
 def test_where_a_folder_s_files_are_named_none_that_knows_of_it_is_left_out() -> None:
     lists = [re.match(r"`(purgatory_udf/\w+)` \(([^)]+)\)", place) for place in _places()]
-    for folder, files in (found.groups() for found in lists if found and found[1].endswith("loop")):
+    for folder, files in (match.groups() for match in lists if match and match[1].endswith("loop")):
         named = {f"{folder}/{name}" for name in re.findall(r"`(\w+\.py)`", files)}
         assert named == set(_who_knows(folder))
 
@@ -61,7 +61,7 @@ def test_every_version_has_its_date_the_newest_first() -> None:
     assert headings[0] == "Unreleased"
     versions = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\d{4}-\d\d-\d\d)\)", heading) for heading in headings[1:]]
     assert versions != []
-    order = [(date.fromisoformat(found[4]), *map(int, found.groups()[:3])) for found in versions if found]
+    order = [(date.fromisoformat(match[4]), *map(int, match.groups()[:3])) for match in versions if match]
     assert len(order) == len(versions)
     assert order == sorted(order, reverse=True)
 

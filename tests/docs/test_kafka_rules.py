@@ -52,23 +52,23 @@ def _called(call: ast.Call) -> str:
 @cache
 def _rules() -> frozenset[str]:
     """The words of `completed_by`, as the reference says them."""
-    found: set[str] = {TIMEOUT}
+    words: set[str] = {TIMEOUT}
     for source in SOURCES:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _called(node) in _ENDED_BY:
-                found |= set().union(*(_texts(argument) for argument in node.args))
+                words |= set().union(*(_texts(argument) for argument in node.args))
             elif isinstance(node, ast.FunctionDef) and node.name in _SAYS_BY_WHAT:
                 returned = (each for each in ast.walk(node) if isinstance(each, ast.Return))
-                found |= set().union(*map(_texts, returned))
+                words |= set().union(*map(_texts, returned))
             elif isinstance(node, ast.ClassDef) and node.name == "Standing":
-                found |= set().union(*(_texts(each) for each in node.body if isinstance(each, ast.Assign)))
+                words |= set().union(*(_texts(each) for each in node.body if isinstance(each, ast.Assign)))
             elif isinstance(node, ast.Assign) and _texts(node) and "_RULES" in ast.unparse(node.targets[0]):
-                found |= _texts(node.value)
+                words |= _texts(node.value)
     # The apis by whose requests sessions are renewed.
-    found |= {
+    words |= {
         each.api for each in _subclasses(importlib.import_module("purgatory_udf.coordinator.request").GroupRequest)
     }
-    return frozenset(rule for rule in found if re.fullmatch(r"[a-z]+(_[a-z]+)*", rule))
+    return frozenset(rule for rule in words if re.fullmatch(r"[a-z]+(_[a-z]+)*", rule))
 
 
 @cache

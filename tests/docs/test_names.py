@@ -27,13 +27,13 @@ def _tree(file: Path) -> ast.Module:
 
 def _imports(file: Path) -> set[str]:
     """Modules of ours, imported anywhere in the file."""
-    found = set()
+    modules = set()
     for node in ast.walk(_tree(file)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 module = f"{node.module}.{alias.name}"
-                found.add(module if module in MODULES else node.module)
-    return found & MODULES.keys()
+                modules.add(module if module in MODULES else node.module)
+    return modules & MODULES.keys()
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:

@@ -53,8 +53,8 @@ def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_
     """
     run = Query._run
 
-    def killed(query: Query, found: Survey, timers: bool) -> None:
-        run(query, found, timers=False)
+    def killed(query: Query, known: Survey, timers: bool) -> None:
+        run(query, known, timers=False)
         if timers:
             raise KeyboardInterrupt
 
@@ -164,8 +164,8 @@ def test_a_run_began_when_it_began_in_whatever_zone_the_machine_is(
         with monkeypatch.context() as patch:
             patch.setenv("TZ", "Europe/Berlin")
             time.tzset()
-            found = runs.load(spark, str(tmp_path / "runs"), "ingest")
+            loaded = runs.load(spark, str(tmp_path / "runs"), "ingest")
     finally:
         time.tzset()
-    assert found is not None and found.started_at == began
-    assert found.finished_at is not None and abs(datetime.now(UTC) - found.finished_at).total_seconds() < 3600
+    assert loaded is not None and loaded.started_at == began
+    assert loaded.finished_at is not None and abs(datetime.now(UTC) - loaded.finished_at).total_seconds() < 3600

@@ -26,8 +26,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def recorded_cluster(name: str) -> Recording:
     """One of the tree's."""
     topics, isr, batches, *logs = (
-        str(file("traces", name, told))
-        for told in ("topics.json", "cluster-metadata.txt", "batches.csv", *(f"request-{one}.log" for one in BROKERS))
+        str(file("traces", name, given))
+        for given in (
+            "topics.json",
+            "cluster-metadata.txt",
+            "batches.csv",
+            *(f"request-{broker}.log" for broker in BROKERS),
+        )
     )
     with TemporaryDirectory() as out, locally():
         ingest_request_log(session_for("tests"), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
@@ -41,16 +46,16 @@ def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
         {
             "operation_id": seq,
             "broker": translation.events[seq]["broker"],
-            "kind": one.kind,
-            "api": one.api,
+            "kind": request.kind,
+            "api": request.api,
             "started_at": _at(translation.events[seq]["time_us"]),
-            "written_at": _at(one.written_us),
-            "recorded_outcome": one.outcome,
-            "recorded_remote_ms": one.remote_ms,
-            "recorded_local_ms": one.local_ms,
-            "recorded_bytes": one.bytes,
+            "written_at": _at(request.written_us),
+            "recorded_outcome": request.outcome,
+            "recorded_remote_ms": request.remote_ms,
+            "recorded_local_ms": request.local_ms,
+            "recorded_bytes": request.bytes,
         }
-        for seq, one in translation.recorded.items()
+        for seq, request in translation.recorded.items()
     ]
     return pa.Table.from_pylist(events, schema=EVENTS), pa.Table.from_pylist(recorded, schema=RECORDED)
 

@@ -41,14 +41,14 @@ def recorded_of(replayed: dict[str, pa.Table]) -> pa.Table:
     """The table that an import of its brokers' request logs would be: the same outcomes."""
     completed, expired = (replayed[name].to_pandas() for name in ("completions", "expirations"))
     ended = [
-        _told(completed, "completed_at", completed["watched"].map({True: "completed", False: "at_once"})),
-        _told(expired[~expired["after_end"]], "expired_at", "expired"),
+        _recorded(completed, "completed_at", completed["watched"].map({True: "completed", False: "at_once"})),
+        _recorded(expired[~expired["after_end"]], "expired_at", "expired"),
     ]
     rows = pd.concat(ended).reindex(columns=RECORDED.names)
     return pa.Table.from_pandas(rows, schema=RECORDED, preserve_index=False)
 
 
-def _told(ended: pd.DataFrame, at: str, outcome: pd.Series[str] | str) -> pd.DataFrame:
+def _recorded(ended: pd.DataFrame, at: str, outcome: pd.Series[str] | str) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "operation_id": ended["operation_id"],

@@ -18,8 +18,8 @@ def _edited(section: str, **changed: object) -> Scenario:
 
 
 def test_more_of_a_client_is_a_count() -> None:
-    assert [one.client for one in plan_of(_edited("consumers", count=3)).readers][1:] == ["c", "c#2", "c#3"]
-    assert [one.client for one in plan_of(_edited("producers", count=2)).producers] == ["p", "p#2"]
+    assert [reader.client for reader in plan_of(_edited("consumers", count=3)).readers][1:] == ["c", "c#2", "c#3"]
+    assert [producer.client for producer in plan_of(_edited("producers", count=2)).producers] == ["p", "p#2"]
 
 
 def test_sizes_rates_and_records_are_those_of_the_file() -> None:
@@ -34,8 +34,8 @@ def test_other_partitions_are_read_of_those_who_lead_them() -> None:
     scenario["topics"][0]["partitions"] = 2
     scenario["fitted"]["partitions"].append({"topic": "t", "partition": 1, "replicas": [2, 1]})
     scenario["consumers"][0]["assign"] = {"t": [0, 1]}
-    consumer = [one for one in plan_of(Scenario.model_validate(scenario)).readers if one.replica < 0]
-    assert [(one.broker, one.keys) for one in consumer] == [(1, [0]), (2, [1])]
+    consumer = [reader for reader in plan_of(Scenario.model_validate(scenario)).readers if reader.replica < 0]
+    assert [(reader.broker, reader.keys) for reader in consumer] == [(1, [0]), (2, [1])]
 
 
 def test_a_producer_and_a_consumer_may_have_one_name() -> None:
@@ -43,7 +43,7 @@ def test_a_producer_and_a_consumer_may_have_one_name() -> None:
     values["producers"][0]["name"] = "c"
     values["fitted"]["producers"] = {"c": values["fitted"]["producers"]["p"]}
     plan = plan_of(Scenario.model_validate(values))
-    assert ([one.client for one in plan.readers], [one.client for one in plan.producers]) == (
+    assert ([reader.client for reader in plan.readers], [producer.client for producer in plan.producers]) == (
         ["broker-2-fetcher-0", "c"],
         ["c"],
     )

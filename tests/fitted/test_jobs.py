@@ -23,10 +23,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_if_like_a_file_predicts_without_a_jvm(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = file.parent / "told.json"
+    json_file = file.parent / "told.json"
     words = ["--variant", "big", "fetch.min_bytes=700", "--variant", "fast", "producer.rate=x2"]
-    assert what_if.main.status(["--like", str(file), *words, "--seeds", "1", "--json", str(told)]) == 0
-    assert list(json.loads(told.read_text(encoding="utf-8"))) == ["unchanged", "big", "fast"]
+    assert what_if.main.status(["--like", str(file), *words, "--seeds", "1", "--json", str(json_file)]) == 0
+    assert list(json.loads(json_file.read_text(encoding="utf-8"))) == ["unchanged", "big", "fast"]
     said = capsys.readouterr().out
     assert "Clients: medians over 1 seeds" in said
     assert "Effects on the others" in said

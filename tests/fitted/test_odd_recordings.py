@@ -32,7 +32,7 @@ def _replayed() -> dict[str, pa.Table]:
     steady = load("steady")
     small = {
         "duration_s": 11.0,
-        "producers": [one.model_copy(update={"count": 1}) for one in steady.producers],
+        "producers": [producer.model_copy(update={"count": 1}) for producer in steady.producers],
         "consumers": [Consumers(name=name, assign=assign, commit="never") for name in ("audit", "ledger")],
     }
     return replayed_of(ClosedLoop(steady.model_copy(update=small)).run())
@@ -56,8 +56,8 @@ def _is(kind: str, followers: bool | None = None) -> Any:
 
 def _renamed(names: dict[str, str | None]) -> pa.Table:
     place = _events().schema.get_field_index("client_id")
-    told = [names.get(name, name) for name in _events()["client_id"].to_pylist()]
-    return _events().set_column(place, "client_id", pa.array(told, pa.string()))
+    clients = [names.get(name, name) for name in _events()["client_id"].to_pylist()]
+    return _events().set_column(place, "client_id", pa.array(clients, pa.string()))
 
 
 def _numbered_from_0(events: pa.Table) -> pa.Table:
@@ -87,7 +87,7 @@ def test_without_consumers_there_are_producers_and_followers() -> None:
 def test_without_followers_nobody_is_waited_for() -> None:
     """A follower that fetches nothing is out of sync, or its leader's log would have it."""
     scenario = _fitted(_events().filter(pc.invert(_is("fetch", followers=True))))
-    assert {len(one.replicas) for one in fitted_of(scenario).partitions} == {1}
+    assert {len(partition.replicas) for partition in fitted_of(scenario).partitions} == {1}
     assert all(figures["PRODUCE"]["waited"] == 0 for figures in _simulated(scenario, "checkout"))
 
 
@@ -96,22 +96,22 @@ def test_without_a_brokers_log_its_partitions_are_not_played_and_that_is_said() 
     assert "broker 2: none of its requests is in the recording; what it leads is not played" in (
         fitted_of(scenario).unknown
     )
-    assert {broker for one in fitted_of(scenario).readers.values() for broker in one.reads} == {1, 3}
+    assert {broker for reader in fitted_of(scenario).readers.values() for broker in reader.reads} == {1, 3}
 
 
 def test_brokers_may_be_numbered_from_0() -> None:
     scenario = _fitted(_numbered_from_0(_events()))
     assert scenario.brokers.count == 3
-    assert {one.replicas[0] for one in fitted_of(scenario).partitions} == {0, 1, 2}
+    assert {partition.replicas[0] for partition in fitted_of(scenario).partitions} == {0, 1, 2}
     assert checked_by_play(scenario, 1).reasons() == []
 
 
 def test_a_partition_of_which_no_leader_is_told_is_led_by_whom_it_is_asked_of() -> None:
     scenario = _fitted(_events().filter(pc.invert(_is("partition"))))
-    told = _fitted(_events())
-    assert {(one.topic, one.partition): one.replicas for one in fitted_of(scenario).partitions} == {
-        (one.topic, one.partition): one.replicas for one in fitted_of(told).partitions
-    }
+    whole = _fitted(_events())
+    assert {
+        (partition.topic, partition.partition): partition.replicas for partition in fitted_of(scenario).partitions
+    } == {(partition.topic, partition.partition): partition.replicas for partition in fitted_of(whole).partitions}
     assert checked_by_play(scenario, 1).reasons() == []
 
 
@@ -124,8 +124,8 @@ def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
     """One that produces and consumes under one name, too."""
     odd = 'a,b]="c": #- *\n'
     scenario = _fitted(_renamed({"checkout-1": None, "till-1": odd, "audit-1": odd, "ledger-1": ""}))
-    assert {one.name for one in scenario.producers} == {odd, NO_NAME}
-    assert {one.name for one in scenario.consumers} == {odd, NO_NAME}
+    assert {producer.name for producer in scenario.producers} == {odd, NO_NAME}
+    assert {consumer.name for consumer in scenario.consumers} == {odd, NO_NAME}
     write(scenario, tmp_path / "odd.yaml")
     assert read(tmp_path / "odd.yaml") == scenario
 

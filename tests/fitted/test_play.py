@@ -18,9 +18,9 @@ from tests.fitted.plans import plan, producer, reader, takes
 def _answers(diary: Diary, client: str) -> list[tuple[float, float, bool, int]]:
     """(answered at, waited, expired, bytes) of each of a client's requests."""
     return [
-        (round(one.at_ms, 3), round(one.waited_ms, 3), one.expired, one.bytes)
-        for one in diary.answered
-        if one.client == client
+        (round(answer.at_ms, 3), round(answer.waited_ms, 3), answer.expired, answer.bytes)
+        for answer in diary.answered
+        if answer.client == client
     ]
 
 
@@ -45,8 +45,8 @@ def test_a_produce_waits_for_the_follower_and_then_the_consumer_has_it() -> None
     ((whose, acknowledged_ms),) = diary.acknowledged_ms
     assert whose == "p"
     assert acknowledged_ms == pytest.approx(2.5)
-    told = effects(diary, 0.4)
-    assert (told["append_to_answer_p50_ms"], told["p: produce_latency_p99_ms"]) == (2.0, 2.5)
+    felt = effects(diary, 0.4)
+    assert (felt["append_to_answer_p50_ms"], felt["p: produce_latency_p99_ms"]) == (2.0, 2.5)
 
 
 def test_a_fetch_that_waits_in_vain_expires_at_its_deadline_and_the_next_one_follows() -> None:
@@ -126,13 +126,16 @@ def test_the_reference_ends_every_operation_of_such_a_play_as_it_ended(min_bytes
     assert diary.events is not None
     shift_ms, last_ms = 1_000_000_000, 3950
     events = [{**event, "time_us": event["time_us"] + shift_ms * 1000} for event in diary.events]
-    found = [
-        (one.client_id, one.ended_us // 1000 - shift_ms, one.expired, one.watched)
-        for one in replay(events, Config()).outcomes
+    replayed = [
+        (outcome.client_id, outcome.ended_us // 1000 - shift_ms, outcome.expired, outcome.watched)
+        for outcome in replay(events, Config()).outcomes
     ]
-    played = [(one.client, round(one.at_ms * 1000) // 1000, one.expired, one.waited_ms > 0) for one in diary.answered]
+    played = [
+        (answer.client, round(answer.at_ms * 1000) // 1000, answer.expired, answer.waited_ms > 0)
+        for answer in diary.answered
+    ]
     assert len(played) > 300
-    assert sorted(one for one in found if one[1] < last_ms) == sorted(one for one in played if one[1] < last_ms)
+    assert sorted(end for end in replayed if end[1] < last_ms) == sorted(end for end in played if end[1] < last_ms)
 
 
 _ALONE = (PartitionPlan("t", 0, 1, ()),)

@@ -38,8 +38,8 @@ def _predicted() -> Prediction:
 
 
 def _happened(recording: str) -> Figures:
-    found: Figures = json.loads(file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
-    return found
+    figures: Figures = json.loads(file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
+    return figures
 
 
 def test_the_fit_knows_the_cluster_by_its_log() -> None:
@@ -47,12 +47,15 @@ def test_the_fit_knows_the_cluster_by_its_log() -> None:
     assert scenario.fitted is not None
     # The recorded cluster and its clients had one machine of two cores, which the log does not say.
     assert scenario.fitted.host.cores == 2
-    assert {one.name: (one.acks, one.linger_ms in (4, 5, 6)) for one in scenario.producers} == {
+    assert {producer.name: (producer.acks, producer.linger_ms in (4, 5, 6)) for producer in scenario.producers} == {
         "p-a": ("all", True),
         "p-b": (1, True),
         "p-burst": ("all", True),
     }
-    assert {one.name: (one.group, one.fetch_min_bytes, one.fetch_max_wait_ms) for one in scenario.consumers} == {
+    assert {
+        consumer.name: (consumer.group, consumer.fetch_min_bytes, consumer.fetch_max_wait_ms)
+        for consumer in scenario.consumers
+    } == {
         "c-idle": ("g-idle", 1, 500),
         "c-mix": ("g-mix", 1, 500),
         "c-one-1": ("g-one", 1, 500),
@@ -61,7 +64,7 @@ def test_the_fit_knows_the_cluster_by_its_log() -> None:
         "r-1": ("g-rdk", 1, 500),
     }
     assert (scenario.brokers.replica_fetch_min_bytes, scenario.brokers.replica_fetch_wait_max_ms) == (1, 500)
-    followers = {name: sorted(one.reads) for name, one in scenario.fitted.readers.items() if one.replica >= 0}
+    followers = {name: sorted(reader.reads) for name, reader in scenario.fitted.readers.items() if reader.replica >= 0}
     assert followers == {
         "broker-1-fetcher-0": [2, 3],
         "broker-2-fetcher-0": [1, 3],
@@ -96,10 +99,10 @@ def test_a_prediction_comes_as_near_to_what_happened_as_one_recording_to_another
 
 def test_a_prediction_says_what_others_feel() -> None:
     """Consumers that ask for more relieve the brokers, and get records later; produces wait for slower followers."""
-    found = {name: played.median_effects for name, played in _predicted().played.items()}
-    requests = {name: effects["broker 1: requests_per_s"] for name, effects in found.items()}
+    medians = {name: played.median_effects for name, played in _predicted().played.items()}
+    requests = {name: effects["broker 1: requests_per_s"] for name, effects in medians.items()}
     assert requests["minbytes"] < 0.7 * requests[UNCHANGED]
-    assert found["minbytes"]["append_to_answer_p50_ms"] > 20 * found[UNCHANGED]["append_to_answer_p50_ms"]
+    assert medians["minbytes"]["append_to_answer_p50_ms"] > 20 * medians[UNCHANGED]["append_to_answer_p50_ms"]
     produce = {name: played.median["p-a"]["PRODUCE"]["p50_ms"] for name, played in _predicted().played.items()}
     assert produce["replicabytes"] > 20 * produce[UNCHANGED]
 
@@ -108,12 +111,12 @@ def test_several_seeds_are_told_by_their_median_and_from_the_least_to_the_greate
     played = predict(small_scenario(), {}, seeds=3).played[UNCHANGED]
     each = sorted(figures["c"]["FETCH"]["p50_ms"] for figures in played.figures)
     least, greatest = played.range
-    assert [one["c"]["FETCH"]["p50_ms"] for one in (least, played.median, greatest)] == each
+    assert [figures["c"]["FETCH"]["p50_ms"] for figures in (least, played.median, greatest)] == each
     assert len(set(each)) == 3
 
 
 def test_a_prediction_is_json_by_variant_client_and_api() -> None:
-    told = json.loads(_predicted().as_json())
-    assert list(told) == [UNCHANGED, "minbytes", "replicabytes"]
-    assert set(told["minbytes"]) == set(_happened("W5-minbytes"))
-    assert set(told["minbytes"]["follower"]["FETCH"]) == set(_happened("W5-base")["follower"]["FETCH"])
+    prediction = json.loads(_predicted().as_json())
+    assert list(prediction) == [UNCHANGED, "minbytes", "replicabytes"]
+    assert set(prediction["minbytes"]) == set(_happened("W5-minbytes"))
+    assert set(prediction["minbytes"]["follower"]["FETCH"]) == set(_happened("W5-base")["follower"]["FETCH"])

@@ -26,11 +26,11 @@ def _with(*words: str) -> ClusterPlan:
 
 
 def _min_bytes(after: ClusterPlan) -> dict[str, int]:
-    return {one.client: one.min_bytes for one in after.readers}
+    return {reader_plan.client: reader_plan.min_bytes for reader_plan in after.readers}
 
 
 @pytest.mark.parametrize(
-    ("word", "found"),
+    ("word", "expected"),
     [
         ("fetch.consumer.min_bytes=500", {"f": 1, "checkout-1": 500, "audit": 500}),
         ("fetch.min_bytes=500", {"f": 1, "checkout-1": 500, "audit": 500}),
@@ -41,8 +41,8 @@ def _min_bytes(after: ClusterPlan) -> dict[str, int]:
         ("fetch.consumer.min_bytes[topic=t]=500", {"f": 1, "checkout-1": 500, "audit": 500}),
     ],
 )
-def test_a_setting_is_about_those_whom_it_names(word: str, found: dict[str, int]) -> None:
-    assert _min_bytes(_with(word)) == found
+def test_a_setting_is_about_those_whom_it_names(word: str, expected: dict[str, int]) -> None:
+    assert _min_bytes(_with(word)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ what_if:
         encoding="utf-8",
     )
     after = changed(CLUSTER, variants_of(["rules", str(file)])["rules"], GROUPS)
-    assert [(one.client, one.min_bytes, one.max_wait_ms) for one in after.readers] == [
+    assert [(reader_plan.client, reader_plan.min_bytes, reader_plan.max_wait_ms) for reader_plan in after.readers] == [
         ("f", 3, 500),
         ("checkout-1", 500, 50),
         ("audit", 7, 500),
@@ -115,8 +115,8 @@ def test_producers_settings() -> None:
 
 def test_more_clients_are_copies_with_names_of_their_own() -> None:
     after = _with("consumer.count[client_id=audit]=3", "producer.count=x2")
-    assert [one.client for one in after.readers] == ["f", "checkout-1", "audit", "audit#2", "audit#3"]
-    assert [one.client for one in after.producers] == ["p", "p#2"]
+    assert [reader_plan.client for reader_plan in after.readers] == ["f", "checkout-1", "audit", "audit#2", "audit#3"]
+    assert [producer_plan.client for producer_plan in after.producers] == ["p", "p#2"]
 
 
 def test_copies_are_told_by_the_settings_of_the_client_whose_copies_they_are() -> None:
@@ -126,7 +126,7 @@ def test_copies_are_told_by_the_settings_of_the_client_whose_copies_they_are() -
 
 def test_none_of_a_client_is_a_cluster_without_it() -> None:
     after = _with("consumer.count[client_id=checkout-*]=0", "producer.count=0")
-    assert ([one.client for one in after.readers], list(after.producers)) == (["f", "audit"], [])
+    assert ([reader_plan.client for reader_plan in after.readers], list(after.producers)) == (["f", "audit"], [])
 
 
 def test_purge_intervals_are_brokers() -> None:

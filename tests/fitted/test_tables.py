@@ -32,13 +32,13 @@ def _folder(out: Path, **tables: pa.Table) -> str:
     return str(out)
 
 
-def _require_same(found: Recording, expected: Recording) -> None:
-    assert len(found.fetches) > 500
-    assert len(found.produces) > 100
+def _require_same(actual: Recording, expected: Recording) -> None:
+    assert len(actual.fetches) > 500
+    assert len(actual.produces) > 100
     for name in ("fetches", "produces", "batches", "others"):
-        pd.testing.assert_frame_equal(getattr(found, name), getattr(expected, name))
-    assert (found.keys, found.leaders, found.groups) == (expected.keys, expected.leaders, expected.groups)
-    assert found.key_sets == expected.key_sets
+        pd.testing.assert_frame_equal(getattr(actual, name), getattr(expected, name))
+    assert (actual.keys, actual.leaders, actual.groups) == (expected.keys, expected.leaders, expected.groups)
+    assert actual.key_sets == expected.key_sets
 
 
 def test_the_tables_of_an_import_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,7 +80,11 @@ def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSe
     said = run_fit(spark, out, elsewhere, file, 1, page)
     assert "35 of 35 figures are reproduced" in said
     assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
-    assert {one.name for one in read(file).producers} == {*(f"checkout-{n}" for n in (1, 2, 3, 4)), "till-1", "till-2"}
+    assert {producer.name for producer in read(file).producers} == {
+        *(f"checkout-{n}" for n in (1, 2, 3, 4)),
+        "till-1",
+        "till-2",
+    }
     assert "<table>" in page.read_text(encoding="utf-8")
 
 

@@ -11,6 +11,6 @@ from tests.requestlog.translate import translate
 
 def test_markers_are_among_the_appends_without_a_producer_each_once() -> None:
     follower = fetched(90, {0: 5}, replica=2, client="f", remote=0.0)
-    found = recording(*tables_of(translate(requests([*LINES, follower]), TWO)))
-    assert found.produces["client"].tolist() == []
-    assert found.others["bytes"].tolist() == [78, 78, 78]
+    recorded = recording(*tables_of(translate(requests([*LINES, follower]), TWO)))
+    assert recorded.produces["client"].tolist() == []
+    assert recorded.others["bytes"].tolist() == [78, 78, 78]

@@ -35,23 +35,23 @@ class Happened(NamedTuple):
 
 @cache
 def _happened(cluster: str) -> dict[str, Happened]:
-    told = json.loads(file("trials", f"{cluster}.json").read_text(encoding="utf-8"))
-    return {name: Happened(**one) for name, one in told.items()}
+    document = json.loads(file("trials", f"{cluster}.json").read_text(encoding="utf-8"))
+    return {name: Happened(**fields) for name, fields in document.items()}
 
 
 @pytest.fixture(scope="module")
 def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]:
-    found = {}
+    predictions = {}
     for cluster in VARIANTS:
         path: Path = tmp_path_factory.mktemp("trials") / f"{cluster}.yaml"
         path.write_text(read_text(file("trials", f"{cluster}.yaml")), encoding="utf-8")
-        changes = {name: one.settings for name, one in _happened(cluster).items() if name != UNCHANGED}
+        changes = {name: happened.settings for name, happened in _happened(cluster).items() if name != UNCHANGED}
         words = [word for name, settings in changes.items() for word in (name, *settings)]
         with pytest.MonkeyPatch.context() as patch:
             # Each of the tests' processes has a core; another's start would take as long as some plays.
             patch.setattr(seeds, "_cores", lambda: 1)
-            found[cluster] = predict(read(path), variants_of(words), seeds=1)
-    return found
+            predictions[cluster] = predict(read(path), variants_of(words), seeds=1)
+    return predictions
 
 
 @pytest.mark.parametrize("cluster", VARIANTS)
@@ -61,7 +61,9 @@ def test_the_unchanged_cluster_is_reproduced(cluster: str, predicted: dict[str, 
     assert missed(predicted[cluster].played[UNCHANGED].median, _happened(cluster)[UNCHANGED].figures) == []
 
 
-@pytest.mark.parametrize(("cluster", "variant"), [(one, name) for one, names in VARIANTS.items() for name in names])
+@pytest.mark.parametrize(
+    ("cluster", "variant"), [(cluster, name) for cluster, names in VARIANTS.items() for name in names]
+)
 def test_nine_figures_in_ten_are_near_to_what_happened(
     cluster: str, variant: str, predicted: dict[str, Prediction]
 ) -> None:

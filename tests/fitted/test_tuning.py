@@ -58,7 +58,7 @@ def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> Tuned:
+def tuned() -> Tuned:
     """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
     return tune(
         small_scenario(),
@@ -69,27 +69,27 @@ def found() -> Tuned:
     )
 
 
-def test_the_search_finds_what_brings_enough_and_costs_least(found: Tuned) -> None:
-    assert found.chosen is not None
-    assert 362 < found.chosen.values[0] <= 724
-    assert found.chosen.within < 30
-    on_the_frontier = [(one.within, one.goal) for one in found.frontier]
+def test_the_search_finds_what_brings_enough_and_costs_least(tuned: Tuned) -> None:
+    assert tuned.chosen is not None
+    assert 362 < tuned.chosen.values[0] <= 724
+    assert tuned.chosen.within < 30
+    on_the_frontier = [(trial.within, trial.goal) for trial in tuned.frontier]
     assert on_the_frontier == sorted(on_the_frontier)
     assert [goal for _, goal in on_the_frontier] == sorted((goal for _, goal in on_the_frontier), reverse=True)
-    assert any(not one.allowed for one in found.tried)
+    assert any(not trial.allowed for trial in tuned.tried)
 
 
-def test_what_is_said_to_be_best_was_played_whole(found: Tuned) -> None:
+def test_what_is_said_to_be_best_was_played_whole(tuned: Tuned) -> None:
     """What was played once and briefly is no answer."""
-    assert all(one.whole for one in found.frontier)
-    assert any(not one.whole for one in found.tried)
+    assert all(trial.whole for trial in tuned.frontier)
+    assert any(not trial.whole for trial in tuned.tried)
 
 
 def test_where_nothing_reaches_the_goal_the_nearest_is_named() -> None:
     over = over_of(["fetch.consumer.min_bytes=1..5000"])
-    found = tune(small_scenario(), goal_of("c: per_s -95%"), within_of("append_to_answer_p99_ms <= 60"), over, 1)
-    assert found.chosen is None
-    (said,) = (line for line in found.lines() if line.startswith("Nothing that was tried reaches"))
+    tuned = tune(small_scenario(), goal_of("c: per_s -95%"), within_of("append_to_answer_p99_ms <= 60"), over, 1)
+    assert tuned.chosen is None
+    (said,) = (line for line in tuned.lines() if line.startswith("Nothing that was tried reaches"))
     assert re.search(r"within it, fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), .* comes nearest", said)
 
 
@@ -104,13 +104,13 @@ def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
         )
 
 
-def test_pages_hold_their_pictures_and_their_tables(found: Tuned) -> None:
+def test_pages_hold_their_pictures_and_their_tables(tuned: Tuned) -> None:
     scenario = small_scenario()
     predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
     pages = {
         "produces rates waits": fit_page(predicted.checked, ["Fitted", "unknown: linger.ms"]),
         "effects produces rates waits": prediction_page(predicted),
-        "frontier": tuning_page(found),
+        "frontier": tuning_page(tuned),
     }
     for figures, page in pages.items():
         (specs,) = re.findall(r'<script type="application/json" id="pictures">(.*?)</script>', page, re.DOTALL)
@@ -145,8 +145,8 @@ def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
     """No JVM: the scenario is all there is."""
     file = tmp_path / "cluster.yaml"
     write(small_scenario(), file)
-    told = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
-    assert told[-1] == f"Page: {tmp_path / 'page.html'}"
+    lines = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
+    assert lines[-1] == f"Page: {tmp_path / 'page.html'}"
     figures = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
     assert list(figures) == [UNCHANGED, "big"]
     assert figures["big"]["c"]["FETCH"]["per_s"] < 0.6 * figures[UNCHANGED]["c"]["FETCH"]["per_s"]

@@ -8,12 +8,12 @@ from purgatory_udf.fitted.figures import Figures
 JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
 
 
-def missed(found: Figures, happened: Figures) -> list[str]:
+def missed(simulated: Figures, happened: Figures) -> list[str]:
     """Those that do not."""
     return [
-        f"{who} {name}: {found[who][api][name]}, not {figures[name]}"
+        f"{who} {name}: {simulated[who][api][name]}, not {figures[name]}"
         for who, apis in happened.items()
         for api, figures in apis.items()
         for name in JUDGED
-        if not is_near(name, api, found[who][api][name], figures[name])
+        if not is_near(name, api, simulated[who][api][name], figures[name])
     ]

@@ -34,8 +34,8 @@ def frame(rows: Rows) -> Frame:
     )
 
 
-def rows_of(one: Frame) -> Rows:
-    return list(zip(one.number.tolist(), one.text.tolist(), strict=True))
+def rows_of(built: Frame) -> Rows:
+    return list(zip(built.number.tolist(), built.text.tolist(), strict=True))
 
 
 STEPS = st.lists(
@@ -55,29 +55,29 @@ STEPS = st.lists(
 @examples(50)
 @given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
 def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows, steps: list[tuple[str, Any]]) -> None:
-    one = frame(rows)
+    built = frame(rows)
     for step, value in steps:
         if step == "rows" and rows:
             at = [place % len(rows) for place in value]
-            one, rows = one.take(np.array(at, dtype=np.int64)), [rows[place] for place in at]
+            built, rows = built.take(np.array(at, dtype=np.int64)), [rows[place] for place in at]
         elif step == "mask":
             mask = [value[place % len(value)] for place in range(len(rows))]
-            one, rows = (
-                one.take(np.array(mask, dtype=bool)),
+            built, rows = (
+                built.take(np.array(mask, dtype=bool)),
                 [row for row, kept in zip(rows, mask, strict=True) if kept],
             )
         elif step == "slice":
-            one, rows = one.take(slice(*value)), rows[slice(*value)]
+            built, rows = built.take(slice(*value)), rows[slice(*value)]
         elif step == "join":
-            one, rows = Frame.concat([one, frame(value)]), rows + value
+            built, rows = Frame.concat([built, frame(value)]), rows + value
         elif step == "number":
-            one, rows = one.with_columns(number=np.full(len(rows), value)), [(value, text) for _, text in rows]
+            built, rows = built.with_columns(number=np.full(len(rows), value)), [(value, text) for _, text in rows]
         elif step == "ask":
-            assert len(getattr(one, value)) == len(rows)
+            assert len(getattr(built, value)) == len(rows)
         elif step == "whole":
-            one = one.whole()
-        assert len(one) == len(rows)
-    assert rows_of(one) == rows
+            built = built.whole()
+        assert len(built) == len(rows)
+    assert rows_of(built) == rows
 
 
 def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
@@ -90,11 +90,11 @@ def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
 
 
 def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
-    one = frame([(1, "a"), (2, "b")])
-    taken = one.take(np.array([1]))
-    one.columns["number"] = np.array([8, 9])
-    assert (taken.number.tolist(), one.number.tolist()) == ([2], [8, 9])
-    assert (list(one), list(one.columns)) == (["number", "text"], ["number", "text"])
+    whole = frame([(1, "a"), (2, "b")])
+    taken = whole.take(np.array([1]))
+    whole.columns["number"] = np.array([8, 9])
+    assert (taken.number.tolist(), whole.number.tolist()) == ([2], [8, 9])
+    assert (list(whole), list(whole.columns)) == (["number", "text"], ["number", "text"])
 
 
 def test_frames_side_by_side_have_the_columns_of_both() -> None:
@@ -112,8 +112,8 @@ def test_what_is_kept_holds_on_to_nothing() -> None:
 
 
 def test_a_column_that_is_not_there_is_named() -> None:
-    one = frame([])
+    empty = frame([])
     with pytest.raises(AttributeError, match=r"^colour$"):
-        _ = one.colour
+        _ = empty.colour
     with pytest.raises(KeyError, match=r"^'colour'$"):
-        _ = one.columns["colour"]
+        _ = empty.columns["colour"]

@@ -28,7 +28,7 @@ Entry = Answer | Removal | StateChange
 
 
 @dataclass
-class Told:
+class GroupRecord:
     """Everything that a replay says of one group."""
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -36,11 +36,11 @@ class Told:
     journal: list[Removal | StateChange] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
 
-    def in_order(self) -> Told:
+    def in_order(self) -> GroupRecord:
         """Operations and answers by their ids; what happened to the group, as it happened."""
-        return Told(
-            sorted(self.outcomes, key=lambda one: one.operation_id),
-            sorted(self.answers, key=lambda one: one.seq),
+        return GroupRecord(
+            sorted(self.outcomes, key=lambda outcome: outcome.operation_id),
+            sorted(self.answers, key=lambda answer: answer.seq),
             self.journal,
             sorted(self.open),
         )
@@ -50,7 +50,7 @@ class Batches:
     """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
 
     def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
@@ -74,21 +74,21 @@ class Batches:
         rows = rows if rows is not None else ROWS.empty()
         kept = shelf.take(key)
         before, waits = open_of(kept), Waits()
-        kept, found = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
-        waits.note(key, before, kept, found)
+        kept, findings = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
+        waits.note(key, before, kept, findings)
         shelf.put(key, kept)
         self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
-        self._note(key, found, kept)
-        told = waits.to_bytes()
-        if told is not None:
-            self.waits.append(told)
+        self._note(key, findings, kept)
+        payload = waits.to_bytes()
+        if payload is not None:
+            self.waits.append(payload)
 
-    def _note(self, key: str, found: Findings, kept: KeptGroup) -> None:
-        told = self.told.setdefault(key, Told())
-        told.outcomes += outcomes_of(found.operations, *parts_of(key))
-        told.answers += found.answers(key)
-        told.journal += [entry for entry in found.entries if not isinstance(entry, Answer)]
-        told.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
+    def _note(self, key: str, findings: Findings, kept: KeptGroup) -> None:
+        record = self.told.setdefault(key, GroupRecord())
+        record.outcomes += outcomes_of(findings.operations, *parts_of(key))
+        record.answers += findings.answers(key)
+        record.journal += [entry for entry in findings.entries if not isinstance(entry, Answer)]
+        record.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
 
 
 def in_batches(
@@ -104,32 +104,32 @@ def in_batches(
     return batches
 
 
-def by_group(result: Replay) -> dict[str, Told]:
+def by_group(result: Replay) -> dict[str, GroupRecord]:
     """What the reference says, group by group."""
-    told: dict[str, Told] = {}
+    records: dict[str, GroupRecord] = {}
     for operation in result.groups.operations:
-        mine = told.setdefault(key_of(operation.group.broker, operation.group.name), Told())
+        mine = records.setdefault(key_of(operation.group.broker, operation.group.name), GroupRecord())
         if operation.completed:
             mine.outcomes.append(operation.outcome())
         else:
             mine.open.append(operation.operation_id)
     for entry in result.groups.entries:
         whose = entry.transition if isinstance(entry, StateChange) else entry
-        mine = told.setdefault(key_of(whose.broker, whose.group), Told())
+        mine = records.setdefault(key_of(whose.broker, whose.group), GroupRecord())
         if isinstance(entry, Answer):
             mine.answers.append(entry)
         else:
             mine.journal.append(entry)
-    return told
+    return records
 
 
 def journal_of(batches: Batches) -> GroupJournal:
     """All groups' entries as one journal, for the oracle's comparison."""
     journal = GroupJournal()
-    for told in batches.told.values():
-        journal.entries += [*told.answers, *told.journal]
+    for record in batches.told.values():
+        journal.entries += [*record.answers, *record.journal]
     return journal
 
 
-def reference_of(events: Sequence[Event], config: Config) -> dict[str, Told]:
+def reference_of(events: Sequence[Event], config: Config) -> dict[str, GroupRecord]:
     return by_group(replay(events, config))

@@ -59,24 +59,24 @@ def _parcels(
     rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, ledger: Ledger | None
 ) -> list[Row]:
     groups = Groups(keyed(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
-    found: list[Row] = []
+    all_parcels: list[Row] = []
     for batch in batches:
         rows = [(CLOCK, end_us + (INT32_MAX + 2000) * 1000, b"")] if batch is None else _packed(batch, rules)
         parcels = groups.batch(rows)
-        found += parcels
+        all_parcels += parcels
         waits = [(us, payload) for table, _, us, _, payload in parcels if table == WAITS]
         if ledger is not None and waits:
             ledger.tell([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
-    return found
+    return all_parcels
 
 
-def _tables(rules: GroupRules, found: list[Row], end_us: int) -> dict[str, pa.Table]:
+def _tables(rules: GroupRules, parcels: list[Row], end_us: int) -> dict[str, pa.Table]:
     tables = {}
     for name in SCHEMAS:
-        payloads = pa.array([payload for table, *_, payload in found if table == name], pa.binary())
+        payloads = pa.array([payload for table, *_, payload in parcels if table == name], pa.binary())
         unpack = unpacked(rules, name, None if rules.config.drain else end_us // 1000)
         rows = unpack(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
         tables[name] = pa.Table.from_batches(list(rows), schema=rules.schema(name))
@@ -94,7 +94,7 @@ def _packed(batch: list[Event], rules: GroupRules) -> list[Row]:
 
 def transitions_of(rows: pa.Table) -> list[Transition]:
     """Group by group, in order; within one group the rows have the order in which they were written."""
-    found = [
+    changes = [
         Transition(
             group=row["group"],
             broker=row["broker"],
@@ -107,17 +107,21 @@ def transitions_of(rows: pa.Table) -> list[Transition]:
         )
         for row, at_us in zip(rows.to_pylist(), rows["at"].cast(pa.int64()).to_pylist(), strict=True)
     ]
-    return sorted(found, key=lambda one: (one.broker, one.group))
+    return sorted(changes, key=lambda change: (change.broker, change.group))
 
 
 def expected(events: list[Event], config: Config) -> tuple[list[Outcome], list[Transition]]:
-    told = reference_of(events, config)
-    outcomes = sorted((one for mine in told.values() for one in mine.outcomes), key=lambda one: one.operation_id)
-    changes = [entry.transition for mine in told.values() for entry in mine.journal if isinstance(entry, StateChange)]
-    return outcomes, sorted(changes, key=lambda one: (one.broker, one.group))
+    records = reference_of(events, config)
+    outcomes = sorted(
+        (outcome for mine in records.values() for outcome in mine.outcomes), key=lambda outcome: outcome.operation_id
+    )
+    changes = [
+        entry.transition for mine in records.values() for entry in mine.journal if isinstance(entry, StateChange)
+    ]
+    return outcomes, sorted(changes, key=lambda change: (change.broker, change.group))
 
 
-def told(tables: dict[str, pa.Table]) -> tuple[list[Outcome], list[Transition]]:
+def decided_in(tables: dict[str, pa.Table]) -> tuple[list[Outcome], list[Transition]]:
     outcomes = outcomes_of(tables["completions"], tables["expirations"], tables["cancellations"])
     return outcomes, transitions_of(tables["group_transitions"])
 
@@ -136,8 +140,8 @@ def cut(events: list[Event], cuts: set[int]) -> list[list[Event]]:
 @given(group_traffic(), st.sets(st.integers(1, 80), max_size=8), st.sampled_from((1, 2, 10_000)))
 def test_batches_and_chunks_change_nothing(traffic: GroupTraffic, cuts: set[int], chunk: int) -> None:
     tables = streamed(cut(traffic.events, cuts), traffic.config, chunk)
-    assert told(tables) == expected(traffic.events, traffic.config)
-    assert told(at_once(traffic.events, traffic.config)) == told(tables)
+    assert decided_in(tables) == expected(traffic.events, traffic.config)
+    assert decided_in(at_once(traffic.events, traffic.config)) == decided_in(tables)
 
 
 @_SOME
@@ -148,7 +152,7 @@ def test_events_out_of_order_within_the_allowed_disorder_change_nothing(
     config = traffic.config.model_copy(update={"max_disorder_ms": disorder_ms})
     late = sorted(traffic.events, key=lambda event: event["time_us"] + random.randint(0, disorder_ms * 1000))
     batches = [late[at : at + 7] for at in range(0, len(late), 7)]
-    assert told(streamed(batches, config)) == expected(traffic.events, config)
+    assert decided_in(streamed(batches, config)) == expected(traffic.events, config)
 
 
 def test_what_may_still_be_preceded_waits() -> None:
@@ -158,7 +162,7 @@ def test_what_may_still_be_preceded_waits() -> None:
     group.join(10_000.9, "b")
     group.join(10_000.1, "a")
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}, "max_disorder_ms": 5})
-    assert told(streamed([[event] for event in group.events], config)) == expected(group.events, config)
+    assert decided_in(streamed([[event] for event in group.events], config)) == expected(group.events, config)
 
 
 @_SOME
@@ -167,8 +171,8 @@ def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -
     config = traffic.config.model_copy(update={"drain": False})
     still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
     in_batches, all_at_once = (Ledger(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2))
-    assert told(streamed([traffic.events], config, ledger=in_batches)) == expected(traffic.events, config)
-    assert told(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)
+    assert decided_in(streamed([traffic.events], config, ledger=in_batches)) == expected(traffic.events, config)
+    assert decided_in(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)
     for ledger in (in_batches, all_at_once):
         assert (ledger.left_open, ledger.open) == (len(still_open), 0)
 
@@ -213,7 +217,7 @@ def test_a_group_whose_members_all_vanish_ends_empty_without_one_further_event(t
         group.until(ms)
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
     tables = streamed(cut(group.events, set(range(len(group.events)))), config)
-    outcomes, transitions = told(tables)
-    assert sorted(operation_line(one) for one in outcomes if one.ended_us > 7_500_000) == _VANISHED
-    assert [(one.at_us // 1000, one.to_state, one.members) for one in transitions] == _TO_EMPTY
+    outcomes, transitions = decided_in(tables)
+    assert sorted(operation_line(outcome) for outcome in outcomes if outcome.ended_us > 7_500_000) == _VANISHED
+    assert [(change.at_us // 1000, change.to_state, change.members) for change in transitions] == _TO_EMPTY
     assert set(tables["expirations"]["after_end"].to_pylist()) == ({False} if ticks else {False, True})

@@ -31,14 +31,14 @@ class Coordinators:
         self._kept: dict[tuple[int, Code], bytes] = {}
 
     def tell(self, calls: list[bytes], horizon_ms: int) -> None:
-        told = by_purgatory(calls)
-        for owner in dict.fromkeys([*self._kept, *told]):
+        by_owner = by_purgatory(calls)
+        for owner in dict.fromkeys([*self._kept, *by_owner]):
             broker, code = owner
             if owner in self._kept:
                 purgatory = CoordinatorPurgatory.from_bytes(self._kept[owner])
             else:
                 purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms)
-            rows = purgatory.tell(told.get(owner), horizon_ms)
+            rows = purgatory.tell(by_owner.get(owner), horizon_ms)
             self._kept[owner] = purgatory.to_bytes()
             columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
             self.gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
@@ -64,9 +64,9 @@ def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) ->
 def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[list[Gauge], list[Gauge]]:
     """What only the batches' gauges, and what only the reference's say."""
     expected = replay(events, config)
-    found = [one for one in read(events, config, cuts, expected.start_ms).gauges if one.at_ms <= expected.end_ms]
+    actual = [gauge for gauge in read(events, config, cuts, expected.start_ms).gauges if gauge.at_ms <= expected.end_ms]
     wanted = changed(expected.gauges)
-    return [one for one in found if one not in wanted], [one for one in wanted if one not in found]
+    return [gauge for gauge in actual if gauge not in wanted], [gauge for gauge in wanted if gauge not in actual]
 
 
 def with_time(traffic: GroupTraffic) -> GroupTraffic:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-Told = tuple[list[Outcome], list[Transition]]
+Decided = tuple[list[Outcome], list[Transition]]
 
 by_spark, by_this_process = Sink._append, Sink._append_here
 
@@ -50,16 +50,16 @@ def _place(change: Transition) -> tuple[Any, ...]:
     return change.group, change.at_us, change.generation, change.to_state, change.members
 
 
-def told_by(result: Replay) -> Told:
+def decided_by(result: Replay) -> Decided:
     """Operations by their ids, and state changes: of one millisecond in any order."""
-    return sorted(result.outcomes, key=lambda one: one.operation_id), sorted(result.transitions, key=_place)
+    return sorted(result.outcomes, key=lambda outcome: outcome.operation_id), sorted(result.transitions, key=_place)
 
 
 def _table(out: Path, name: str) -> pa.Table:
     return DeltaTable(str(out / name)).to_pyarrow_table()
 
 
-def told(out: Path) -> Told:
+def decided_in(out: Path) -> Decided:
     completions = _table(out, "completions").cast(COMPLETIONS)
     expirations, cancellations = _table(out, "expirations"), _table(out, "cancellations")
     outcomes = outcomes_of(completions, expirations.cast(EXPIRATIONS), cancellations.cast(CANCELLATIONS))
@@ -79,11 +79,11 @@ def gauges(out: Path) -> list[Gauge]:
     """Of the purgatories of groups, in order of time."""
     rows = _table(out, "purgatory_gauges")
     times = rows["at"].cast(pa.int64()).to_pylist()
-    found = [
+    readings = [
         Gauge(row["broker"], row["purgatory"], at_us // 1000, row["watched"], row["delayed"], row["purged"])
         for row, at_us in zip(rows.to_pylist(), times, strict=True)
     ]
-    return sorted(found, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
+    return sorted(readings, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
 
 
 def write_trace(
@@ -125,13 +125,13 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: 
 
 
 def test_every_cell_ends_as_in_the_reference(whole: Path, reference: Replay) -> None:
-    assert told(whole) == told_by(reference)
+    assert decided_in(whole) == decided_by(reference)
 
 
 def test_the_gauges_of_both_purgatories_are_the_reference_s(whole: Path, reference: Replay) -> None:
-    found = gauges(whole)
-    assert {gauge.purgatory for gauge in found} == {"Heartbeat", "Rebalance"}
-    assert found == changed(reference.gauges)
+    readings = gauges(whole)
+    assert {gauge.purgatory for gauge in readings} == {"Heartbeat", "Rebalance"}
+    assert readings == changed(reference.gauges)
 
 
 def test_recorded_answers_that_the_replay_does_not_give_are_listed(spark: SparkSession, whole: Path) -> None:
@@ -151,7 +151,7 @@ class KilledError(Exception):
     pass
 
 
-def die_after_the_first_batch(running: StreamingQuery, title: str, found: Survey | None) -> int:
+def die_after_the_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
     """In place of `follow_to_end`, with the query of the coordinators."""
     while not running.recentProgress and not running.awaitTermination(1):
         pass
@@ -191,7 +191,7 @@ def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_table
         queries = Queries(spark, shards, layout, run, plan, known.first_us // 1000, lambda: source.stream(spark))
         of_groups = queries.of_groups()
         of_groups.to_end(known)
-        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.told))
+        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
         return group_counts(spark, layout, of_groups)
 
     deaths: tuple[tuple[Any, str, Any], ...] = (
@@ -200,7 +200,7 @@ def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_table
         (Sink, "_append_here", die_between_two_tables(by_this_process)),
         (Snapshots, "keep", die_before_it_is_done),
     )
-    expected = told_by(reference)
+    expected = decided_by(reference)
     incomplete = []
     for where, name, death in deaths:
         with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
@@ -208,13 +208,15 @@ def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_table
             if name == "_append":  # Else only larger batches are Spark's to write.
                 patch.setattr(few, "MOST_ROWS", -1)
             go_on()
-        incomplete.append(told(tmp_path) != expected)
+        incomplete.append(decided_in(tmp_path) != expected)
     assert incomplete[:3] == [True, True, True]
     counts = go_on()
-    assert told(tmp_path) == expected
+    assert decided_in(tmp_path) == expected
     read = gauges(tmp_path)
-    assert [one for one in read if one.at_ms <= reference.end_ms] == changed(reference.gauges)
-    ends = Counter("cancelled" if one.cancelled else "expired" if one.expired else "completed" for one in expected[0])
+    assert [gauge for gauge in read if gauge.at_ms <= reference.end_ms] == changed(reference.gauges)
+    ends = Counter(
+        "cancelled" if outcome.cancelled else "expired" if outcome.expired else "completed" for outcome in expected[0]
+    )
     assert {name: count for name, count in counts.items() if name != "disagreements"} == {
         "operations": len(expected[0]),
         "completions": ends["completed"],

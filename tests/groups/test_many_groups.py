@@ -46,19 +46,19 @@ def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None 
     parcels: list[tuple[Any, ...]] = []
     for number, rows in enumerate(batches(events, rules, per_batch)):
         before = groups.values.copy(), groups.timers.copy(), groups.latest_us
-        found = groups.batch(rows)
+        returned = groups.batch(rows)
         if number == kill:
             groups.values, groups.timers, groups.latest_us = before
-            found = groups.batch(rows)
-        parcels += found
+            returned = groups.batch(rows)
+        parcels += returned
         groups.advance()
     names = ("completions", "expirations", "group_transitions")
     payloads = {name: [pa.py_buffer(payload) for table, *_, payload in parcels if table == name] for name in names}
-    found_tables = {name: pa.Table.from_batches(rules.table(name, payloads[name])) for name in names}
+    tables = {name: pa.Table.from_batches(rules.table(name, payloads[name])) for name in names}
     order = {"group_transitions": ["group", "at", "generation", "to_state"]}
     return {
         name: table.sort_by([(column, "ascending") for column in order.get(name, ["operation_id"])])
-        for name, table in found_tables.items()
+        for name, table in tables.items()
     }
 
 
@@ -80,10 +80,10 @@ def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
 
 def test_they_live_and_crash_as_in_the_reference() -> None:
     events = groups_trace(12, seconds=45).events
-    found = replayed(events, load(None, ["grouping=shard"]), per_batch=1000)
+    tables = replayed(events, load(None, ["grouping=shard"]), per_batch=1000)
     expected = replay(events.to_pylist(), Config())
-    assert outcomes_of(found["completions"], found["expirations"]) == sorted(
-        expected.outcomes, key=lambda one: one.operation_id
+    assert outcomes_of(tables["completions"], tables["expirations"]) == sorted(
+        expected.outcomes, key=lambda outcome: outcome.operation_id
     )
     assert {answer.error for answer in expected.groups.answers} == {
         "NONE",

@@ -16,7 +16,9 @@ def test_members_that_leave_crash_and_come_back_in_batches() -> None:
     events = [
         {name: value for name, value in row.items() if value is not None} for row in rows if row["type"] in OF_GROUPS
     ]
-    told = in_batches(events, Config(), range(500, len(events), 500)).told
+    records = in_batches(events, Config(), range(500, len(events), 500)).told
     expected = reference_of(events, Config())
     assert len(expected) > 10
-    assert {key: one.in_order() for key, one in told.items()} == {key: one.in_order() for key, one in expected.items()}
+    assert {key: record.in_order() for key, record in records.items()} == {
+        key: record.in_order() for key, record in expected.items()
+    }

@@ -43,10 +43,10 @@ def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]
     for ms, member in signs:
         group.heartbeat(ms, member)
     kept = of_two_members()
-    found = take_signs(kept, _rows(group))
-    lines = sorted(map(operation_line, outcomes_of(found.ended, 0, "g")))
+    decided = take_signs(kept, _rows(group))
+    lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
     sessions = kept.sessions
-    return found.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
+    return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
 
 
 def test_each_sign_ends_the_session_before_it() -> None:
@@ -92,14 +92,14 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
     group.commit(7200, "nobody")
     group.commit(7300, "a")
     kept = of_two_members()
-    found = take_signs(kept, _rows(group))
-    assert [ERRORS[answer] for answer in found.answers] == [
+    decided = take_signs(kept, _rows(group))
+    assert [ERRORS[answer] for answer in decided.answers] == [
         "ILLEGAL_GENERATION",
         "ILLEGAL_GENERATION",
         "UNKNOWN_MEMBER_ID",
         "NONE",
     ]
-    assert [operation_line(one) for one in outcomes_of(found.ended, 0, "g")] == [
+    assert [operation_line(outcome) for outcome in outcomes_of(decided.ended, 0, "g")] == [
         "heartbeat g-a: 6200 to 7300 of 16200, completed by offset_commit"
     ]
 

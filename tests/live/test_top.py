@@ -29,13 +29,13 @@ ROOT = Path(__file__).parents[2]
 def sayings(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
     """What the first batch says, that ends with the time told."""
     engine = Engine(Config())
-    found = engine.feed(event_table(timeline.add(ms, "log", topic="t").events))
-    calls = zip(engine.states, found, strict=True)
-    return [(name, json.loads(of_keys(engine.states[name], one, whole=True))) for name, one in calls]
+    decided = engine.feed(event_table(timeline.add(ms, "log", topic="t").events))
+    calls = zip(engine.states, decided, strict=True)
+    return [(name, json.loads(of_keys(engine.states[name], call, whole=True))) for name, call in calls]
 
 
 def lacking(timeline: Timeline, ms: float = 20) -> list[str]:
-    return [one["lacks"] for _, said in sayings(timeline, ms) for one in said["oldest"]]
+    return [operation["lacks"] for _, said in sayings(timeline, ms) for operation in said["oldest"]]
 
 
 def led() -> Timeline:
@@ -85,7 +85,7 @@ def test_of_each_purgatory_the_oldest_five_are_named() -> None:
     for ms in range(10, 20):
         timeline.produce(ms, f"p{ms}", 30_000, **{"a-0": ms})
     ((_, said),) = sayings(timeline, 20)
-    assert [one["request_id"] for one in said["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
+    assert [operation["request_id"] for operation in said["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
     assert (said["open"], said["purgatories"]) == (10, [[0, "Produce", 10, 10]])
 
 

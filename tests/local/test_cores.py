@@ -30,10 +30,10 @@ def by_whom(part: int) -> Iterator[pa.RecordBatch]:
 
 def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone() -> None:
     made = side_by_side(by_whom, [2, 0, 1, 3])
-    assert [len(one) for one in made] == [2, 0, 1, 3]
-    values = [[one.column(0).to_pylist() for one in own] for own in made]
-    assert [[value for value, _ in own] for own in values] == [[2, 2], [], [1], [3, 3, 3]]
-    workers = {process for own in values for _, process in own}
+    assert [len(part) for part in made] == [2, 0, 1, 3]
+    values = [[rows.column(0).to_pylist() for rows in part] for part in made]
+    assert [[value for value, _ in rows] for rows in values] == [[2, 2], [], [1], [3, 3, 3]]
+    workers = {process for rows in values for _, process in rows}
     assert os.getpid() not in workers and 1 <= len(workers) <= 2
     for process in workers:
         with pytest.raises(ProcessLookupError):
@@ -50,7 +50,7 @@ def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
         yield batch(*range(part, part + 500_000))
 
     made = side_by_side(many, [0, 1, 2])
-    assert [one.column(0).to_numpy().sum() for (one,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
+    assert [rows.column(0).to_numpy().sum() for (rows,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
 
 
 @pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), OSError(28, "No space left on device")])

@@ -19,7 +19,7 @@ def percentiles(share: float, *lists: str) -> list[float | None]:
     exact.register(connection)
     rows = ", ".join(f"({number}, {values})" for number, values in enumerate(lists))
     asked = f"SELECT spark_percentile(v, {share}) FROM (VALUES {rows}) AS t(n, v) ORDER BY n"
-    return [found for (found,) in connection.sql(asked).fetchall()]
+    return [quantile for (quantile,) in connection.sql(asked).fetchall()]
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 2.0), (0.75, 2.0), (0.9, 6.0), (1.0, 10.0)])

@@ -45,7 +45,7 @@ def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_pa
     (log,) = (tmp_path / "_delta_log").glob("*.json")
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     stats = [json.loads(entry["add"]["stats"]) for entry in entries if "add" in entry]
-    assert [(one["numRecords"], one["minValues"], one["maxValues"]) for one in stats] == [
+    assert [(of_file["numRecords"], of_file["minValues"], of_file["maxValues"]) for of_file in stats] == [
         (2, _range(1, 3), _range(2000, 4)),
         (2, _range(3000, 1), _range(3001, 2)),
     ]

@@ -46,8 +46,8 @@ OF_A_ROW: dict[str, Callable[[], Column]] = {
         sf.timestamp_millis(sf.floor(sf.col("us") / 1000)), "yyyy-MM-dd HH:mm:ss.SSS"
     ),
     "array": lambda: sf.array_sort(sf.array("id", "n")),
-    "some of it": lambda: sf.filter(sf.array("id", "n"), lambda one: one > 4),
-    "size": lambda: sf.size(sf.filter(sf.array("id", "n"), lambda one: one.isNotNull())),
+    "some of it": lambda: sf.filter(sf.array("id", "n"), lambda element: element > 4),
+    "size": lambda: sf.size(sf.filter(sf.array("id", "n"), lambda element: element.isNotNull())),
     "range": lambda: sf.sequence(sf.lit(1).cast("long"), sf.lit(9).cast("long"), sf.lit(4).cast("long")),
     "without": lambda: sf.array_sort(sf.array_except(sf.array("id", "id"), sf.array(sf.lit(3).cast("long")))),
     "before a mark": lambda: sf.substring_index(sf.concat("name", sf.lit(": b: c")), ": ", 2),

@@ -36,8 +36,8 @@ def rows_of(out: Path, name: str) -> list[dict[str, Any]]:
 
 def run_of(out: Path) -> dict[str, Any]:
     """The run's record, but for when it was, which stream it is, and what it ran on."""
-    found = DeltaTable(str(out / "runs")).to_pyarrow_table().to_pylist()
-    (run,) = (row for row in found if row["job"] == "replay")
+    runs = DeltaTable(str(out / "runs")).to_pyarrow_table().to_pylist()
+    (run,) = (row for row in runs if row["job"] == "replay")
     configuration = {name: value for name, value in json.loads(run["configuration"]).items() if name != "stream"}
     timeless = {name: run[name] for name in ("run_id", "status")}
     return {**timeless, "configuration": configuration, "counts": json.loads(run["counts"])}

@@ -32,7 +32,7 @@ def loop_gauges(
 
 
 def gauges_of(results: Iterable[Any], last_ms: int) -> list[Gauge]:
-    found = [
+    readings = [
         Gauge(
             row["broker"],
             row["purgatory"],
@@ -43,5 +43,5 @@ def gauges_of(results: Iterable[Any], last_ms: int) -> list[Gauge]:
         )
         for row in Tables.of(results).gauges.to_pylist()
     ]
-    until = [gauge for gauge in found if gauge.at_ms <= last_ms]
+    until = [gauge for gauge in readings if gauge.at_ms <= last_ms]
     return sorted(until, key=lambda gauge: (gauge.at_ms, gauge.broker, gauge.purgatory))

@@ -29,18 +29,18 @@ def test_every_operation_ends_and_every_gauge_reads_as_in_kafka(name: str) -> No
     interval = {"purge_interval": trace.purge_interval}
     config = Config.model_validate({"produce": interval, "fetch": interval | {"max_bytes": INT32_MAX}})
     engine = Engine(config, began_ms=trace.events[0]["time_us"] // 1000, through_bytes=True)
-    found = [*engine.feed(event_table(trace.events)), *engine.drain()]
-    tables = Tables.of(found)
+    decided = [*engine.feed(event_table(trace.events)), *engine.drain()]
+    tables = Tables.of(decided)
     assert trace.rows(outcomes_of(tables.completions, tables.expirations, tables.cancellations)) == trace.outcomes
     kafka = [Gauge(0, purgatory, at, watched, delayed, 0) for at, purgatory, watched, delayed in trace.gauges]
-    readings = _without_purged(gauges_of(found, trace.gauges[-1][0]))
+    readings = _without_purged(gauges_of(decided, trace.gauges[-1][0]))
     assert trace.readings(readings) == trace.readings(changed(kafka))
 
 
-def _without_purged(found: list[Gauge]) -> list[Gauge]:
+def _without_purged(gauges: list[Gauge]) -> list[Gauge]:
     """Kafka does not tell what it has purged, so steps at which nothing else changed are left out."""
     return changed(
-        [Gauge(gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, 0) for gauge in found]
+        [Gauge(gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, 0) for gauge in gauges]
     )
 
 

@@ -39,7 +39,10 @@ def reference(events: list[Event], config: Config) -> list[Outcome]:
 
 
 def as_in_tables(replayed: Replay) -> list[Outcome]:
-    kept = [one if one.expired or one.cancelled else replace(one, fetcher=None) for one in replayed.outcomes]
+    kept = [
+        outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None)
+        for outcome in replayed.outcomes
+    ]
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
 
@@ -74,10 +77,10 @@ def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
     watches = []
     for grouping in (by_broker, by_partition, by_shard(2)):
         engine = Engine(config, began_ms, grouping, through_bytes=True)
-        found = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
-        tables = Tables.of(found)
+        decided = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
+        tables = Tables.of(decided)
         assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
-        assert gauges_of(found, expected.end_ms) == changed(expected.gauges)
+        assert gauges_of(decided, expected.end_ms) == changed(expected.gauges)
         order = [(name, "ascending") for name in ("operation_id", "topic", "partition")]
         watches.append(tables.watches.sort_by(order))
     assert watches[0] == watches[1] == watches[2]

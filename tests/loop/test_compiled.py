@@ -43,12 +43,12 @@ def _kept_in(package: Path, **environment: str) -> str:
 
 
 def test_from_an_archive_it_is_kept_in_the_users_cache_by_all_of_its_sources(tmp_path: Path) -> None:
-    one = _kept_in(_archive(tmp_path), HOME=str(tmp_path))
-    assert Path(one).parent == tmp_path / ".cache/purgatory-replay"
-    assert Path(one).name == f"loop-{compiled.fingerprint()}"
-    other = _kept_in(_archive(tmp_path, changed="# A helper is not what it was.\n"), HOME=str(tmp_path))
-    assert Path(other).parent == Path(one).parent
-    assert other != one
+    first = _kept_in(_archive(tmp_path), HOME=str(tmp_path))
+    assert Path(first).parent == tmp_path / ".cache/purgatory-replay"
+    assert Path(first).name == f"loop-{compiled.fingerprint()}"
+    second = _kept_in(_archive(tmp_path, changed="# A helper is not what it was.\n"), HOME=str(tmp_path))
+    assert Path(second).parent == Path(first).parent
+    assert second != first
 
 
 @pytest.mark.parametrize(("temporary", "kept"), [("tmp", True), ("/proc/none", False)])
@@ -57,8 +57,8 @@ def test_where_the_home_cannot_be_written_it_is_kept_with_temporary_files_or_not
 ) -> None:
     (tmp_path / "tmp").mkdir()
     places = {"TMPDIR": str(tmp_path / temporary), "HOME": "/proc/none", "TEMP": "/proc/none", "TMP": "/proc/none"}
-    found = _kept_in(_archive(tmp_path), **places)
-    assert found.startswith(f"{tmp_path}/tmp/purgatory-replay-") if kept else not found.startswith(str(tmp_path))
+    folder = _kept_in(_archive(tmp_path), **places)
+    assert folder.startswith(f"{tmp_path}/tmp/purgatory-replay-") if kept else not folder.startswith(str(tmp_path))
 
 
 def test_a_folder_that_the_user_names_comes_first(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ def _same_as_the_reference(events: list[Event], config: Config, batch: int, grou
     engine = Engine(config, min(event["time_us"] for event in events) // 1000, grouping, through_bytes=True)
     table = event_table(events)
     borders = [*range(0, len(table), batch), len(table)]
-    found = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))] + engine.drain()
-    tables = Tables.of(found)
+    decided = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))] + engine.drain()
+    tables = Tables.of(decided)
     assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
-    assert gauges_of(found, expected.end_ms) == changed(expected.gauges)
+    assert gauges_of(decided, expected.end_ms) == changed(expected.gauges)
 
 
 class _Story:
@@ -48,8 +48,10 @@ class _Story:
         return self
 
     def change(self, partition: int, change: str, offset: int | None = None, **more: Any) -> _Story:
-        told = {} if offset is None else {"offset": offset}
-        return self._add({"type": "partition", "topic": "t", "partition": partition, "change": change} | told | more)
+        at_offset = {} if offset is None else {"offset": offset}
+        return self._add(
+            {"type": "partition", "topic": "t", "partition": partition, "change": change} | at_offset | more
+        )
 
     def batches(self, partition: int, ends: range, size: int = 100) -> _Story:
         for end in ends:
@@ -224,8 +226,8 @@ def test_of_a_batch_too_far_behind_to_be_known_by_itself_an_answer_carries_as_mu
     story.events[-1]["partitions"][0]["max_bytes"] = 50
     carried = []
     for retained in (150, 1_000):
-        found = Engine(Config(), retain_bytes=retained).feed(event_table(story.events))
-        carried += [answered for each in found for answered in each.operations["answered"].tolist()]
+        decided = Engine(Config(), retain_bytes=retained).feed(event_table(story.events))
+        carried += [answered for each in decided for answered in each.operations["answered"].tolist()]
     assert carried == [50, 100]
 
 

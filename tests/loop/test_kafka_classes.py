@@ -17,23 +17,23 @@ from tests import oracle_traces, recorded
 @pytest.mark.parametrize("name", ["tiny-1", "tiny-7", "purge20-1"])
 def test_whole_columns_say_what_line_by_line_says(name: str) -> None:
     read = trace.read(recorded.file("oracle", "traces", f"{name}.trace"))
-    told = oracle_traces.load(name)
-    events = event_table(told.events)
+    by_line = oracle_traces.load(name)
+    events = event_table(by_line.events)
     numbers = {partition: number for number, partition in enumerate(read.partitions)}
-    if numbers != told.numbers:
+    if numbers != by_line.numbers:
         # Requests of one kind are read together, so partitions may be met in another order.
-        assert sorted(numbers) == sorted(told.numbers)
-        events = event_table([_renumbered(event, told.numbers, numbers) for event in told.events])
+        assert sorted(numbers) == sorted(by_line.numbers)
+        events = event_table([_renumbered(event, by_line.numbers, numbers) for event in by_line.events])
     for column in events.column_names:
         given = read.events[column].to_pylist()[3 * len(numbers) :]
         assert given == events[column].to_pylist()[3 * len(numbers) :], column
     tables = replay([read.events], Engine(Config()))
     lines = trace.outcome_lines(tables.completions, tables.expirations, read.partitions)
-    assert lines == ["\t".join(outcome) for outcome in told.outcomes]
+    assert lines == ["\t".join(outcome) for outcome in by_line.outcomes]
 
 
-def _renumbered(event: dict[str, object], told: dict[str, int], read: dict[str, int]) -> dict[str, object]:
-    names = {number: name for name, number in told.items()}
+def _renumbered(event: dict[str, object], numbers: dict[str, int], read: dict[str, int]) -> dict[str, object]:
+    names = {number: name for name, number in numbers.items()}
 
     def with_number(part: dict[str, object]) -> dict[str, object]:
         number = part.get("partition")

@@ -24,7 +24,7 @@ print(first, max(fresh_pages() for _ in range(5)))
 
 
 def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
-    told = subprocess.run([sys.executable, "-c", _TWICE], capture_output=True, text=True, check=True)
-    first, later = map(int, told.stdout.split())
+    process = subprocess.run([sys.executable, "-c", _TWICE], capture_output=True, text=True, check=True)
+    first, later = map(int, process.stdout.split())
     assert first > _PAGES_OF_A_TABLE / 2
     assert later < first / 10

@@ -139,13 +139,13 @@ def test_an_emptied_list_removes_its_key() -> None:
 
 def test_cancel_for_key_completes_nothing_and_stops_the_timers() -> None:
     waiting = purgatory()
-    one, both = Operation("one", 50), Operation("both", 50)
-    waiting.try_complete_else_watch(one, ["a"], 0)
+    only_a, both = Operation("one", 50), Operation("both", 50)
+    waiting.try_complete_else_watch(only_a, ["a"], 0)
     waiting.try_complete_else_watch(both, ["a", "b"], 0)
-    assert waiting.cancel_for_key("a") == [one, both]
+    assert waiting.cancel_for_key("a") == [only_a, both]
     assert (waiting.num_delayed(), waiting.watched()) == (0, 1)
     waiting.advance_clock(100)
-    assert not one.completed and not both.completed
+    assert not only_a.completed and not both.completed
     both.completable = True
     assert waiting.check_and_complete("b", 101_000) == 1, "another key still completes it"
     assert waiting.cancel_for_key("a") == []

@@ -26,13 +26,13 @@ def log(*sizes: int, partition: str = "a", timeline: Timeline | None = None) -> 
 
 def answers(timeline: Timeline) -> list[Answer]:
     """Of each fetch when it ended, why, and what its answer held; the loop says the same as the reference."""
-    found = timeline.replay().outcomes
+    outcomes = timeline.replay().outcomes
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     looped = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
-    assert [(one.ended_us, one.completed_by, one.bytes, one.answered_bytes) for one in looped] == [
-        (one.ended_us, one.completed_by, one.bytes, one.answered_bytes) for one in found
+    assert [(outcome.ended_us, outcome.completed_by, outcome.bytes, outcome.answered_bytes) for outcome in looped] == [
+        (outcome.ended_us, outcome.completed_by, outcome.bytes, outcome.answered_bytes) for outcome in outcomes
     ]
-    return [(f"{one.ended_us / 1000:g}", one.completed_by, one.answered_bytes) for one in found]
+    return [(f"{outcome.ended_us / 1000:g}", outcome.completed_by, outcome.answered_bytes) for outcome in outcomes]
 
 
 def part(offset: int = 0, max_bytes: int = MB) -> dict[str, Any]:
@@ -117,6 +117,6 @@ def test_a_large_batch_far_behind_is_given_whole_however_calls_are_cut(batch: in
     table = event_table(timeline.events)
     engine = Engine(Config(), retain_bytes=1_000)
     tables = loop_replay([table.slice(at, batch) for at in range(0, len(table), batch)], engine)
-    found = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
-    assert [one.answered_bytes for one in found] == [1_000, 1_000, 5_000, 1_000, 1_000]
-    assert [one.answered_bytes for one in timeline.replay().outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]
+    outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert [outcome.answered_bytes for outcome in outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]
+    assert [outcome.answered_bytes for outcome in timeline.replay().outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]

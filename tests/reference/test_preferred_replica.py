@@ -16,10 +16,10 @@ from tests.reference.timeline import Timeline, line
 def ends(timeline: Timeline) -> list[str]:
     """As the reference has them; the loop has the same."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
-    found = timeline.ends()
+    lines = timeline.ends()
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
-    assert [line(outcome) for outcome in outcomes] == found
-    return found
+    assert [line(outcome) for outcome in outcomes] == lines
+    return lines
 
 
 def sent(offset: int = 0) -> dict[str, Any]:

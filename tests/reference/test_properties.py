@@ -105,9 +105,9 @@ def test_purging_changes_no_outcome(events: list[Event]) -> None:
 @some
 @given(events=trace_strategies.traces(), data=st.data())
 def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.DataObject) -> None:
-    one = replay(events, Config())
-    other = replay(data.draw(st.permutations(events)), Config())
-    assert (one.outcomes, one.gauges) == (other.outcomes, other.gauges)
+    ordered = replay(events, Config())
+    shuffled = replay(data.draw(st.permutations(events)), Config())
+    assert (ordered.outcomes, ordered.gauges) == (shuffled.outcomes, shuffled.gauges)
 
 
 @some
@@ -143,10 +143,10 @@ def test_a_trace_may_be_shifted_by_whole_buckets_without_changing_anything_else(
     """Deadlines and gauges are relative. Only when a reaper wakes, and so purges, depends on where buckets begin."""
     shift_us = BUCKETS_OF_ALL_WHEELS_MS * 1000
     shifted = replay([event | {"time_us": event["time_us"] + shift_us} for event in events], Config())
-    one = replay(events, Config())
-    assert [(outcome.ended_us + shift_us, outcome.completed_by, outcome.partitions) for outcome in one.outcomes] == [
-        (outcome.ended_us, outcome.completed_by, outcome.partitions) for outcome in shifted.outcomes
-    ]
-    assert [(gauge.at_ms + BUCKETS_OF_ALL_WHEELS_MS, gauge.watched) for gauge in one.gauges] == [
+    unshifted = replay(events, Config())
+    assert [
+        (outcome.ended_us + shift_us, outcome.completed_by, outcome.partitions) for outcome in unshifted.outcomes
+    ] == [(outcome.ended_us, outcome.completed_by, outcome.partitions) for outcome in shifted.outcomes]
+    assert [(gauge.at_ms + BUCKETS_OF_ALL_WHEELS_MS, gauge.watched) for gauge in unshifted.gauges] == [
         (gauge.at_ms, gauge.watched) for gauge in shifted.gauges
     ]

@@ -20,10 +20,10 @@ from tests.reference.timeline import Timeline, line
 def ends(timeline: Timeline) -> list[str]:
     """As the reference has them; the loop has the same."""
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
-    found = timeline.ends()
+    lines = timeline.ends()
     outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
-    assert [line(outcome) for outcome in outcomes] == found
-    return found
+    assert [line(outcome) for outcome in outcomes] == lines
+    return lines
 
 
 def led(*partitions: str) -> Timeline:
@@ -97,12 +97,12 @@ def test_all_gauges_fall_to_nothing_and_dead_entries_are_gone() -> None:
     timeline = led("a", "b").fetch(10, "dead", 60, 1, {"a": 5, "b": 5}).fetch(20, "c", 900, 900, {"a": 5, "b": 5})
     timeline.produce(30, "p", 900, a=6, b=6).high_watermark(210, "a", 6)
     stopped(timeline, 300, "a", "b").add(500, "clock")
-    found = [
+    gauges = [
         (gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
         for gauge in changed(timeline.replay().gauges)
     ]
     # Both entries of the fetch that is dead are still on their lists at 200; the watermark's check takes one off.
-    assert found == [
+    assert gauges == [
         ("Fetch", 200, 4, 1, 0),
         ("Produce", 200, 2, 1, 0),
         ("Fetch", 400, 0, 0, 0),
@@ -153,11 +153,11 @@ def test_the_gauges_of_topics_fall_where_the_broker_stops() -> None:
         timeline.create_topics(10, "dead", 50, a=1, b=1).create_topics(10, "c", 900, a=1)
     timeline.broker = 1
     timeline.change(210, "a-0", "stopped").change(210, "b-0", "stopped").add(500, "clock")
-    found = changed(timeline.replay().gauges)
-    assert [(gauge.broker, gauge.at_ms, gauge.watched, gauge.delayed) for gauge in found] == [
+    gauges = changed(timeline.replay().gauges)
+    assert [(gauge.broker, gauge.at_ms, gauge.watched, gauge.delayed) for gauge in gauges] == [
         (1, 200, 3, 1),
         (2, 200, 3, 1),
         (1, 400, 0, 0),
         (2, 1000, 3, 0),
     ]
-    assert loop_gauges(timeline.events, Config(), 1000) == found
+    assert loop_gauges(timeline.events, Config(), 1000) == gauges

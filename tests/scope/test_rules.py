@@ -110,10 +110,10 @@ def test_what_coordinators_write_waits_as_their_broker_says_unless_a_rule_names_
         event["client_id"] = client
     recorded = {"own": 110, "commit": 60, "state": 70, "marker": 80}
     replayed = timeline.replay(**settings)
-    assert {one.request_id: one.ended_us // 1000 for one in replayed.outcomes} == recorded | at
+    assert {outcome.request_id: outcome.ended_us // 1000 for outcome in replayed.outcomes} == recorded | at
     tables = loop_replay([event_table(timeline.events)], Engine(Config.model_validate(settings)))
     ends = outcomes_of(tables.completions, tables.expirations)
-    assert {one.request_id: one.ended_us // 1000 for one in ends} == recorded | at
+    assert {outcome.request_id: outcome.ended_us // 1000 for outcome in ends} == recorded | at
 
 
 def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
@@ -125,7 +125,7 @@ def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
         rules = [{**scope, "settings": {"group.session_timeout_ms": 7000}}]
         settings = {"group": {"initial_rebalance_delay_ms": 0}, "what_if": rules}
         ended = replay(timeline.events, Config.model_validate(settings)).outcomes
-        return [one.ended_us // 1000 for one in ended if one.kind == "heartbeat" and one.expired]
+        return [outcome.ended_us // 1000 for outcome in ended if outcome.kind == "heartbeat" and outcome.expired]
 
     assert expired_at(group="g") == expired_at(group="?") == expired_at(broker=0) == [7011]
     assert expired_at(client_id="client-*") == [7011]

@@ -27,7 +27,7 @@ SMALL = {
 def small(name: str) -> Scenario:
     clients, load_share, seconds = SMALL[name]
     scenario = load(name).scaled(clients)
-    producers = [one.model_copy(update={"rate": one.rate * load_share}) for one in scenario.producers]
+    producers = [producer.model_copy(update={"rate": producer.rate * load_share}) for producer in scenario.producers]
     return scenario.model_copy(update={"producers": producers, "duration_s": seconds})
 
 

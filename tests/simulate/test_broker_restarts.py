@@ -42,31 +42,35 @@ def rolled() -> Simulated:
 def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulated) -> None:
     changes = [event for event in rolled.events if event["type"] == "partition"]
     for broker, at in STOPS.items():
-        own = [event for event in changes if event["broker"] == broker]
-        stopped = [event for event in own if event["change"] == "stopped"]
+        its_events = [event for event in changes if event["broker"] == broker]
+        stopped = [event for event in its_events if event["change"] == "stopped"]
         assert len(stopped) == 6 and len({event["time_us"] for event in stopped}) == 1
         assert at < second(rolled, stopped[0]["time_us"]) < at + 1
         before = {
             (event["topic"], event["partition"]): event["change"]
-            for event in own
+            for event in its_events
             if event["change"] in ("leader", "not_leader") and event["time_us"] < stopped[0]["time_us"]
         }
         assert set(before.values()) == {"not_leader"}, "it led nothing any more"
 
 
 def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: Simulated) -> None:
-    told = [one for one in rolled.truth.outcomes if one.completed_by == "not_leader" and one.watched]
-    cancelled = [one for one in rolled.truth.outcomes if one.cancelled]
-    assert {one.broker for one in told} == {1, 2, 3}
-    assert len(cancelled) < len(told)
-    assert all(STOPS[one.broker] < second(rolled, one.ended_us) < STOPS[one.broker] + 1 for one in cancelled)
+    notified = [
+        outcome for outcome in rolled.truth.outcomes if outcome.completed_by == "not_leader" and outcome.watched
+    ]
+    cancelled = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled]
+    assert {outcome.broker for outcome in notified} == {1, 2, 3}
+    assert len(cancelled) < len(notified)
+    assert all(
+        STOPS[outcome.broker] < second(rolled, outcome.ended_us) < STOPS[outcome.broker] + 1 for outcome in cancelled
+    )
 
 
 def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) -> None:
     moved = {event["broker"] for event in rolled.events if event["type"] == "group_unloaded"}
     assert moved == {1, 2, 3}
     delivery = [producer.delivery for producer in rolled.producers]
-    assert sum(one.lost for one in delivery) == 0
+    assert sum(of_producer.lost for of_producer in delivery) == 0
     following = [
         event["replica_id"] for event in rolled.events if event["type"] == "fetch" and event["replica_id"] >= 0
     ]
@@ -76,21 +80,21 @@ def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) ->
 def test_a_replay_of_the_events_is_the_truth(rolled: Simulated) -> None:
     again = replay(rolled.events, Config())
     assert (again.outcomes, again.transitions) == (rolled.truth.outcomes, rolled.truth.transitions)
-    found = loop_replay([event_table(rolled.events)], Engine(Config()))
-    requests = [one for one in rolled.truth.outcomes if one.kind in ("produce", "fetch")]
-    expected = sorted(map(_as_in_tables, requests), key=lambda one: one.operation_id)
-    assert outcomes_of(found.completions, found.expirations, found.cancellations) == expected
+    tables = loop_replay([event_table(rolled.events)], Engine(Config()))
+    requests = [outcome for outcome in rolled.truth.outcomes if outcome.kind in ("produce", "fetch")]
+    expected = sorted(map(_as_in_tables, requests), key=lambda outcome: outcome.operation_id)
+    assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == expected
 
 
-def _as_in_tables(one: Outcome) -> Outcome:
-    return one if one.expired or one.cancelled else replace(one, fetcher=None)
+def _as_in_tables(outcome: Outcome) -> Outcome:
+    return outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None)
 
 
 def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(rolled: Simulated) -> None:
-    left = [one for one in rolled.truth.outcomes if one.cancelled and one.kind == "heartbeat"]
-    assert {one.broker for one in left} == {1, 2, 3}
+    left = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
+    assert {outcome.broker for outcome in left} == {1, 2, 3}
     stops = {(event["broker"], event["time_us"]) for event in rolled.events if event["type"] == "group_stopped"}
-    assert {(one.broker, one.ended_us) for one in left} <= stops
+    assert {(outcome.broker, outcome.ended_us) for outcome in left} <= stops
 
 
 def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_goes_on() -> None:
@@ -103,12 +107,18 @@ def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_g
         }
     )
     crashed = ClosedLoop(scenario).run()
-    (cut_off,) = [one for one in crashed.truth.outcomes if one.kind == "create_topics" and one.cancelled]
+    (cut_off,) = [
+        outcome for outcome in crashed.truth.outcomes if outcome.kind == "create_topics" and outcome.cancelled
+    ]
     stops = {event["time_us"] for event in crashed.events if event.get("change") == "stopped"}
     assert (cut_off.broker, cut_off.completed_by, {cut_off.ended_us}) == (1, "broker_stopped", stops)
-    later = [one for one in crashed.truth.outcomes if one.kind == "create_topics" and one.started_us > cut_off.ended_us]
+    later = [
+        outcome
+        for outcome in crashed.truth.outcomes
+        if outcome.kind == "create_topics" and outcome.started_us > cut_off.ended_us
+    ]
     # The last one is open when the simulation ends.
-    assert [one.completed_by for one in later[:-1]] == ["leaders"] * 2
+    assert [outcome.completed_by for outcome in later[:-1]] == ["leaders"] * 2
     assert replay(crashed.events, Config()).outcomes == crashed.truth.outcomes
 
 

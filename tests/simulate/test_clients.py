@@ -27,7 +27,9 @@ def play(seconds: float = 6, seed: int = 1, **parts: Any) -> Simulated:
 
 
 def events(simulated: Simulated, kind: str, client: str = "") -> list[dict[str, Any]]:
-    return [one for one in simulated.events if one["type"] == kind and one.get("client_id", "").startswith(client)]
+    return [
+        event for event in simulated.events if event["type"] == kind and event.get("client_id", "").startswith(client)
+    ]
 
 
 def digest(simulated: Simulated) -> str:
@@ -73,17 +75,17 @@ def test_a_linger_gathers_records_and_a_full_batch_goes_at_once() -> None:
     full = play(
         seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200, "batch_bytes": 1000, "record_bytes": 300}]
     )
-    requests = [len(events(one, "produce")) for one in (quick, slow, full)]
+    requests = [len(events(simulated, "produce")) for simulated in (quick, slow, full)]
     assert requests[1] < requests[0] / 3
     assert requests[1] < requests[2]
     sizes = {part["bytes"] for event in events(full, "produce") for part in event["partitions"]}
     assert max(sizes) <= 1000
 
 
-@pytest.mark.parametrize(("acks", "told"), [("all", -1), (0, 0), (1, 1)])
-def test_acks_are_those_asked_for_and_everything_is_delivered(acks: object, told: int) -> None:
+@pytest.mark.parametrize(("acks", "sent"), [("all", -1), (0, 0), (1, 1)])
+def test_acks_are_those_asked_for_and_everything_is_delivered(acks: object, sent: int) -> None:
     simulated = play(producers=[{**WRITER, "acks": acks}])
-    assert {event["acks"] for event in events(simulated, "produce")} == {told}
+    assert {event["acks"] for event in events(simulated, "produce")} == {sent}
     (producer,) = simulated.producers
     assert producer.delivery.sent - producer.delivery.delivered <= 2
     assert producer.delivery.lost == 0
@@ -151,7 +153,7 @@ def test_a_reset_begins_at_the_beginning_or_at_the_end_or_is_an_error() -> None:
     assert first["earliest"] == 0
     assert first["latest"] > 10
     assert events(simulated, "fetch", "reader-none") == []
-    (failed,) = (one.lives[-1].failed for one in simulated.instances if one.client_id == "reader-none-1")
+    (failed,) = (instance.lives[-1].failed for instance in simulated.instances if instance.client_id == "reader-none-1")
     assert failed == "no offset committed for orders-0 (reset: none)"
 
 
@@ -211,7 +213,7 @@ def test_a_quota_delays_answers_and_the_delay_is_no_wait_in_the_purgatory() -> N
         if exchange.received_us is not None:
             assert exchange.answered_us is not None
             assert exchange.received_us - exchange.answered_us >= exchange.throttle_ms * 1000
-    waits = Counter(one.wait_ms for one in simulated.truth.outcomes if one.kind == "produce")
+    waits = Counter(outcome.wait_ms for outcome in simulated.truth.outcomes if outcome.kind == "produce")
     assert waits == {0: len(events(simulated, "produce"))}
 
 

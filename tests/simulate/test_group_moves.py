@@ -54,20 +54,22 @@ def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_withou
 def test_the_other_groups_do_not_notice(crashed: Simulated) -> None:
     (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_stopped"]
     crash_us, end_us = crashed.events[0]["time_us"] + 20_000_000, crashed.events[-1]["time_us"]
-    assert [one for one in crashed.truth.transitions if one.group != gone and crash_us < one.at_us <= end_us] == []
+    assert [
+        change for change in crashed.truth.transitions if change.group != gone and crash_us < change.at_us <= end_us
+    ] == []
 
 
 def test_the_trace_says_what_the_simulated_coordinators_did(crashed: Simulated) -> None:
     again = replay(crashed.events, Config())
     assert again.transitions == crashed.truth.transitions
-    assert [one for one in again.outcomes if one.kind == "heartbeat"] == [
-        one for one in crashed.truth.outcomes if one.kind == "heartbeat"
+    assert [outcome for outcome in again.outcomes if outcome.kind == "heartbeat"] == [
+        outcome for outcome in crashed.truth.outcomes if outcome.kind == "heartbeat"
     ]
 
 
 def test_what_was_parked_at_the_crashed_coordinator_is_cancelled(crashed: Simulated) -> None:
     (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
-    cancelled = [one for one in crashed.truth.outcomes if one.cancelled and one.kind == "heartbeat"]
-    assert [(one.broker, one.ended_us, one.completed_by) for one in cancelled] == [
+    cancelled = [outcome for outcome in crashed.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
+    assert [(outcome.broker, outcome.ended_us, outcome.completed_by) for outcome in cancelled] == [
         (2, gone["time_us"], "broker_stopped")
     ] * 2

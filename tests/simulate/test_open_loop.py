@@ -87,12 +87,12 @@ def test_what_is_stable_is_the_high_watermark_of_a_transactions_end_and_committe
 def test_readers_of_committed_records_wait_longer() -> None:
     """By a replay of the trace, which is the reference's as well."""
     tables = _slices(HELD)
-    found = loop_replay([pa.concat_tables(tables)], Engine(Config()))
+    replayed = loop_replay([pa.concat_tables(tables)], Engine(Config()))
     committed = {event["seq"] for event in _events(tables) if event.get("isolation") == "read_committed"}
     waits: dict[bool, list[int]] = {True: [], False: []}
-    for one in outcomes_of(found.completions, found.expirations):
-        if one.kind == "fetch" and (one.operation_id in committed or one.fetcher != "follower"):
-            waits[one.operation_id in committed].append(one.wait_ms)
+    for outcome in outcomes_of(replayed.completions, replayed.expirations):
+        if outcome.kind == "fetch" and (outcome.operation_id in committed or outcome.fetcher != "follower"):
+            waits[outcome.operation_id in committed].append(outcome.wait_ms)
     assert min(len(waits[True]), len(waits[False])) > 50
     assert np.mean(waits[True]) > np.mean(waits[False])
 
@@ -102,13 +102,13 @@ def test_any_slice_knows_what_came_before_it() -> None:
     before = np.zeros(30, dtype=np.int64)
     fetches, deletes, creations = 0, 0, 0
     for number in range(workload.slices):
-        found = arrivals(workload, number)
-        assert found.before.tolist() == before.tolist()
-        assert found.created_before == creations
-        before += found.produces
-        fetches += found.fetches
-        deletes += found.deletes
-        creations += found.creations
+        arriving = arrivals(workload, number)
+        assert arriving.before.tolist() == before.tolist()
+        assert arriving.created_before == creations
+        before += arriving.produces
+        fetches += arriving.fetches
+        deletes += arriving.deletes
+        creations += arriving.creations
     assert workload.slices > 5
     assert [*before.tolist(), fetches, deletes, creations] == totals(workload).tolist()
 
@@ -161,12 +161,14 @@ def test_no_share_no_such_requests() -> None:
 
 def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
     tables = _slices(SMALL)
-    truth = [one for one in replay(_events(tables), Config()).outcomes if one.kind not in OPERATIONS_OF_GROUPS]
-    found = loop_replay(tables, Engine(Config()))
-    core = outcomes_of(found.completions, found.expirations, found.cancellations)
-    kept = (one if one.expired else replace(one, fetcher=None) for one in truth)
-    assert core == sorted(kept, key=lambda one: one.operation_id)
-    ends = Counter((one.kind, one.completed_by) for one in truth)
+    truth = [
+        outcome for outcome in replay(_events(tables), Config()).outcomes if outcome.kind not in OPERATIONS_OF_GROUPS
+    ]
+    replayed = loop_replay(tables, Engine(Config()))
+    core = outcomes_of(replayed.completions, replayed.expirations, replayed.cancellations)
+    kept = (outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in truth)
+    assert core == sorted(kept, key=lambda outcome: outcome.operation_id)
+    ends = Counter((outcome.kind, outcome.completed_by) for outcome in truth)
     produced = sum(count for (kind, _), count in ends.items() if kind == "produce")
     assert ends["produce", "high_watermark"] > 0.8 * produced
     asked_for = {("delete_records", "low_watermark"), ("create_topics", "leaders"), ("produce", "acks")}
@@ -177,11 +179,11 @@ def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for()
     from purgatory_udf.simulate.open_loop.requests import produces
 
     workload = Workload(90_000, partitions=60)
-    found = produces(workload, 0)
-    latency_ms = (found.replicated_t - found.t) / 1000
+    made = produces(workload, 0)
+    latency_ms = (made.replicated_t - made.t) / 1000
     assert np.percentile(latency_ms, 50) == pytest.approx(20, rel=0.05)
     assert np.percentile(latency_ms, 75) == pytest.approx(60, rel=0.05)
-    gaps = np.diff(np.sort(found.t))
+    gaps = np.diff(np.sort(made.t))
     # Of a Poisson process: the intervals' deviation equals their mean.
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
 
@@ -222,8 +224,8 @@ def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_fi
 
     expected = pa.concat_tables(_slices(SMALL))
     assert {*OF_GROUPS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
-    one = events_of(spark, SMALL, "run", tasks=1).toArrow()
-    assert one.cast(expected.schema).equals(expected)
+    by_one_task = events_of(spark, SMALL, "run", tasks=1).toArrow()
+    assert by_one_task.cast(expected.schema).equals(expected)
     path = str(tmp_path / "events")
     write_events(events_of(spark, SMALL, "run"), path)
     written = spark.read.format("delta").load(path).orderBy("seq").toArrow()

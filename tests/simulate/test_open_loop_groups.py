@@ -100,12 +100,12 @@ def test_every_request_is_granted_but_for_the_heartbeats_that_tell_of_a_rebalanc
 def test_whoever_is_told_of_a_rebalance_joins_next_and_nobody_else_who_is_a_member(
     events: list[Event], replayed: Replay
 ) -> None:
-    told = {answer.seq for answer in replayed.groups.answers if answer.error == "REBALANCE_IN_PROGRESS"}
+    notified = {answer.seq for answer in replayed.groups.answers if answer.error == "REBALANCE_IN_PROGRESS"}
     by_client = sorted(events, key=lambda event: event["client_id"])
     for _, of_member in itertools.groupby(by_client, key=lambda event: event["client_id"]):
         for now, after in itertools.pairwise(of_member):
             rejoins = after["type"] == "join_group" and now["type"] != "join_group" and after["member_id"] != ""
-            assert rejoins == (now["seq"] in told)
+            assert rejoins == (now["seq"] in notified)
 
 
 def test_generations_ids_and_leaders_are_those_that_the_trace_records(events: list[Event], replayed: Replay) -> None:
@@ -132,4 +132,4 @@ def test_members_leave_crash_and_come_back_and_leaders_among_them(events: list[E
     leaders: dict[str, set[str]] = {}
     for change in replayed.groups.changes:
         leaders.setdefault(change.transition.group, set()).add(change.leader or "")
-    assert max(len(one) for one in leaders.values()) > 3
+    assert max(len(members) for members in leaders.values()) > 3

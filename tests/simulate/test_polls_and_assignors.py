@@ -58,14 +58,16 @@ def test_a_group_takes_the_assignor_that_all_its_members_know(second: list[str],
         {"name": "reader-x", "assignors": ["roundrobin"], **common},
         {"name": "reader-y", "assignors": second, **common},
     ]
-    found = _read_by(play(8, topics=TWO_TOPICS, consumers=readers), since_s=6)
-    assert sorted(map(len, found.values())) == shares
-    assert len(set().union(*found.values())) == 6, "each has its own"
+    by_reader = _read_by(play(8, topics=TWO_TOPICS, consumers=readers), since_s=6)
+    assert sorted(map(len, by_reader.values())) == shares
+    assert len(set().union(*by_reader.values())) == 6, "each has its own"
 
 
 def test_by_default_it_is_ranges() -> None:
-    found = _read_by(play(8, topics=TWO_TOPICS, consumers=[{"name": "reader", "count": 2, "topics": ["t", "u"]}]), 6)
-    assert sorted(map(len, found.values())) == [2, 4]
+    by_reader = _read_by(
+        play(8, topics=TWO_TOPICS, consumers=[{"name": "reader", "count": 2, "topics": ["t", "u"]}]), 6
+    )
+    assert sorted(map(len, by_reader.values())) == [2, 4]
 
 
 WRITER = {"name": "writer", "topics": ["orders"], "rate": 20}
@@ -81,9 +83,13 @@ def test_who_polls_without_waiting_reads_as_much_and_fetches_wait_at_the_broker_
         (reader,) = simulated.instances
         delivered = sum(producer.delivery.delivered for producer in simulated.producers)
         assert reader.records > 0.9 * delivered > 100
-    fetches = [one for one in hasty.truth.outcomes if one.fetcher == "consumer"]
-    assert sum(one.watched for one in fetches) > 20, "poll(0) does not wait, its fetches do"
-    assert not any(one.kind == "heartbeat" and one.expired for one in hasty.truth.outcomes if not _after(hasty, one))
+    fetches = [outcome for outcome in hasty.truth.outcomes if outcome.fetcher == "consumer"]
+    assert sum(outcome.watched for outcome in fetches) > 20, "poll(0) does not wait, its fetches do"
+    assert not any(
+        outcome.kind == "heartbeat" and outcome.expired
+        for outcome in hasty.truth.outcomes
+        if not _after(hasty, outcome)
+    )
 
 
 def _after(simulated: Simulated, outcome: Any) -> bool:

@@ -31,15 +31,22 @@ def test_what_is_a_little_too_much_is_held_back_a_little() -> None:
 
 def test_clients_of_one_user_share_its_quotas() -> None:
     shared = BrokerQuotas({"a": Entity("u", 1.0), "b": Entity("u", 1.0)}, handling_us=60_000)
-    own = BrokerQuotas({"a": Entity("a", 1.0), "b": Entity("b", 1.0)}, handling_us=60_000)
+    apart = BrokerQuotas({"a": Entity("a", 1.0), "b": Entity("b", 1.0)}, handling_us=60_000)
     assert (shared.request_ms("a", 0), shared.request_ms("b", 0)) == (0, 1000)
-    assert (own.request_ms("a", 0), own.request_ms("b", 0)) == (0, 0)
-    assert [one.bytes_ms("produce", client, 100, 600, 0) for one in (shared, own) for client in "ab"] == [0, 2000, 0, 0]
+    assert (apart.request_ms("a", 0), apart.request_ms("b", 0)) == (0, 0)
+    assert [quotas.bytes_ms("produce", client, 100, 600, 0) for quotas in (shared, apart) for client in "ab"] == [
+        0,
+        2000,
+        0,
+        0,
+    ]
 
 
 def _throttled(simulated: Simulated, client: str) -> list[int]:
     return [
-        one.throttle_ms for one in simulated.exchanges if one.message.client_id.startswith(client) and one.throttle_ms
+        exchange.throttle_ms
+        for exchange in simulated.exchanges
+        if exchange.message.client_id.startswith(client) and exchange.throttle_ms
     ]
 
 
@@ -47,18 +54,24 @@ def test_whoever_asks_too_often_is_answered_later_and_nobody_else() -> None:
     consumers = [{"name": "reader", "topics": ["orders"]}]
     brokers = {"handling_us": 1000}
     held: dict[str, Any] = {**WRITER, "linger_ms": 0, "quota_request_percentage": 1.0}
-    found = play(seconds=12, brokers=brokers, producers=[held], consumers=consumers)
-    assert len(_throttled(found, "writer")) > 5 and max(_throttled(found, "writer")) <= 1000
-    assert _throttled(found, "reader") == []
+    slowed = play(seconds=12, brokers=brokers, producers=[held], consumers=consumers)
+    assert len(_throttled(slowed, "writer")) > 5 and max(_throttled(slowed, "writer")) <= 1000
+    assert _throttled(slowed, "reader") == []
     freely = play(seconds=12, brokers=brokers, producers=[{**WRITER, "linger_ms": 0}], consumers=consumers)
     assert _throttled(freely, "writer") == []
 
 
 def test_the_delay_is_no_wait_in_the_purgatory() -> None:
-    found = play(seconds=12, brokers={"handling_us": 1000}, producers=[{**WRITER, "quota_request_percentage": 0.5}])
-    late = {one.operation_id: one for one in found.exchanges if one.throttle_ms and one.received_us}
+    simulated = play(seconds=12, brokers={"handling_us": 1000}, producers=[{**WRITER, "quota_request_percentage": 0.5}])
+    late = {
+        exchange.operation_id: exchange
+        for exchange in simulated.exchanges
+        if exchange.throttle_ms and exchange.received_us
+    }
     assert len(late) > 5
-    for one in late.values():
-        assert one.answered_us is not None and one.received_us is not None
-        assert one.received_us - one.answered_us >= one.throttle_ms * 1000
-    assert {one.wait_ms for one in found.truth.outcomes if one.operation_id in late} == {0}, "acks 1 waits for nobody"
+    for exchange in late.values():
+        assert exchange.answered_us is not None and exchange.received_us is not None
+        assert exchange.received_us - exchange.answered_us >= exchange.throttle_ms * 1000
+    assert {outcome.wait_ms for outcome in simulated.truth.outcomes if outcome.operation_id in late} == {0}, (
+        "acks 1 waits for nobody"
+    )

@@ -87,7 +87,7 @@ def test_an_unknown_name_lists_the_scenarios() -> None:
 def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
     scenario = load("steady")
     counts = [
-        [*(one.count for one in scaled.producers), *(one.count for one in scaled.consumers)]
+        [*(producer.count for producer in scaled.producers), *(consumer.count for consumer in scaled.consumers)]
         for scaled in map(scenario.scaled, (2, 0.01))
     ]
     assert counts == [[8, 4, 6, 4], [1, 1, 1, 1]]
@@ -95,11 +95,11 @@ def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
 
 def _keys(model: type[BaseModel]) -> set[str]:
     """The keys of a section and of all sections in it."""
-    found = set(model.model_fields)
+    keys = set(model.model_fields)
     for field in model.model_fields.values():
         for kind in _models_in(field.annotation):
-            found |= _keys(kind)
-    return found
+            keys |= _keys(kind)
+    return keys
 
 
 def _models_in(annotation: object) -> list[type[BaseModel]]:

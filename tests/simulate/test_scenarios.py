@@ -40,14 +40,14 @@ def test_a_replay_of_the_events_is_the_truth(name: str) -> None:
     assert replayed.outcomes == simulated.truth.outcomes
     assert replayed.transitions == simulated.truth.transitions
     assert (replayed.open, simulated.truth.open) == ([], [])
-    found = loop_replay([event_table(simulated.events)], Engine(Config()))
-    core = outcomes_of(found.completions, found.expirations, found.cancellations)
+    looped = loop_replay([event_table(simulated.events)], Engine(Config()))
+    core = outcomes_of(looped.completions, looped.expirations, looped.cancellations)
     assert core == _as_in_tables(simulated.truth.outcomes)
 
 
 def _as_in_tables(outcomes: list[Outcome]) -> list[Outcome]:
     requests = (outcome for outcome in outcomes if outcome.kind not in GROUPS)
-    kept = (one if one.expired or one.cancelled else replace(one, fetcher=None) for one in requests)
+    kept = (outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None) for outcome in requests)
     return sorted(kept, key=lambda outcome: outcome.operation_id)
 
 
@@ -85,7 +85,7 @@ def test_idle_consumers_shows_expirations_by_the_thousand() -> None:
 
 def test_slow_follower_shows_produces_that_time_out_until_it_is_dropped() -> None:
     simulated = played("slow-follower")
-    expired = [second(simulated, one.ended_us) for one in ended(simulated, "produce") if one.expired]
+    expired = [second(simulated, outcome.ended_us) for outcome in ended(simulated, "produce") if outcome.expired]
     shrinks = [
         second(simulated, event["time_us"])
         for event in simulated.events
@@ -94,7 +94,7 @@ def test_slow_follower_shows_produces_that_time_out_until_it_is_dropped() -> Non
     assert expired
     assert min(expired) > 8
     assert max(expired) <= min(shrinks)
-    errors = {part.error for one in ended(simulated, "produce") if one.expired for part in one.partitions}
+    errors = {part.error for outcome in ended(simulated, "produce") if outcome.expired for part in outcome.partitions}
     assert "REQUEST_TIMED_OUT" in errors
     back = [event["isr"] for event in simulated.events if event.get("change") == "isr" and 3 in event["isr"]]
     assert back, "it came back at 20 s"
@@ -117,7 +117,7 @@ def test_rolling_restart_shows_rebalances_of_the_dynamic_group_only() -> None:
 def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalances() -> None:
     simulated = played("rebalance-storm")
     begins, ends = 12.0, 60.0
-    moments = [(second(simulated, one.at_us), one.to_state) for one in simulated.truth.transitions]
+    moments = [(second(simulated, change.at_us), change.to_state) for change in simulated.truth.transitions]
     stable, since = 0.0, begins
     state = "Stable"
     for at, to_state in [*moments, (ends, "")]:
@@ -151,7 +151,7 @@ def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
         if outcome.cancelled
     }
     assert lost == {(2, "fetch", "broker_stopped", 10)}, "nobody was answered"
-    there = [one for one in simulated.truth.gauges if one.broker == 2 and one.purgatory in ("Fetch", "Produce")]
+    there = [gauge for gauge in simulated.truth.gauges if gauge.broker == 2 and gauge.purgatory in ("Fetch", "Produce")]
     down = {(gauge.watched, gauge.delayed) for gauge in there if 10.4 < second(simulated, gauge.at_ms * 1000) < 17}
     assert down == {(0, 0)}, "with the process went its lists"
     heirs = [
@@ -168,8 +168,8 @@ def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
     }
     assert follows == {1, 3}
     delivery = [producer.delivery for producer in simulated.producers]
-    assert sum(one.lost for one in delivery) == 0
-    assert sum(one.retried for one in delivery) > 0
+    assert sum(of_producer.lost for of_producer in delivery) == 0
+    assert sum(of_producer.retried for of_producer in delivery) > 0
 
 
 def test_create_topics_shows_creations_that_have_their_leaders_and_some_that_time_out() -> None:

@@ -72,22 +72,22 @@ def test_the_high_watermark_is_foreseen_as_the_replica_moves_it() -> None:
 
 def test_readers_of_committed_records_wait_and_expire_while_others_are_answered() -> None:
     ends: Counter[tuple[str, str]] = Counter()
-    for one in ended(played("open-transactions"), "fetch"):
-        if one.fetcher == "consumer" and one.watched:
-            ends[(one.client_id or "").partition("-")[0], one.completed_by] += 1
+    for outcome in ended(played("open-transactions"), "fetch"):
+        if outcome.fetcher == "consumer" and outcome.watched:
+            ends[(outcome.client_id or "").partition("-")[0], outcome.completed_by] += 1
     assert ends["audit", "timeout"] > 20 and ends["audit", "timeout"] > ends["audit", "min_bytes"]
     assert ends["cache", "min_bytes"] > 500 and ends["cache", "timeout"] < 10
 
 
 def test_ends_of_transactions_are_produces_that_wait_for_replicas() -> None:
     simulated = played("open-transactions")
-    markers = [one for one in ended(simulated, "produce") if MARKERS in (one.client_id or "")]
-    assert {(one.completed_by, one.watched) for one in markers} == {("high_watermark", True)}
-    assert {part.bytes for one in markers for part in one.partitions} == {78}
-    transactions = [one.transaction for one in simulated.producers if one.transaction is not None]
+    markers = [outcome for outcome in ended(simulated, "produce") if MARKERS in (outcome.client_id or "")]
+    assert {(marker.completed_by, marker.watched) for marker in markers} == {("high_watermark", True)}
+    assert {part.bytes for marker in markers for part in marker.partitions} == {78}
+    transactions = [producer.transaction for producer in simulated.producers if producer.transaction is not None]
     # A partition of each broker, so each transaction is ended at three.
-    assert len(markers) == 3 * sum(one.committed + one.aborted for one in transactions)
-    assert all(one.committed > 3 and one.aborted > 0 for one in transactions)
+    assert len(markers) == 3 * sum(transaction.committed + transaction.aborted for transaction in transactions)
+    assert all(transaction.committed > 3 and transaction.aborted > 0 for transaction in transactions)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,11 @@ def troubled() -> Simulated:
 
 def test_a_new_leader_knows_what_is_open(troubled: Simulated) -> None:
     leads = [event for event in troubled.events if event.get("change") == "leader"]
-    after = {(one["broker"], one["topic"], one["partition"]): one["seq"] for one in leads if one["leader_epoch"] > 0}
+    after = {
+        (event["broker"], event["topic"], event["partition"]): event["seq"]
+        for event in leads
+        if event["leader_epoch"] > 0
+    }
     assert len(after) > 1
     for (broker, topic, partition), seq in after.items():
         place = {"broker": broker, "topic": topic, "partition": partition}
@@ -120,7 +124,7 @@ def test_a_new_leader_knows_what_is_open(troubled: Simulated) -> None:
 
 def test_transactions_go_on_and_nothing_stays_open(troubled: Simulated) -> None:
     assert sum(producer.delivery.lost for producer in troubled.producers) == 0
-    committed = [one.transaction.committed for one in troubled.producers if one.transaction is not None]
+    committed = [producer.transaction.committed for producer in troubled.producers if producer.transaction is not None]
     assert min(committed) > 20
     (reader,) = troubled.instances
     assert reader.records > 0.9 * sum(producer.delivery.delivered for producer in troubled.producers)
@@ -129,11 +133,11 @@ def test_transactions_go_on_and_nothing_stays_open(troubled: Simulated) -> None:
 def test_a_replay_of_the_events_is_the_truth(troubled: Simulated) -> None:
     again = replay(troubled.events, Config())
     assert again.outcomes == troubled.truth.outcomes
-    found = loop_replay([event_table(troubled.events)], Engine(Config()))
-    ends = outcomes_of(found.completions, found.expirations, found.cancellations)
-    wanted = [one for one in again.outcomes if one.kind in ("produce", "fetch")]
-    assert {one.operation_id: (one.ended_us, one.completed_by) for one in ends} == {
-        one.operation_id: (one.ended_us, one.completed_by) for one in wanted
+    tables = loop_replay([event_table(troubled.events)], Engine(Config()))
+    ends = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    wanted = [outcome for outcome in again.outcomes if outcome.kind in ("produce", "fetch")]
+    assert {outcome.operation_id: (outcome.ended_us, outcome.completed_by) for outcome in ends} == {
+        outcome.operation_id: (outcome.ended_us, outcome.completed_by) for outcome in wanted
     }
 
 

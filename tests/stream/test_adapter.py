@@ -47,21 +47,21 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     delay_ms = config.max_disorder_ms + 1
     first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
     behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
-    found: list[Row] = []
+    parcels: list[Row] = []
     relayed: list[list[Row]] = []
     for batch in [*batches, None, []]:
         rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, rules))
-        found += rows
+        parcels += rows
         relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
         first.advance()
     for shares in [] if alone else [*relayed, None, []]:
-        found += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
+        parcels += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
         behind.advance()
     for groups in (first, behind):
         assert groups.dropped == 0
         assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
         assert not groups.timers, "nothing is left to fire"
-    return outcomes_of(*(_table(rules, name, found) for name in ENDS)), first
+    return outcomes_of(*(_table(rules, name, parcels) for name in ENDS)), first
 
 
 def _packed(batch: list[Event], rules: PartitionRules) -> list[Row]:
@@ -170,8 +170,8 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
         (gauge.broker, gauge.purgatory, moment, gauge.watched, gauge.delayed)
         for gauge, moment in zip(expected, moments, strict=True)
     )
-    told = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
-    assert sum(said.get("events", 0) for said in told) == len(events) + 2
+    sayings = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
+    assert sum(said.get("events", 0) for said in sayings) == len(events) + 2
 
 
 @pytest.mark.parametrize(("allowed_ms", "clocks"), [(0, [10]), (50, [10, 20])])
@@ -182,10 +182,10 @@ def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allo
     config = Config(grouping="partition", max_disorder_ms=allowed_ms)
     fetch = _fetch(1, 1_000_000, 100)
     fetch["partitions"] = [{**fetch["partitions"][0], "partition": number} for number in range(8)]
-    told = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
+    ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
     limits = Limits(purge_intervals(config), began_ms=1000)
     rules = PartitionRules(Plan("run", allowed_ms > 0, None, follows=True), config, limits)
-    rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in told))], rules)
+    rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
     ended = _table(rules, "expirations", rows)
     assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
 
@@ -195,15 +195,15 @@ def _followed(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
     delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
     first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms)
     behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms)
-    found: list[Row] = []
+    parcels: list[Row] = []
     for batch in batches:
         for each in (batch, []):
             rows = first.batch(each)
             first.advance()
-            found += rows
+            parcels += rows
             shares = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
             for given_on in [] if alone else (shares, []):
-                found += behind.batch(given_on)
+                parcels += behind.batch(given_on)
                 behind.advance()
     assert first.dropped == behind.dropped == 0
-    return found
+    return parcels

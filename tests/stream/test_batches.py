@@ -24,17 +24,17 @@ def progress(batch: int, rows: int) -> StreamingQueryProgress:
 
 
 def test_of_a_query_that_goes_on_no_more_is_kept_in_mind_than_spark_shows() -> None:
-    batches, told = Batches(), []
+    batches, shown = Batches(), []
     history = [progress(batch, rows=3) for batch in range(1_000)]
     for end in range(1, len(history) + 1, 7):
-        told += [each.batchId for each in batches.new(history[max(0, end - _SHOWN) : end])]
+        shown += [each.batchId for each in batches.new(history[max(0, end - _SHOWN) : end])]
         assert len(batches) <= _SHOWN
-    assert told == list(range(995))
+    assert shown == list(range(995))
     assert batches.events == 995 * 3
 
 
 def test_a_query_without_input_and_its_next_batch_go_by_the_same_number() -> None:
     batches = Batches()
     idle, done = progress(4, rows=0), progress(4, rows=9)
-    told = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.new(recent)]
-    assert (told, batches.events) == ([0, 9], 9)
+    shown = [each.numInputRows for recent in ([idle], [idle, done], [idle, done]) for each in batches.new(recent)]
+    assert (shown, batches.events) == ([0, 9], 9)

@@ -27,7 +27,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay
 from tests.groups.cells import every_cell
-from tests.groups.test_group_replay import gauges, told, told_by
+from tests.groups.test_group_replay import decided_by, decided_in, gauges
 from tests.lake import Lake
 from tests.stream import left_open
 from tests.stream.followed import BY_SHARD, CONFIG, TABLES, Event, append, caught_up, following, portions, rows, trace
@@ -166,16 +166,16 @@ def test_what_the_second_query_has_taken_is_taken_away_by_maintain_while_both_go
     assert after, "what came last may have to go through yet"
     layout = Layout(str(followed.out))
     assert f"taken away: {layout.relay}: what went through" in followed.relay.said
-    assert DeltaTable(layout.told).to_pyarrow_table().num_rows == 0
+    assert DeltaTable(layout.answers).to_pyarrow_table().num_rows == 0
 
 
 def test_counts_in_runs_are_those_of_the_whole_trace(spark: SparkSession, followed: Followed, whole: Path) -> None:
-    found, expected = (runs.load(spark, str(out / "runs"), "replay") for out in (followed.out, whole))
-    assert found is not None and expected is not None
+    actual, expected = (runs.load(spark, str(out / "runs"), "replay") for out in (followed.out, whole))
+    assert actual is not None and expected is not None
     counted = ("events", "operations", "completions", "expirations", "cancellations", "open")
-    assert {name: found.counts[name] for name in counted} == {name: expected.counts[name] for name in counted}
-    assert found.counts["groups"]["transitions"] == expected.counts["groups"]["transitions"]
-    assert (found.status, expected.status) == (runs.RUNNING, runs.FINISHED)
+    assert {name: actual.counts[name] for name in counted} == {name: expected.counts[name] for name in counted}
+    assert actual.counts["groups"]["transitions"] == expected.counts["groups"]["transitions"]
+    assert (actual.status, expected.status) == (runs.RUNNING, runs.FINISHED)
 
 
 def test_a_fetch_is_given_one_batch_whole_unless_its_maximum_is_hard(followed: Followed) -> None:
@@ -200,10 +200,10 @@ def reference() -> Replay:
 def test_every_cell_of_the_coordinators_table_is_told_as_its_events_and_their_clock_have_decided(
     followed: Followed, reference: Replay
 ) -> None:
-    outcomes, transitions = told(followed.out)
+    outcomes, transitions = decided_in(followed.out)
     there = [outcome for outcome in outcomes if outcome.broker == ELSEWHERE]
     assert len(there) > 300
-    assert (there, [change for change in transitions if change.broker == ELSEWHERE]) == told_by(reference)
+    assert (there, [change for change in transitions if change.broker == ELSEWHERE]) == decided_by(reference)
 
 
 def test_the_gauges_of_the_cells_purgatories_are_the_references(followed: Followed, reference: Replay) -> None:

@@ -112,9 +112,9 @@ def test_a_trace_without_groups_starts_no_query_of_groups(gone_on: tuple[Run, Ta
 def test_a_replay_that_was_killed_goes_on_and_ends_as_in_kafka(
     trace: oracle_traces.OracleTrace, gone_on: tuple[Run, Tables]
 ) -> None:
-    run, found = gone_on
+    run, tables = gone_on
     assert run.counts["open"] == 0
-    assert trace.rows(_outcomes(found)) == trace.outcomes
+    assert trace.rows(_outcomes(tables)) == trace.outcomes
 
 
 def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stopped_before_it_had_tables(
@@ -123,7 +123,7 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
     def stop(*_: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    run, found = gone_on
+    run, tables = gone_on
     usual = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:
@@ -135,4 +135,4 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(usual))
     assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
-    assert _rows(tmp_path / "out") == found
+    assert _rows(tmp_path / "out") == tables

@@ -19,8 +19,8 @@ STOPPED = f"{CALL}\n: org.apache.spark.SparkException: Job 3 cancelled\n{FRAMES}
 def _is_interruption(spark: SparkSession, text: str) -> bool:
     """As Spark asks of a query that has been stopped."""
     jvm: Any = spark._jvm
-    found = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR().findFirstIn(text)
-    return bool(found.isDefined())
+    match = jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution.PROXY_ERROR().findFirstIn(text)
+    return bool(match.isDefined())
 
 
 def test_spark_knows_its_own_interruption_in_the_short_text_and_falls_over_the_long_one(spark: SparkSession) -> None:
@@ -40,9 +40,9 @@ def test_what_happened_and_its_causes_stay_and_stacks_do_not() -> None:
 
 
 def test_of_very_many_lines_the_first_and_the_last_stay() -> None:
-    told = shortened("\n".join(f"line {number}" for number in range(10_000)))
-    assert told.startswith("line 0\nline 1\n") and told.endswith("\nline 9998\nline 9999")
-    assert len(told) < 1_600
+    text = shortened("\n".join(f"line {number}" for number in range(10_000)))
+    assert text.startswith("line 0\nline 1\n") and text.endswith("\nline 9998\nline 9999")
+    assert len(text) < 1_600
 
 
 def test_an_error_is_told_by_its_name_and_without_what_it_came_from() -> None:

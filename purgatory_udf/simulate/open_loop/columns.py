@@ -19,9 +19,9 @@ class PartitionNames:
 
     def __init__(self, workload: Workload) -> None:
         everyone = np.arange(workload.partitions)
-        self.topics = pa.array([f"topic-{one // PARTITIONS_PER_TOPIC}" for one in everyone.tolist()], pa.string())
+        self.topics = pa.array([f"topic-{number // PARTITIONS_PER_TOPIC}" for number in everyone.tolist()], pa.string())
         self.numbers = pa.array(everyone % PARTITIONS_PER_TOPIC, pa.int32())
-        self.clients = pa.array([f"client-{one}" for one in range(CLIENTS)], pa.string())
+        self.clients = pa.array([f"client-{number}" for number in range(CLIENTS)], pa.string())
 
     def place(self, partition: Numbers) -> Columns:
         chosen = pa.array(partition)

@@ -118,15 +118,15 @@ def _incidents(crew: Crew) -> tuple[Acts, Spells]:
     crashes = draw(1 << 20, plan.seed, Purpose.FATES, crew.group, number) < plan.crash_share * (1 << 20)
     leaves = crew.latest(np.where(goes, last + crew.soon(Purpose.LEAVES, number), 0))
     out = np.where(crashes, last // MS * MS + plan.session_us, leaves)
-    told = np.where(goes, last, crew.next_heartbeat(out))
-    rejoins = told + crew.soon(Purpose.JOINS, 2 * number)
+    noticed = np.where(goes, last, crew.next_heartbeat(out))
+    rejoins = noticed + crew.soon(Purpose.JOINS, 2 * number)
     over = crew.latest(np.where(goes, 0, rejoins))
     syncs = over + crew.soon(Purpose.SYNCS, 2 * number, SYNCED_US)
 
     asks = begins + plan.session_us + 2 * plan.heartbeat_us + SPARE_US // 2
     back = crew.latest(np.where(goes, asks + crew.soon(Purpose.ASKS, number), 0))
-    told_again = crew.next_heartbeat(back)
-    joins = np.where(goes, back, told_again + crew.soon(Purpose.JOINS, 2 * number + 1))
+    noticed_again = crew.next_heartbeat(back)
+    joins = np.where(goes, back, noticed_again + crew.soon(Purpose.JOINS, 2 * number + 1))
     over_again = crew.latest(joins)
     syncs_again = over_again + crew.soon(Purpose.SYNCS, 2 * number + 1, SYNCED_US)
     life_again = life + goes
@@ -147,7 +147,7 @@ def _incidents(crew: Crew) -> tuple[Acts, Spells]:
         np.concatenate([life, life[stays], life_again]),
         np.concatenate([generation, generation[stays] + 1, generation + 2]),
         np.concatenate([begins, over[stays] + SYNCED_US, over_again + SYNCED_US]),
-        np.concatenate([told + 1, told_again[stays] + 1, begins + plan.period_us]),
+        np.concatenate([noticed + 1, noticed_again[stays] + 1, begins + plan.period_us]),
     )
     return together(steps), spells
 
