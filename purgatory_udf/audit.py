@@ -107,9 +107,9 @@ class _Run:
 
     def _one_end(self, *tables: DataFrame) -> Iterator[Finding]:
         """Laws A and B, in one pass over all operation ids."""
-        zero, one, is_request = sf.lit(0), sf.lit(1), sf.col("kind").isin(*REQUESTS).cast("int")
-        asked = self._asked().select("operation_id", one.alias("asked"), zero.alias("answers"), zero.alias("ends"))
-        ends = (table.select("operation_id", zero, is_request, one) for table in tables)
+        no, yes, is_request = sf.lit(0), sf.lit(1), sf.col("kind").isin(*REQUESTS).cast("int")
+        asked = self._asked().select("operation_id", yes.alias("asked"), no.alias("answers"), no.alias("ends"))
+        ends = (table.select("operation_id", no, is_request, yes) for table in tables)
         per_id = reduce(lambda left, right: left.union(right), ends, asked).groupBy("operation_id")
         ids = per_id.agg(*(sf.sum(name).alias(name) for name in ("asked", "answers", "ends")))
         still_open = (sf.col("asked") == 1) & (sf.col("ends") == 0)

@@ -31,7 +31,7 @@ from purgatory_udf.loop.engine import Engine
 from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.loop.outcomes import outcome_tables
-from purgatory_udf.loop.state import Found, State, step
+from purgatory_udf.loop.state import Decisions, State, step
 from purgatory_udf.loop.words import FOREVER
 
 WARM_ROUNDS, WARM_SECONDS = 10, 3.0
@@ -101,7 +101,7 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
     call, config = explode(given.events, Config()), Config()
     limits = Engine(config, began_ms=int(call.events["t"].min(initial=0)) // 1000).limits
 
-    def loop() -> Found:
+    def loop() -> Decisions:
         return step(State(), call, FOREVER, limits)
 
     def arrow() -> tuple[pa.Table, ...]:

@@ -1,7 +1,7 @@
 """The gauges of a coordinator's two purgatories, batch by batch, from what its groups' calls say of their waits.
 
 What a batch tells reaches to its horizon: no group has anything to add before it. Until then the clock runs, as
-`loop.told` has it; what came later already (a group with events is decided up to the last of them) is kept for the
+`loop.dictated` has it; what came later already (a group with events is decided up to the last of them) is kept for the
 next batch, with what waits, the dead entries of lists, and the timer's wheels.
 
 One thing is not known here. Where an operation has no delay at all and its purgatory's wheels lag, its timer runs not
@@ -20,10 +20,10 @@ import numpy as np
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.waits import ToldWaits
+from purgatory_udf.loop.dictated import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.loop.links import link
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
-from purgatory_udf.loop.told import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
 from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, WHICH, Records
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from purgatory_udf.live.board import SECONDS
 from purgatory_udf.live.lacks import lacks, name_of
-from purgatory_udf.loop.state import Found, State
+from purgatory_udf.loop.state import Decisions, State
 from purgatory_udf.loop.words import KINDS, PURGATORIES, Code
 from purgatory_udf.loop.world import Records
 
@@ -17,7 +17,7 @@ from purgatory_udf.loop.world import Records
 OLDEST = 5
 
 
-def of_keys(state: State, decided: Found, whole: bool) -> bytes:
+def of_keys(state: State, decided: Decisions, whole: bool) -> bytes:
     """Of a group of keys: what ended in the call and, if the group sees whole brokers, how it stands after it."""
     said: dict[str, Any] = {
         "completions": len(decided.completed),

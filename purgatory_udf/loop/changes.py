@@ -48,18 +48,18 @@ def change(w: World, e: int) -> None:
     if code == _HIGH_WATERMARK:
         if key.hw == UNKNOWN or offset >= key.hw:
             replica.take_watermark(w, key, offset)
-            key.told += 1
+            key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LOG_END:
         if logs.append(w, key, offset, asked.size, event.whole):
-            key.told += 1
+            key.news += 1
             if replica.advance_watermark(w, key):
                 check_all(w, k, t, fetch.OF_ANY)
             else:
                 check_fetches(w, k, t, fetch.OF_LOG_END)
     elif code == _REPLICA_END:
         if replica.follower_reached(w, key, event.who, offset):
-            key.told += 1
+            key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LAST_STABLE:
         _last_stable(w, k, offset)
@@ -77,18 +77,18 @@ def _rarer(w: World, e: int) -> None:
     key = key_at(w, k)
     if code == _LOG_START:
         key.log_start = max(key.log_start, offset)
-        key.told += 1
+        key.news += 1
         check_deletions(w, k, t)
     elif code == _SEGMENT_ROLL:
         if logs.roll(w, key, offset):
-            key.told += 1
+            key.news += 1
             fetch.shake(w, k, _FOLLOWER)
     elif code == _TRUNCATE:
         _truncate(w, k, offset)
     elif code == _ISR:
         _in_sync(w, key, asked)
         if replica.advance_watermark(w, key):
-            key.told += 1
+            key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LED:
         _led(w, k, offset)
@@ -96,7 +96,7 @@ def _rarer(w: World, e: int) -> None:
     elif code == _UNLED:
         _unled(w, k, offset)
     elif code in (_THROTTLED, _UNTHROTTLED):
-        key.told += 1
+        key.news += 1
         fetch.throttle(w, k, event.who, code == _THROTTLED)
     elif code == _STOPPED:
         stopping.stop(w, k, t)
@@ -114,7 +114,7 @@ def _rarer(w: World, e: int) -> None:
             key.standing = _STANDS_OFFLINE
         else:
             key.standing = _STANDS_DELETED
-        key.told += 1
+        key.news += 1
         check_all(w, k, t, fetch.OF_ANY)
 
 
@@ -127,7 +127,7 @@ def _last_stable(w: World, k: int, offset: int) -> None:
         return
     key.lso_own = 1
     replica.take_last_stable(w, key, offset)
-    key.told += 1
+    key.news += 1
     if first or key.lso_seg != seg:
         fetch.shake(w, k, _COMMITTED)
     else:
@@ -140,7 +140,7 @@ def _truncate(w: World, k: int, offset: int) -> None:
     key = key_at(w, k)
     if not logs.truncate(w, key, offset):
         return
-    key.told += 1
+    key.news += 1
     if key.hw > offset:
         replica.take_watermark(w, key, offset)
     if key.lso_own and key.lso > offset:

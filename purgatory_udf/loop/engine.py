@@ -14,7 +14,7 @@ from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.grouping import GroupOf, apart, by_broker, whole
 from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
-from purgatory_udf.loop.state import Found, Limits, State, step
+from purgatory_udf.loop.state import Decisions, Limits, State, step
 from purgatory_udf.loop.words import FOREVER, Code
 from purgatory_udf.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
 
@@ -43,12 +43,12 @@ class Engine:
     states: dict[str, State] = field(default_factory=dict)
     behind: dict[str, State] = field(default_factory=dict)
 
-    def feed(self, events: pa.Table) -> list[Found]:
+    def feed(self, events: pa.Table) -> list[Decisions]:
         """One micro-batch; its last millisecond is the horizon."""
         horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
         return list(self._fed(explode(events, self.config), horizon))
 
-    def drain(self) -> list[Found]:
+    def drain(self) -> list[Decisions]:
         """Let the clock run past every deadline."""
         decided = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
         if self.grouping is not by_broker:
@@ -56,7 +56,7 @@ class Engine:
             decided += [decided_apart(self._step(self.behind, group, Call(), FOREVER)) for group in list(self.behind)]
         return decided
 
-    def _fed(self, call: Call, horizon: int) -> Iterator[Found]:
+    def _fed(self, call: Call, horizon: int) -> Iterator[Decisions]:
         if not len(call):
             return
         relayed: dict[str, list[Call]] = {}
@@ -70,7 +70,7 @@ class Engine:
         for broker, parts in relayed.items():
             yield decided_apart(self._step(self.behind, broker, whole(together(parts)), horizon))
 
-    def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Found:
+    def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Decisions:
         state = states.setdefault(group, State())
         decided = step(state, self._carried(call), horizon, self.limits)
         if self.through_bytes:
@@ -96,7 +96,7 @@ class Tables:
     gauges: pa.Table
 
     @staticmethod
-    def of(decided: Iterable[Found], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
+    def of(decided: Iterable[Decisions], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
         tables = []
         for each in decided:
             ended = Ended(each, run_id, trace_end_us)

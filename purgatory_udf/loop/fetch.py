@@ -75,7 +75,7 @@ def arrive(w: World, e: int) -> None:
         k = part_of(w, e, o, t, at, at + asks)
         part, key = part_at(w, at), key_at(w, k)
         # What happened to the key before is none of its business.
-        part.told = key.told
+        part.news = key.news
         if key.throttles != NONE:
             node = node_of(w, key.throttles, who)
             if node != NONE:

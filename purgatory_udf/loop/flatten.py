@@ -78,7 +78,7 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
             part = parts[operation.first + nth]
             longs[WATCH_SEQ, at], longs[WATCH_STARTED, at] = operation.seq, operation.t
             longs[WATCH_DEADLINE, at], longs[WATCH_ENDED, at] = operation.deadline * 1000, part.end_t
-            longs[INCREMENTS, at] = part.told if fetch else 0
+            longs[INCREMENTS, at] = part.news if fetch else 0
             ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
             ints[KEYS, at] = operation.total
             if operation.rule == _BY_TIMEOUT and (fetch or part.settled == 0):

@@ -61,7 +61,7 @@ def arrived(w: World, e: int) -> int:
     for at in range(first, first + event.count):
         part_of(w, e, o, t, at, at + asks)
         part = part_at(w, at)
-        part.told = 0
+        part.news = 0
         if part.text >= 0:
             part.text += w.errors
     return o

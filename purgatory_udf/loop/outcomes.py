@@ -46,7 +46,7 @@ from purgatory_udf.loop.flatten import (
     flatten,
     flatten_watches,
 )
-from purgatory_udf.loop.state import Found
+from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.tables import named
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
 from purgatory_udf.loop.world import Records
@@ -112,8 +112,8 @@ class _Names:
 class Ended:
     """What a call found, as columns from which the tables are put together."""
 
-    def __init__(self, decided: Found, run_id: str, trace_end_us: int | None = None) -> None:
-        self._found, self._run_id = decided, run_id
+    def __init__(self, decided: Decisions, run_id: str, trace_end_us: int | None = None) -> None:
+        self._decided, self._run_id = decided, run_id
         self._names = _Names(decided.names)
         self._ended = decided.ended
         operations, parts = len(self._ended), int(decided.all_operations["count"][self._ended].sum())
@@ -143,7 +143,7 @@ class Ended:
         )
 
     def _outcomes(self, schema: pa.Schema, at: slice) -> pa.Table:
-        decided, longs, ints, names = self._found, self._longs[:, at], self._ints[:, at], self._names
+        decided, longs, ints, names = self._decided, self._longs[:, at], self._ints[:, at], self._names
         text, no_fetch = pa.array(longs[TEXT]), ints[FETCHER] == NOBODY
         columns: dict[str, Callable[[], pa.Array]] = {
             "run_id": lambda: pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
@@ -178,7 +178,7 @@ class Ended:
         error = _taken(_ERRORS, ints[ERROR]) if ints[ERROR].any() else pa.repeat(_ERRORS[0], ints.shape[1])
         recorded = ints[ERROR] == Error.RECORDED
         if recorded.any():
-            errors = self._found.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
+            errors = self._decided.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
             error = pc.replace_with_mask(error, pa.array(recorded), errors)
         values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
         fields = pa.StructArray.from_arrays([*values, pa.array(self._part_bytes)], fields=list(OUTCOME_PARTITION))
@@ -186,7 +186,7 @@ class Ended:
 
     def watches(self) -> pa.Table:
         """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
-        decided, names, key = self._found, self._names, self._part_ints[PART_KEY]
+        decided, names, key = self._decided, self._names, self._part_ints[PART_KEY]
         longs, ints = np.empty((WATCH_LONGS, len(key)), np.int64), np.empty((WATCH_INTS, len(key)), np.int32)
         flatten_watches(named(decided.all_operations), named(decided.all_parts), self._ended, longs, ints)
         columns = {
@@ -206,11 +206,11 @@ class Ended:
         return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
 
 
-def outcome_tables(decided: Found, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
+def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) -> tuple[pa.Table, pa.Table, pa.Table]:
     return Ended(decided, run_id, trace_end_us).outcomes()
 
 
-def gauge_table(decided: Found, run_id: str) -> pa.Table:
+def gauge_table(decided: Decisions, run_id: str) -> pa.Table:
     readings, whose = decided.readings, decided.purgatories[decided.readings["purgatory"]]
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),

@@ -249,7 +249,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
             at_least_one = False
             left = max(0, left - more)
             carried += more
-        part.told = key.told - part.told if counts else 0
+        part.news = key.news - part.news if counts else 0
         if watched and part.again == 0:
             if at == trigger or (several and walked_before(w, key, _FETCH)):
                 walked += 1

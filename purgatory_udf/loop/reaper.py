@@ -101,7 +101,7 @@ def pass_quiet_time(w: World, p: int, now_ms: int) -> None:
     quiet_ms = min(now_ms, purgatory.next_bucket_ms - 1)
     if quiet_ms - purgatory.last_wake_ms < 3 * STEP_MS:
         return
-    if purgatory.next_step_ms <= quiet_ms:  # pragma: no branch (only where others wake the reaper, see `told`)
+    if purgatory.next_step_ms <= quiet_ms:  # pragma: no branch (only where others wake the reaper, see `dictated`)
         read(w, p, purgatory.next_step_ms)
         purgatory.next_step_ms += (quiet_ms - purgatory.next_step_ms) // STEP_MS * STEP_MS + STEP_MS
     purgatory.last_wake_ms += (quiet_ms - purgatory.last_wake_ms) // IDLE_MS * IDLE_MS

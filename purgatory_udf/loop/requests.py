@@ -17,7 +17,7 @@ _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.IN
 _BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
 
 # What an append did: nothing, it moved the log end only, or the high watermark with it. While a produce is handled its
-# parts have that in `told`.
+# parts have that in `news`.
 _NOTHING, _SAME, _INCREASED = 0, 1, 2
 
 
@@ -48,9 +48,9 @@ def produce(w: World, e: int) -> None:
         if part.error == _SOUND and valid:
             key = key_at(w, part.key)
             if logs.append(w, key, part.offset, part.size, 1):
-                part.told = _INCREASED if replica.advance_watermark(w, key) else _SAME
-                key.told += 1
-                key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.told == _INCREASED
+                part.news = _INCREASED if replica.advance_watermark(w, key) else _SAME
+                key.news += 1
+                key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.news == _INCREASED
                 changed += 1
     if event.mode == _INVALID:
         _settled(w, o)
@@ -69,10 +69,10 @@ def produce(w: World, e: int) -> None:
     order = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        if part.told != _NOTHING:
+        if part.news != _NOTHING:
             w.checking = order if changed > 1 else NONE
             order += 1
-            if part.told == _INCREASED:
+            if part.news == _INCREASED:
                 check_all(w, part.key, event.t, fetch.OF_ANY)
             else:
                 check_fetches(w, part.key, event.t, fetch.OF_LOG_END)
@@ -90,7 +90,7 @@ def fetch_messages(w: World, e: int) -> None:
             k = place_at(w, asked.key).key
             key = key_at(w, k)
             if replica.follower_reached(w, key, who, asked.offset):
-                key.told += 1
+                key.news += 1
                 check_all(w, k, t, fetch.OF_WATERMARK)
     if event.total == 0:
         _answer_at_once(w, arrived(w, e), _BY_NO_PARTITIONS)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from purgatory_udf.loop.call import Call
-from purgatory_udf.loop.state import Found
+from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.words import FOREVER, Code
 
 
@@ -25,17 +25,17 @@ def undecidable(call: Call) -> Call:
     return Call(call.names, events, call.asked, call.in_sync, call.request_ids, call.client_ids, call.errors)
 
 
-def decided_here(decided: Found) -> Found:
+def decided_here(decided: Decisions) -> Decisions:
     """Of a group by TopicPartition or shard: the operations that it has seen whole."""
     return _some(decided, decided.all_operations["apart"] == 0, readings=False)
 
 
-def decided_apart(decided: Found) -> Found:
+def decided_apart(decided: Decisions) -> Decisions:
     """Of the broker's group behind such groups: those that none of them has, and all gauges."""
     return _some(decided, decided.all_operations["apart"] > 0, readings=True)
 
 
-def _some(decided: Found, which: np.ndarray, readings: bool) -> Found:
+def _some(decided: Decisions, which: np.ndarray, readings: bool) -> Decisions:
     return replace(
         decided,
         completed=decided.completed[which[decided.completed]],

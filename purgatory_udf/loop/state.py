@@ -43,7 +43,7 @@ from purgatory_udf.loop.world import (
 
 
 @dataclass
-class Found:
+class Decisions:
     """What a call found: operations that ended, each with its parts, and gauges where they changed. Ended operations
     lie where the loop left them, among the open ones."""
 
@@ -113,7 +113,7 @@ class Limits:
     retain_bytes: int = INT32_MAX
 
 
-def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Found:
+def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Decisions:
     """Decide everything that the call decides; the state keeps the rest.
 
     The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
@@ -230,7 +230,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     )
 
 
-def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Found:
+def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Decisions:
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
     ends = ("completed", "expired", "cancelled")
     # By arrival, for that is how they lie.
@@ -238,7 +238,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
-    decided = Found(
+    decided = Decisions(
         operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip

@@ -22,7 +22,7 @@ _UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEA
 @rule
 def stop(w: World, k: int, t: int) -> None:
     key = key_at(w, k)
-    key.told += 1
+    key.news += 1
     for kind in range(HEAPS):
         while heap.first_of(w, k, kind) != NONE:
             _abandon(w, heap.first_of(w, k, kind), t)
@@ -76,7 +76,7 @@ def _abandon(w: World, by: int, t: int) -> None:
         heap.remove(w, at)
         entries += 1 - part.again
         if operation.code == _FETCH:
-            part.told = key_at(w, part.key).told - part.told if operation.total > 1 else 0
+            part.news = key_at(w, part.key).news - part.news if operation.total > 1 else 0
         if part.settled == 0:
             part.error, part.end_t = _UNANSWERED, t
     purgatory_at(w, operation.purgatory).watched -= entries

@@ -53,10 +53,11 @@ END = record("offset seg pos batch")
 KEY = record(
     i8="end end_seg end_pos end_batch hw hw_seg hw_pos hw_batch lso lso_seg lso_pos lso_batch log_start",
     i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists throttles "
-    "batch_begin roll_begin roll_count told hung "
+    "batch_begin roll_begin roll_count news hung "
     "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
 )
-# `hung`: a bit for each of its heaps and lists in which anything is.
+# `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and lists in
+# which anything is.
 # `size`: 0 if it is not known to be one batch.
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
@@ -74,7 +75,7 @@ OPERATION = record(
 # `heap`: which of its key's heaps or lists it is in.
 PART = record(
     i8="wants start_seg start_pos bytes end_t offset size",
-    i4="key place epoch error settled again throttled text operation heap child next prev told batch",
+    i4="key place epoch error settled again throttled text operation heap child next prev news batch",
 )
 
 PURGATORY = record(

@@ -22,7 +22,7 @@ from purgatory_udf.loop.explode import columns_of, explode
 from purgatory_udf.loop.grouping import GroupOf, apart, by_broker, group_of, whole
 from purgatory_udf.loop.outcomes import Ended, gauge_table
 from purgatory_udf.loop.shares import decided_apart, decided_here, undecidable
-from purgatory_udf.loop.state import Found, Limits, State, step
+from purgatory_udf.loop.state import Decisions, Limits, State, step
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.stream.rules import LIVE, RELAY, Parcel, Plan, Rules, Scalars, Share
 from purgatory_udf.tables import ENDS, TABLES
@@ -94,7 +94,7 @@ class PartitionRules(Rules[State, Call]):
             decided = step(state, rows, horizon_ms, self.limits)
         return state, self._parcels(group, state, rows, decided, horizon_ms)
 
-    def _parcels(self, group: str, state: State, rows: Call, decided: Found, horizon_ms: int) -> Iterator[Parcel]:
+    def _parcels(self, group: str, state: State, rows: Call, decided: Decisions, horizon_ms: int) -> Iterator[Parcel]:
         if self.sees is Sees.SHARE:
             for broker, time_us, payload in _shares(rows, by_broker):
                 yield Parcel(RELAY, broker, time_us, 0, payload)

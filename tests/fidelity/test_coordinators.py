@@ -74,7 +74,7 @@ def replayed(request: pytest.FixtureRequest) -> Replayed:
     translation = translate(asked for broker, lines in requests.items() for asked in _requests(lines, broker))
     batches = Batches(Config())
     batches.take([read_row(event) for event in translation.events])
-    histories = list(batches.told.values())
+    histories = list(batches.records.values())
     transitions = [entry.transition for group in histories for entry in group.journal if isinstance(entry, StateChange)]
     ends = [
         Expired(outcome.broker, outcome.kind, outcome.key or "", outcome.ended_us)

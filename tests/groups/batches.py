@@ -50,7 +50,7 @@ class Batches:
     """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
 
     def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
-        self.told: dict[str, GroupRecord] = {}
+        self.records: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
         self._state: dict[str, bytes] = {}
@@ -84,7 +84,7 @@ class Batches:
             self.waits.append(payload)
 
     def _note(self, key: str, findings: Findings, kept: KeptGroup) -> None:
-        record = self.told.setdefault(key, GroupRecord())
+        record = self.records.setdefault(key, GroupRecord())
         record.outcomes += outcomes_of(findings.operations, *parts_of(key))
         record.answers += findings.answers(key)
         record.journal += [entry for entry in findings.entries if not isinstance(entry, Answer)]
@@ -126,7 +126,7 @@ def by_group(result: Replay) -> dict[str, GroupRecord]:
 def journal_of(batches: Batches) -> GroupJournal:
     """All groups' entries as one journal, for the oracle's comparison."""
     journal = GroupJournal()
-    for record in batches.told.values():
+    for record in batches.records.values():
         journal.entries += [*record.answers, *record.journal]
     return journal
 

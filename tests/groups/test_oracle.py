@@ -26,11 +26,13 @@ def test_recorded_trace_in_batches(name: str) -> None:
 def test_recorded_trace_has_the_operations_of_the_reference(name: str) -> None:
     trace = oracle_groups.load(name)
     batches = in_batches(trace.events, trace.config, range(0, len(trace.events), 1000))
-    assert {key: record.in_order() for key, record in batches.told.items()} == {
+    assert {key: record.in_order() for key, record in batches.records.items()} == {
         key: record.in_order() for key, record in reference_of(trace.events, trace.config).items()
     }
 
 
 def _differences(trace: GroupTrace, batches: Batches) -> list[str]:
-    assert [record.open for record in batches.told.values() if record.open] == [], "a drained trace leaves nothing open"
+    assert [record.open for record in batches.records.values() if record.open] == [], (
+        "a drained trace leaves nothing open"
+    )
     return oracle_groups.differences(trace.rows, oracle_groups.rows(trace.events, journal_of(batches)))

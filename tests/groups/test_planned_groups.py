@@ -16,7 +16,7 @@ def test_members_that_leave_crash_and_come_back_in_batches() -> None:
     events = [
         {name: value for name, value in row.items() if value is not None} for row in rows if row["type"] in OF_GROUPS
     ]
-    records = in_batches(events, Config(), range(500, len(events), 500)).told
+    records = in_batches(events, Config(), range(500, len(events), 500)).records
     expected = reference_of(events, Config())
     assert len(expected) > 10
     assert {key: record.in_order() for key, record in records.items()} == {

@@ -1,4 +1,4 @@
-"""A purgatory's gauges where somebody else decides what ends: operations begin, end, and lists are walked as told.
+"""A purgatory's gauges where somebody else decides what ends: operations begin, end, and lists are walked as dictated.
 
 So it is with a coordinator's purgatories. Their operations end by the state of a group, which is no business of the
 loop's; but when the reaper wakes and purges follows from all of a broker's groups together. Moments come in order:
