@@ -12,7 +12,7 @@ import gc
 import pyspark.worker  # noqa: F401
 from pyspark import daemon
 
-from purgatory_udf.loop import warm
+from purgatory_udf import warm
 from purgatory_udf.stream import group_rules, partition_rules, sink  # noqa: F401
 
 

@@ -69,7 +69,7 @@ class Environment:
         if self._compiled():
             return
         say("Compiling the engine (once for each version; half a minute)")
-        command = [str(self.python), "-m", "purgatory_udf.loop.warm"]
+        command = [str(self.python), "-m", "purgatory_udf.warm"]
         done = subprocess.run(command, cwd=self._root, capture_output=True, check=False)
         if done.returncode == 0:
             (self.folder / "engine.stamp").write_text(self._engine_wanted(), encoding="utf-8")

@@ -32,7 +32,7 @@ PYTHON = "bin/python"
 # A worker runs within Spark, which has the first; the others do without Spark, where a command is given.
 _NOT_SENT = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated", "duckdb", "wrapt"})
 # A module that compiles what is compiled on first use, and leaves it beside the sources.
-WARM = "purgatory_udf.loop.warm"
+WARM = "purgatory_udf.warm"
 # Where that is, in a folder that is named after the sources by this.
 _COMPILED = Path("purgatory_udf", "loop", "__pycache__")
 _FINGERPRINT = "from purgatory_udf.loop.compiled import fingerprint; print(fingerprint())"

@@ -6,14 +6,15 @@ Helpers are handed records, which are pointers: nothing is counted, copied or al
 numba looks whether the file of an entry has changed, but not the helpers that it calls, and by itself it keeps what it
 makes of a package in an archive under the user's home, or fails. So what is compiled is kept in a folder of our own,
 named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with the
-temporary files. It can be carried elsewhere, with the sources. Where nothing can be written a process compiles for
-itself.
+temporary files. It can be carried elsewhere, with the sources. Where all of it has been compiled (`is_whole`) that is
+read, also by who may not write there. Where nothing can be written a process compiles for itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -52,9 +53,15 @@ def entry(function: Function) -> Function:
     config: Any = numba.config
     theirs, config.CACHE_LOCATOR_CLASSES = config.CACHE_LOCATOR_CLASSES, f"{__name__}.{Kept.__name__}"
     try:
-        return cast("Function", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+        compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     finally:
         config.CACHE_LOCATOR_CLASSES = theirs
+    if not os.access(_FOLDER, os.W_OK):
+        # What somebody else has compiled is read; what is not among it, this process keeps for itself.
+        kept = getattr(compiled, "_cache", None)
+        if kept is not None:
+            kept.save_overload = lambda *_: None
+    return cast("Function", compiled)
 
 
 class Kept(UserProvidedCacheLocator):
@@ -82,25 +89,48 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def is_whole() -> None:
+    """All that there is has been compiled, and lies there."""
+    if _FOLDER is not None and os.access(_FOLDER, os.W_OK):
+        (_FOLDER / _WHOLE).touch()
+
+
 def _places() -> list[Path]:
     asked = os.environ.get("NUMBA_CACHE_DIR")
     here = Path(__file__).parent
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    temporary = Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
     beside = [here / "__pycache__"] if here.is_dir() else []
-    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", temporary]
+    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", _temporary()]
 
 
-def _writable(places: list[Path], name: str) -> Path | None:
-    """The first of them in which there is such a folder, or can be."""
+def _temporary() -> Path:
+    return Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
+
+
+def _folder(places: list[Path], name: str) -> Path | None:
+    """The first of them in which there is all of it, or in which it can be put."""
     for place in places:
-        try:
-            (place / name).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place / name, os.W_OK):
-            return place / name
+        folder = place / name
+        if not (folder / _WHOLE).is_file():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError:
+                continue
+            if not os.access(folder, os.W_OK):
+                continue
+        if _is_trusted(place):
+            return folder
     return None
 
 
-_FOLDER = _writable(_places(), f"loop-{fingerprint()}")
+def _is_trusted(place: Path) -> bool:
+    """What lies there is run. Among the temporary files anybody may have made a folder with the name of ours."""
+    if place != _temporary():
+        return True
+    status = place.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
+
+
+# An empty file in a folder that lacks nothing.
+_WHOLE = "whole"
+_FOLDER = _folder(_places(), f"loop-{fingerprint()}")

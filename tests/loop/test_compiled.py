@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import purgatory_udf
+from purgatory_udf import warm
 from purgatory_udf.loop import compiled
 
 _SOURCES = Path(purgatory_udf.__file__).parent
@@ -63,3 +69,77 @@ def test_where_the_home_cannot_be_written_it_is_kept_with_temporary_files_or_not
 
 def test_a_folder_that_the_user_names_comes_first(tmp_path: Path) -> None:
     assert _kept_in(_SOURCES.parent, NUMBA_CACHE_DIR=str(tmp_path)) == f"{tmp_path}/loop-{compiled.fingerprint()}"
+
+
+def test_where_anybody_may_write_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    place = tmp_path / f"purgatory-replay-{os.getuid()}"
+    (place / "loop").mkdir(parents=True)
+    (place / "loop" / "whole").touch()
+    assert compiled._folder([place], "loop") == place / "loop"
+    place.chmod(0o777)
+    assert compiled._folder([place], "loop") is None
+
+
+_BY_ANOTHER = """
+import os
+
+from purgatory_udf import warm
+from purgatory_udf.loop import compiled, links, run
+
+@compiled.entry
+def nobody_has_compiled_this(number):
+    return number + 1
+
+assert not os.access(compiled._FOLDER, os.W_OK), compiled._FOLDER
+assert nobody_has_compiled_this(1) == 2
+warm.main()
+print(compiled._FOLDER, [len(each.stats.cache_misses) for each in (links.link, run.run)])
+"""
+
+
+def _bow_to_modes() -> None:
+    """Even if this is root: `PR_CAPBSET_DROP` of `CAP_DAC_OVERRIDE`, for what is begun next."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+
+
+def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
+    warm.main()
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / Path(str(compiled._FOLDER)).name
+        shutil.copytree(str(compiled._FOLDER), kept)
+        script = Path(folder) / "script.py"
+        script.write_text(_BY_ANOTHER)
+        names = sorted(file.name for file in kept.iterdir())
+        for file in (*kept.iterdir(), script):
+            file.chmod(0o444)
+        for place in (kept, Path(folder)):
+            place.chmod(0o555)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-B", str(script)],
+                env={"PYTHONPATH": str(_SOURCES.parent), "PATH": "/usr/bin:/bin", "NUMBA_CACHE_DIR": folder},
+                cwd="/",
+                capture_output=True,
+                text=True,
+                check=False,
+                preexec_fn=_bow_to_modes,
+            )
+        finally:
+            for place in (Path(folder), kept):
+                place.chmod(0o755)
+        assert (done.returncode, done.stdout.split(" ", 1)) == (0, [str(kept), "[0, 0]\n"]), done.stderr
+        assert sorted(file.name for file in kept.iterdir()) == names
+
+
+def test_warming_leaves_nothing_to_compile(tmp_path: Path) -> None:
+    """By the entries that there are in the sources."""
+    entries = {
+        f"{file.stem}.{function}"
+        for file in (_SOURCES / "loop").glob("*.py")
+        for function in re.findall(r"^@entry\ndef (\w+)", file.read_text(), re.M)
+    }
+    compiled_here = {file.name.rpartition("-")[0] for file in Path(str(compiled._FOLDER)).glob("*.nbi")}
+    warm.main()
+    assert entries and entries <= compiled_here
+    assert (Path(str(compiled._FOLDER)) / "whole").is_file()

@@ -1,0 +1,38 @@
+"""Compile the loop, if this version of it has not been compiled here: `python -m purgatory_udf.warm`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purgatory_udf.config import Config
+from purgatory_udf.groups.gauges import CoordinatorPurgatory
+from purgatory_udf.loop import compiled
+from purgatory_udf.loop.engine import Engine, Tables, event_table
+from purgatory_udf.loop.words import FOREVER, Code
+
+
+def main() -> None:
+    """By using all of it, in the way in which workers do: with what was packed, and from batch to batch."""
+    engine = Engine(Config(), through_bytes=True)
+    decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
+    Tables.of([*decided, *engine.drain()])
+    CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
+    compiled.is_whole()
+
+
+def _events(number: int) -> list[dict[str, Any]]:
+    """A batch at the log's end, its high watermark, and a fetch that waits for the next one."""
+    common = {"time_us": 1_000_000 * (number + 1), "broker": 1}
+    change = common | {"type": "partition", "topic": "t", "partition": 0, "offset": number + 1}
+    part = {"topic": "t", "partition": 0, "fetch_offset": number + 1, "max_bytes": 1000}
+    fetch = {"request_id": str(number), "replica_id": -1, "max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1000}
+    events = (
+        change | {"change": "log_end", "bytes": 100},
+        change | {"change": "high_watermark"},
+        common | {"type": "fetch", **fetch, "isolation": "read_uncommitted", "partitions": [part]},
+    )
+    return [event | {"seq": len(events) * number + place} for place, event in enumerate(events)]
+
+
+if __name__ == "__main__":
+    main()
