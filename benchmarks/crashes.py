@@ -180,7 +180,7 @@ def survived_by(
 @contextmanager
 def on_a_cluster(command: Command, folder: Path) -> Iterator[Command]:
     """The same command on workers that have nothing of ours; what is killed are executors, and the driver."""
-    from tests.cluster.standalone import FEW_TASKS, standalone
+    from tests.cluster.standalone import SOON_OVER, standalone
 
     archive = folder / "purgatory-env.tar.gz"
     packed = start(("package", "--out", str(archive)))
@@ -189,7 +189,7 @@ def on_a_cluster(command: Command, folder: Path) -> Iterator[Command]:
         yield replace(
             command,
             name=f"{command.name} on a cluster",
-            words=("--master", cluster.master, "--archives", str(archive), *FEW_TASKS, *command.words),
+            words=("--master", cluster.master, "--archives", str(archive), *SOON_OVER, *command.words),
             victims=(Victim.EXECUTOR, Victim.EXECUTOR, Victim.DRIVER),
             sessions=tuple(worker.pid for worker in cluster.workers),
         )

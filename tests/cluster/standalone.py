@@ -26,9 +26,10 @@ _MEMORY_MB = 1024
 # A master and a worker have little to do.
 _SOON_UP = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-# What suits so small a cluster, where Spark's own defaults are hundreds of empty tasks, and so short a job.
-FEW_TASKS = (
-    *brief.WORDS,
+# What suits so small a cluster and so short a job. Over how many tasks a replay is spread is its own to find out.
+_SPREAD = "spark.sql.shuffle.partitions"
+SOON_OVER = (
+    *(word for key, value in brief.SETTINGS.items() if key != _SPREAD for word in ("--conf", f"{key}={value}")),
     *("--conf", f"spark.executor.extraJavaOptions={brief.SETTINGS['spark.driver.extraJavaOptions']}"),
     *("--conf", "spark.driver.host=127.0.0.1"),
     *("--conf", "spark.driver.bindAddress=127.0.0.1"),

@@ -15,7 +15,7 @@ from jobs import audit, replay
 from purgatory_udf.launch import package
 from purgatory_udf.query import locally
 from purgatory_udf.stream.spreading import tasks
-from tests.cluster.standalone import FEW_TASKS, Cluster, standalone
+from tests.cluster.standalone import SOON_OVER, Cluster, standalone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 
@@ -77,7 +77,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_on
     cluster: Cluster, archive: Path, local: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    there = ("--master", cluster.master, "--archives", str(archive), *FEW_TASKS)
+    there = ("--master", cluster.master, "--archives", str(archive), *SOON_OVER)
     command = start(*there, "replay", *REPLAY, "--out", str(out))
     while not list(out.glob("_replay/**/commits/0")):
         try:
