@@ -46,8 +46,10 @@ class Environment:
         if self.ready(*groups) and self._compiled():
             return
         with self._alone():
-            self._install_all(groups)
-            self._compile()
+            # The first is what the engine is compiled with; meanwhile the others come from far away.
+            self._install_all(groups[:1])
+            with self._compiling():
+                self._install_all(groups)
 
     def _install_all(self, groups: tuple[str, ...]) -> None:
         if self.ready(*groups):  # Another start may have done it while we waited.
@@ -64,15 +66,23 @@ class Environment:
         """Whether this version's engine has been compiled by this environment; a tree without one needs none."""
         return not self._engine() or self._stamp("engine") == self._engine_wanted()
 
-    def _compile(self) -> None:
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
         """So that no worker has to. It is no mistake if this fails: whoever needs the engine compiles it."""
         if self._compiled():
+            yield
             return
-        say("Compiling the engine (once for each version; half a minute)")
+        say("Compiling the engine (once for each version; about a minute)")
         command = [str(self.python), "-m", "purgatory_udf.warm"]
-        done = subprocess.run(command, cwd=self._root, capture_output=True, check=False)
-        if done.returncode == 0:
-            (self.folder / "engine.stamp").write_text(self._engine_wanted(), encoding="utf-8")
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(command, cwd=self._root, stdin=quiet, stdout=quiet, stderr=quiet) as compiling:
+            try:
+                yield
+            except BaseException:
+                compiling.kill()
+                raise
+            if compiling.wait() == 0:
+                (self.folder / "engine.stamp").write_text(self._engine_wanted(), encoding="utf-8")
 
     def _engine(self) -> list[Path]:
         return sorted((self._root / "purgatory_udf" / "loop").glob("*.py"))
