@@ -49,8 +49,9 @@ _DAMAGED = re.compile(
     r"_delta_log|DELTA_(TRUNCATED|VERSIONS_NOT|STATE_RECOVER|MISSING|LOG_FILE|INVALID|FILE_NOT_FOUND|CHECKPOINT)"
     r"|/checkpoints?/|CANNOT_LOAD_STATE_STORE|STATE_STORE|STREAMING_CHECKPOINT|Incomplete log file|malformed"
     r"|batch \d+ doesn't"
-    r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file|JsonEOFException"
-    r"|ChecksumException|Unexpected end-of-input",
+    r"|FILE_NOT_EXIST|CANNOT_READ_FILE|FAILED_READ_FILE|FileNotFoundException|is not a Parquet file"
+    # What Spark and Delta keep beside their tables is JSON, and nobody's input: that is never read by Jackson.
+    r"|fasterxml\.jackson|ChecksumException|end-of-input",
     re.IGNORECASE,
 )
 

@@ -86,6 +86,10 @@ FROM_A_TABLE = RuntimeError(
     "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: "
     "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2\n\t... 41 more"
 )
+FROM_AN_EMPTY_FILE = RuntimeError(
+    "An error occurred while calling o213.start.\n: com.fasterxml.jackson.databind.exc.MismatchedInputException: No content "
+    "to map due to end-of-input\n at [Source: UNKNOWN; line: 1]\n\tat com.fasterxml.jackson…"
+)
 FROM_PYTHON = (
     "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
     '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
@@ -121,6 +125,13 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
             "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; put it back from a copy, or begin anew "
             "with --overwrite (RuntimeError: org.apache.hadoop.fs.ChecksumException: Checksum error: "
             "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2) (--verbose shows where)",
+        ),
+        (
+            FROM_AN_EMPTY_FILE,
+            3,
+            "a file of the output is missing or damaged; put it back from a copy, or begin anew with --overwrite "
+            "(RuntimeError: com.fasterxml.jackson.databind.exc.MismatchedInputException: No content to map due to "
+            "end-of-input) (--verbose shows where)",
         ),
         (
             RuntimeError(FROM_PYTHON.format(said="KeyError: 'elementType'")),
