@@ -87,8 +87,8 @@ FROM_A_TABLE = RuntimeError(
     "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2\n\t... 41 more"
 )
 FROM_AN_EMPTY_FILE = RuntimeError(
-    "An error occurred while calling o213.start.\n: com.fasterxml.jackson.databind.exc.MismatchedInputException: No content "
-    "to map due to end-of-input\n at [Source: UNKNOWN; line: 1]\n\tat com.fasterxml.jackson…"
+    "An error occurred while calling o213.start.\n: com.fasterxml.jackson.databind.exc.MismatchedInputException: No "
+    "content to map due to end-of-input\n at [Source: UNKNOWN; line: 1]\n\tat com.fasterxml.jackson…"
 )
 FROM_PYTHON = (
     "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
