@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import TableNotFoundError
 from pyarrow.dataset import dataset
 
@@ -51,6 +51,13 @@ class LocalSession:
                 return None
             _require_whole_log(require_here(path))
             return table
+
+    def create_table(self, path: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+        """Without rows, and told from a write: its log says that a table was created."""
+        with needing_spark():
+            DeltaTable.create(
+                str(require_here(path)), Schema.from_arrow(schema), mode="error", configuration=dict(properties)
+            )
 
 
 class _Reader:

@@ -64,7 +64,7 @@ def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: S
     elif here:
         raise NeedsSparkError(f"{path}: has a log that is not read here")
     if here:
-        here.frame_of(schema.empty_table()).write.format("delta").option(*RETENTION).save(path)
+        here.create_table(path, schema, dict([RETENTION]))
         return
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
