@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = (*MEASURED, *FORETOLD)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         if asked.cluster:
-            settings |= started.enter_context(of_two(Path(folder)))
+            settings |= started.enter_context(cluster_of_two(Path(folder)))
         settings |= dict(each.split("=", 1) for each in asked.conf)
         spark = build_session("benchmark-costs", settings)
         measurements = measured(spark, Path(folder), cases, asked.runs)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextmanager
-def of_two(folder: Path) -> Iterator[dict[str, str]]:
+def cluster_of_two(folder: Path) -> Iterator[dict[str, str]]:
     """What a session on a cluster of two executors is made with; its workers find this tree, and this Python."""
     from tests.cluster.standalone import standalone
 

@@ -17,7 +17,7 @@ def main() -> None:
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
     CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
-    compiled.is_whole()
+    compiled.mark_whole()
 
 
 def _events(number: int) -> list[dict[str, Any]]:

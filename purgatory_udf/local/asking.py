@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from functools import cached_property
 from typing import Any
 
 import duckdb
@@ -22,10 +23,15 @@ _ALONE: dict[str, str | bool | int | float | list[str]] = {
 
 class Asking:
     def __init__(self) -> None:
-        self._connection = duckdb.connect(config=_ALONE)
-        exact.register(self._connection)
         self._numbers = itertools.count()
         self._alone = threading.Lock()
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        """Made when something is asked: whether there is a table, say, its log tells."""
+        connection = duckdb.connect(config=_ALONE)
+        exact.register(connection)
+        return connection
 
     def named(self, rows: Any) -> str:
         """A name for a table or a dataset of Arrow's."""

@@ -6,7 +6,7 @@ Helpers are handed records, which are pointers: nothing is counted, copied or al
 numba looks whether the file of an entry has changed, but not the helpers that it calls, and by itself it keeps what it
 makes of a package in an archive under the user's home, or fails. So what is compiled is kept in a folder of our own,
 named after all of the loop's sources: beside them if that can be written, else in the user's cache, else with the
-temporary files. It can be carried elsewhere, with the sources. Where all of it has been compiled (`is_whole`) that is
+temporary files. It can be carried elsewhere, with the sources. Where all of it has been compiled (`mark_whole`) that is
 read, also by who may not write there. Where nothing can be written a process compiles for itself.
 """
 
@@ -89,9 +89,10 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-def is_whole() -> None:
-    """All that there is has been compiled, and lies there."""
-    if _FOLDER is not None and os.access(_FOLDER, os.W_OK):
+def mark_whole() -> None:
+    """For whoever has had all of it compiled."""
+    config: Any = numba.config
+    if _FOLDER is not None and os.access(_FOLDER, os.W_OK) and not config.DISABLE_JIT:
         (_FOLDER / _WHOLE).touch()
 
 

@@ -44,7 +44,7 @@ from purgatory_udf.loop.world import (
 
 @dataclass
 class Decisions:
-    """What a call found: operations that ended, each with its parts, and gauges where they changed. Ended operations
+    """What a call decided: operations that ended, each with its parts, and gauges where they changed. Ended operations
     lie where the loop left them, among the open ones."""
 
     all_operations: Records

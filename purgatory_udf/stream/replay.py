@@ -51,7 +51,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     if run.status == runs.FINISHED:
         log.info("run %s is finished already; --overwrite replays it anew", run.run_id)
         return run
-    # Spark knows its executors by now: it has looked at the trace.
+    # A cluster's executors are known by now: they have written the run's record.
     spread(spark)
     if options.follow:
         create_tables(spark, layout, groups=True)
