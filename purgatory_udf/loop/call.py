@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.loop.entering import Room
+from purgatory_udf.loop.moving import chosen, copied, joined
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
 
 
@@ -39,7 +40,7 @@ class Call:
         """Some of the events; what they ask, and all names and texts, stay where they are."""
         return Call(
             self.names,
-            self.events[which],
+            chosen(self.events, which),
             self.asked,
             self.in_sync,
             self.request_ids,
@@ -52,7 +53,7 @@ def in_order(events: Records) -> Records:
     """By time, then number; events that come in order are left alone."""
     t, seq = events["t"], events["seq"]
     later = (t[1:] > t[:-1]) | ((t[1:] == t[:-1]) & (seq[1:] >= seq[:-1]))
-    return events if later.all() else events[np.lexsort((seq, t))]
+    return events if later.all() else chosen(events, np.lexsort((seq, t)))
 
 
 def together(parts: Sequence[Call]) -> Call:
@@ -63,7 +64,7 @@ def together(parts: Sequence[Call]) -> Call:
     if len(parts) == 1:
         return parts[0]
     numbers: dict[str, int] = {}
-    events, asked = [part.events.copy() for part in parts], [part.asked.copy() for part in parts]
+    events, asked = [copied(part.events) for part in parts], [copied(part.asked) for part in parts]
     rows = members = texts = errors = 0
     for part, mine, those in zip(parts, events, asked, strict=True):
         key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
@@ -77,9 +78,9 @@ def together(parts: Sequence[Call]) -> Call:
         texts, errors = texts + len(part.request_ids), errors + len(part.errors)
     return Call(
         list(numbers),
-        in_order(np.concatenate(events)),
-        np.concatenate(asked),
-        np.concatenate([part.in_sync for part in parts]),
+        in_order(joined(EVENT, events)),
+        joined(ASKED, asked),
+        joined(MEMBER, [part.in_sync for part in parts]),
         pa.concat_arrays([part.request_ids for part in parts]),
         pa.concat_arrays([part.client_ids for part in parts]),
         pa.concat_arrays([part.errors for part in parts]),

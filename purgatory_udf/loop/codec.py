@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.loop.call import Call, no_texts
+from purgatory_udf.loop.moving import copied
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.world import (
     ASKED,
@@ -120,7 +121,7 @@ def _records(rows: Records, across: bool) -> bytes:
 def _records_of(section: memoryview, kind: np.dtype[np.void], across: bool) -> Records:
     """A copy that may be written to."""
     if not across or not len(section):
-        return np.frombuffer(section, kind).copy()
+        return copied(np.frombuffer(section, kind))
     packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
     return packed.T.copy().view(kind).reshape(-1)
 

@@ -12,10 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.moving import chosen, distinct
 from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, parts_of
 from purgatory_udf.loop.world import Records
 
 GroupOf = Callable[[str], str]
+
+# So many groups have numbers of 16 bits, which are sorted many times as fast.
+_SHORT = 1 << 15
 
 
 def by_partition(key: str) -> str:
@@ -53,10 +57,9 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
         yield next(iter(numbers)), call
         return
     rows, parents = _rows(events)
-    asked = call.asked[rows]
-    belongs = of_key[asked["key"]]
-    # All pairs of a group and an event, in order; and the rows of each.
-    order = np.lexsort((parents, belongs))
+    belongs = of_key[call.asked["key"][rows]]
+    # All pairs of a group and an event, in order, as the rows are by events already; and the rows of each.
+    order = np.argsort(belongs.astype(np.int16) if len(numbers) <= _SHORT else belongs, kind="stable")
     pair = belongs[order] * len(events) + parents[order]
     begins = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else np.zeros(0, np.int64)
     groups = np.append(pair[begins] // len(events), home[homeless]) if len(events) else home
@@ -66,7 +69,7 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
     by_group = np.lexsort((whose, groups))
     groups, whose, counts, first = groups[by_group], whose[by_group], counts[by_group], first[by_group]
     several = np.bincount(whose, minlength=len(events)) > 1
-    asked = asked[order]
+    asked = chosen(call.asked, rows[order])
     names = list(numbers)
     borders = np.searchsorted(groups, np.arange(len(names) + 1))
     rows_begin = np.searchsorted(belongs[order], np.arange(len(names) + 1))
@@ -74,11 +77,11 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
         low, high = borders[number], borders[number + 1]
         if low == high:
             continue
-        mine = events[whose[low:high]]
+        mine = chosen(events, whose[low:high])
         mine["apart"] |= several[whose[low:high]] & (mine["total"] > 0)
         mine["count"] = counts[low:high]
         mine["first"] = np.where(mine["count"] > 0, first[low:high] - rows_begin[number], 0)
-        yield name, _with_own_names(call, mine, asked[rows_begin[number] : rows_begin[number + 1]].copy())
+        yield name, _with_own_names(call, mine, asked[rows_begin[number] : rows_begin[number + 1]])
 
 
 def _rows(events: Records) -> tuple[Records, Records]:
@@ -90,8 +93,10 @@ def _rows(events: Records) -> tuple[Records, Records]:
 
 
 def _with_own_names(call: Call, events: Records, asked: Records) -> Call:
-    """Only the keys and texts that these events know of."""
-    used, asked["key"] = np.unique(asked["key"], return_inverse=True)
+    """Only the keys and texts that these events, which are nobody else's, know of."""
+    used, places = distinct(asked["key"], len(call.names)), np.empty(len(call.names), np.int32)
+    places[used] = np.arange(len(used))
+    asked["key"] = places[asked["key"]]
     requests = np.flatnonzero(events["code"] <= Code.CREATE_TOPICS)
     texts = events["text"][requests]
     events["text"] = 0
@@ -104,7 +109,7 @@ def _with_own_names(call: Call, events: Records, asked: Records) -> Call:
     if len(tells):
         counts = asked["more"][tells].astype(np.int64)
         inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        in_sync = call.in_sync[np.repeat(asked["who"][tells].astype(np.int64), counts) + inside]
+        in_sync = chosen(call.in_sync, np.repeat(asked["who"][tells].astype(np.int64), counts) + inside)
         asked["who"][tells] = np.cumsum(counts) - counts
     return Call(
         [call.names[key] for key in used],
@@ -129,9 +134,9 @@ def whole(call: Call) -> Call:
         same[1:] &= events[name][1:] == events[name][:-1]
     rows, parents = _rows(events)
     number = np.cumsum(~same) - 1
-    asked = call.asked[rows]
+    asked = chosen(call.asked, rows)
     order = np.lexsort((asked["place"], number[parents]))
-    merged = events[~same]
+    merged = chosen(events, ~same)
     merged["count"] = np.bincount(number[parents], minlength=len(merged))
     merged["first"] = np.cumsum(merged["count"]) - merged["count"]
-    return Call(call.names, merged, asked[order], call.in_sync, call.request_ids, call.client_ids, call.errors)
+    return Call(call.names, merged, chosen(asked, order), call.in_sync, call.request_ids, call.client_ids, call.errors)

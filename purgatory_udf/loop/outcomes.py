@@ -46,6 +46,7 @@ from purgatory_udf.loop.flatten import (
     flatten,
     flatten_watches,
 )
+from purgatory_udf.loop.moving import chosen
 from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.tables import named
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
@@ -211,7 +212,7 @@ def outcome_tables(decided: Decisions, run_id: str, trace_end_us: int | None) ->
 
 
 def gauge_table(decided: Decisions, run_id: str) -> pa.Table:
-    readings, whose = decided.readings, decided.purgatories[decided.readings["purgatory"]]
+    readings, whose = decided.readings, chosen(decided.purgatories, decided.readings["purgatory"])
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), len(readings)),
         "broker": _plain(whose["broker"]),

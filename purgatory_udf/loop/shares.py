@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.moving import copied
 from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.words import FOREVER, Code
 
@@ -20,7 +21,7 @@ def undecidable(call: Call) -> Call:
     apart = (call.events["apart"] > 0) & (call.events["code"] == Code.FETCH)
     if not apart.any():
         return call
-    events = call.events.copy()
+    events = copied(call.events)
     events["least"][apart] = FOREVER
     return Call(call.names, events, call.asked, call.in_sync, call.request_ids, call.client_ids, call.errors)
 

@@ -14,6 +14,7 @@ from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import keep
 from purgatory_udf.loop.links import link
+from purgatory_udf.loop.moving import chosen, copied, distinct, joined, with_room
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
@@ -67,7 +68,7 @@ class Decisions:
     @property
     def operations(self) -> Records:
         """A copy of those that ended."""
-        return self.all_operations[self.ended]
+        return chosen(self.all_operations, self.ended)
 
 
 @dataclass
@@ -131,7 +132,7 @@ def _number(state: State, names: list[str]) -> Records:
     known = {name: place for place, name in enumerate(state.names)}
     new = [name for name in names if name not in known]
     if new:
-        state.keys = _joined(state.keys, _unknown(new))
+        state.keys = joined(KEY, [state.keys, _unknown(new)])
         known |= {name: place for place, name in enumerate(new, len(state.names))}
         state.names = [*state.names, *new]
     return np.array([known[name] for name in names], dtype=np.int32).view(PLACE)
@@ -164,22 +165,9 @@ def _meet(state: State, homes: Records, limits: Limits) -> None:
     added["wheel_ms"] = added["last_wake_ms"] = began_ms
     added["next_step_ms"] = began_ms + STEP_MS
     added["next_bucket_ms"] = FOREVER
-    state.purgatories = _joined(state.purgatories, added)
-    state.queued = _joined(state.queued, np.zeros(len(added) * WHEELS, QUEUED))
+    state.purgatories = joined(PURGATORY, [state.purgatories, added])
+    state.queued = joined(QUEUED, [state.queued, np.zeros(len(added) * WHEELS, QUEUED)])
     state.now_ms = max(state.now_ms, began_ms)
-
-
-def _with_room(held: Records, more: int) -> Records:
-    rows = np.empty(len(held) + more, held.dtype)
-    rows[: len(held)] = held
-    return rows
-
-
-def _joined(held: Records, more: Records) -> Records:
-    """numpy's own `concatenate` asks of every field what it might become."""
-    rows = _with_room(held, len(more))
-    rows[len(held) :] = more
-    return rows
 
 
 def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[str, Records], Records]:
@@ -191,7 +179,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     batches = np.empty(len(state.batches) + int(room.more["batches"].sum()), BATCH)
     rolls = np.empty(len(state.rolls) + int(room.more["rolls"].sum()), ROLL)
     lay_out(named(keys), named(more), state.batches, state.rolls, batches, rolls)
-    operations, parts = _with_room(state.operations, room.operations), _with_room(state.parts, room.parts)
+    operations, parts = with_room(state.operations, room.operations), with_room(state.parts, room.parts)
     roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
     roots["part"], wheels["first"] = NONE, NONE
     tables = {
@@ -201,8 +189,8 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
         "keys": keys,
         "batches": batches,
         "rolls": rolls,
-        "nodes": _with_room(state.nodes, len(state.parts) + room.nodes),
-        "in_sync": _joined(state.in_sync, call.in_sync),
+        "nodes": with_room(state.nodes, len(state.parts) + room.nodes),
+        "in_sync": joined(MEMBER, [state.in_sync, call.in_sync]),
         "operations": operations,
         "parts": parts,
         "roots": roots,
@@ -234,7 +222,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
     ends = ("completed", "expired", "cancelled")
     # By arrival, for that is how they lie.
-    completed, expired, cancelled = (np.sort(tables[end]["operation"][: world[end]]) for end in ends)
+    completed, expired, cancelled = (distinct(tables[end]["operation"][: world[end]], len(operations)) for end in ends)
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
@@ -255,7 +243,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     of_kept["text"][erring] = np.arange(len(erring))
     state.operations, state.parts = kept, of_kept
     state.now_ms = int(world["now"]) // 1000
-    state.nodes = tables["nodes"][: world["nodes"]].copy()
+    state.nodes = copied(tables["nodes"][: world["nodes"]])
     _let_go(state, tables, limits.retain_bytes)
     return decided
 
@@ -268,4 +256,4 @@ def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None
     of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
     batches, rolls = tables["batches"], tables["rolls"]
     in_use, in_use_rolls = trim(named(keys), named(batches), named(rolls), named(members), named(of_keys), retain_bytes)
-    state.batches, state.rolls, state.in_sync = batches[:in_use].copy(), rolls[:in_use_rolls].copy(), of_keys
+    state.batches, state.rolls, state.in_sync = copied(batches[:in_use]), copied(rolls[:in_use_rolls]), of_keys
