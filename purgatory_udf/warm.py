@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from purgatory_udf.config import Config
 from purgatory_udf.groups.gauges import CoordinatorPurgatory
 from purgatory_udf.loop import compiled
+from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.engine import Engine, Tables, event_table
+from purgatory_udf.loop.explode import explode
+from purgatory_udf.loop.state import State, step
 from purgatory_udf.loop.words import FOREVER, Code
+
+_RULES = "rules"
 
 
 def main() -> None:
     """By using all of it, in the way in which workers do: with what was packed, and from batch to batch."""
     engine = Engine(Config(), through_bytes=True)
+    with _rules_meanwhile():
+        explode(event_table(_events(0)), Config())
+        CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
     compiled.mark_whole()
+
+
+def rules() -> None:
+    """The rules, and what stands around them: three quarters of the work."""
+    step(State(), Call(), 0, Engine(Config()).limits)
+
+
+@contextmanager
+def _rules_meanwhile() -> Iterator[None]:
+    """By another process, on another core: each entry is kept in files of its own. If that fails, they are compiled
+    here when they are used."""
+    if not compiled.is_wanted():
+        yield
+        return
+    quiet = subprocess.DEVNULL
+    command = [sys.executable, "-m", "purgatory_udf.warm", _RULES]
+    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as other:
+        try:
+            yield
+        except BaseException:
+            other.kill()
+            raise
 
 
 def _events(number: int) -> list[dict[str, Any]]:
@@ -35,4 +68,4 @@ def _events(number: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    rules() if sys.argv[1:] == [_RULES] else main()

@@ -72,7 +72,7 @@ class Environment:
         if self._compiled():
             yield
             return
-        say("Compiling the engine (once for each version; a minute or two)")
+        say("Compiling the engine (once for each version; up to a minute)")
         command = [str(self.python), "-m", "purgatory_udf.warm"]
         quiet = subprocess.DEVNULL
         with subprocess.Popen(command, cwd=self._root, stdin=quiet, stdout=quiet, stderr=quiet) as compiling:

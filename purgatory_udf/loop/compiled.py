@@ -29,21 +29,30 @@ import numba
 import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 
+from purgatory_udf.loop.helper import Helper
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # A constant of the loop. numba compiles a helper anew for each Python integer that it is called with, and this is none.
 number = cast("Callable[[int], int]", np.int64)
 
+_OF_HELPERS: dict[str, Any] = {
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": Helper,
+}
+
 
 def rule(function: Function) -> Function:
-    """A helper of the loop."""
-    return cast("Function", numba.njit(error_model="numpy")(function))
+    """A helper of the loop: only compiled code may call it."""
+    return cast("Function", numba.njit(**_OF_HELPERS)(function))
 
 
 def inlined(function: Function) -> Function:
     """A helper that is put where it is called: it is small, or called at one place. To call one costs more than most of
     them do; to put everything everywhere takes minutes to compile."""
-    return cast("Function", numba.njit(error_model="numpy", forceinline=True)(function))
+    return cast("Function", numba.njit(**_OF_HELPERS, forceinline=True)(function))
 
 
 def entry(function: Function) -> Function:
@@ -89,10 +98,17 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+def is_wanted() -> bool:
+    """Whether something may be lacking that could be compiled and kept."""
+    config: Any = numba.config
+    if _FOLDER is None or config.DISABLE_JIT:
+        return False
+    return os.access(_FOLDER, os.W_OK) and not (_FOLDER / _WHOLE).is_file()
+
+
 def mark_whole() -> None:
     """For whoever has had all of it compiled."""
-    config: Any = numba.config
-    if _FOLDER is not None and os.access(_FOLDER, os.W_OK) and not config.DISABLE_JIT:
+    if _FOLDER is not None and is_wanted():
         (_FOLDER / _WHOLE).touch()
 
 

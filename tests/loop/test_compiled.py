@@ -143,3 +143,24 @@ def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
                 place.chmod(0o755)
         assert done.stdout.splitlines() == [str(kept), *(f"{name} 1 0" for name in entries)], done.stderr
         assert sorted(file.name for file in kept.iterdir()) == names
+
+
+def test_what_lacks_is_compiled_by_two_processes_and_marked_whole_when_both_are_done(tmp_path: Path) -> None:
+    warm.main()
+    kept = tmp_path / Path(str(compiled._FOLDER)).name
+    shutil.copytree(str(compiled._FOLDER), kept)
+    names = {file.name for file in kept.iterdir()}
+    lacking = {name for name in names if name.startswith(("links.link", "flatten.flatten-", "whole"))}
+    assert len(lacking) == 5
+    for name in lacking:
+        (kept / name).unlink()
+
+    def compile_(*words: str) -> set[str]:
+        command = [sys.executable, "-P", "-m", "purgatory_udf.warm", *words]
+        subprocess.run(command, env=os.environ | given, cwd="/", capture_output=True, check=True)
+        return {file.name for file in kept.iterdir()}
+
+    given = {"PYTHONPATH": str(_SOURCES.parent), "NUMBA_CACHE_DIR": str(tmp_path)}
+    # The other process has the rules only, and says nothing of the rest.
+    assert names - compile_("rules") == {name for name in lacking if not name.startswith("links.link")}
+    assert compile_() == names
