@@ -145,6 +145,7 @@ def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
         assert sorted(file.name for file in kept.iterdir()) == names
 
 
+@pytest.mark.long
 def test_what_lacks_is_compiled_by_two_processes_and_marked_whole_when_both_are_done(tmp_path: Path) -> None:
     warm.main()
     kept = tmp_path / Path(str(compiled._FOLDER)).name
