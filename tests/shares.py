@@ -22,6 +22,7 @@ TOGETHER = {
     f"tests/{folder}/test_{name}.py": what
     for what, folder, names in (
         ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
+        ("the beginning of a recording", "requestlog", ("import", "without_spark")),
         ("a rolling restart", "requestlog", ("evident_leadership", "group_moves", "broker_stops")),
     )
     for name in names

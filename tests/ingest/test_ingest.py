@@ -255,9 +255,9 @@ def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
 
 def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
     times = [(START + seq * 950, seq) for seq in range(1_100)]
-    rows = spark.createDataFrame(times, "time_us BIGINT, seq BIGINT").selectExpr(
-        "timestamp_micros(time_us) event_time", "*"
-    )
+    # Made where they are written: ranges are found by reading them once more, which would cost a Python worker twice.
+    rows = spark.range(len(times)).selectExpr(f"{START} + id * 950 time_us", "id seq")
+    rows = rows.selectExpr("timestamp_micros(time_us) event_time", "*")
     write_in_time_order(rows, f"{out}/events", len(times), 1)
     files = events_by_file(out)
     assert len(files) > 1000
