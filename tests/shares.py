@@ -23,6 +23,7 @@ TOGETHER = {
     for what, folder, names in (
         ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
         ("the beginning of a recording", "requestlog", ("import", "without_spark")),
+        ("a simulated cluster", "fitted", ("tables", "simulated")),
         ("a rolling restart", "requestlog", ("evident_leadership", "group_moves", "broker_stops")),
     )
     for name in names
