@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,8 @@ import pyarrow as pa
 from purgatory_udf.local import exact
 from purgatory_udf.local.needing import needing_spark
 from purgatory_udf.local.rows import plain
+
+_NAME = re.compile(r"\brows\d+\b")
 
 # It is handed all that it reads: no query of it has business with files or the network.
 _ALONE: dict[str, str | bool | int | float | list[str]] = {
@@ -25,6 +28,8 @@ class Asking:
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._alone = threading.Lock()
+        # What has been named, and no query has asked for yet.
+        self._waiting: dict[str, Any] = {}
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -37,9 +42,11 @@ class Asking:
         """A name for a table or a dataset of Arrow's."""
         with self._alone:
             name = f"rows{next(self._numbers)}"
-            self._connection.register(name, rows)
+            self._waiting[name] = rows
         return name
 
     def run(self, sql: str) -> pa.Table:
         with self._alone, needing_spark():
+            for name in self._waiting.keys() & set(_NAME.findall(sql)):
+                self._connection.register(name, self._waiting.pop(name))
             return plain(self._connection.sql(sql).to_arrow_table())

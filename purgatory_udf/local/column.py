@@ -1,9 +1,15 @@
-"""A column: an expression of DuckDB's, and the name under which it is selected."""
+"""A column: an expression of DuckDB's, the name under which it is selected, and how Arrow works it out, if it can."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Union
+
+import pyarrow.compute as pc
+
+from purgatory_udf.local import formula as formulas
+from purgatory_udf.local.formula import Formula
+from purgatory_udf.local.grouped import Total
 
 ColumnOrName = Union["Column", str]
 
@@ -56,16 +62,29 @@ def column(expression: ColumnOrName) -> Column:
     if isinstance(expression, Column):
         return expression
     parts = expression.split(".")
-    return Column(".".join(map(quoted, parts)), parts[-1])
+    formula = formulas.of_column(parts[0])
+    for name in parts[1:]:
+        formula = formulas.of_field(formula, name)
+    return Column(".".join(map(quoted, parts)), parts[-1], formula)
+
+
+def formula_of(value: Any) -> Formula | None:
+    """Of what may stand for a column where a value is meant."""
+    return value.formula if isinstance(value, Column) else formulas.of_value(value)
 
 
 class Column:
-    def __init__(self, sql: str, name: str | None = None) -> None:
+    """`formula` and `total` are what Arrow does for the same, of a row's values and of a group's."""
+
+    def __init__(
+        self, sql: str, name: str | None = None, formula: Formula | None = None, total: Total | None = None
+    ) -> None:
         self.sql = sql
         self.name = name
+        self.formula, self.total = formula, total
 
     def alias(self, name: str) -> Column:
-        return Column(self.sql, name)
+        return Column(self.sql, name, self.formula, self.total)
 
     def cast(self, to: Any) -> Column:
         """`to`: the name of a type of Spark's, or the type."""
@@ -78,21 +97,25 @@ class Column:
     def __getitem__(self, key: str | int) -> Column:
         if isinstance(key, str):
             return Column(f"struct_extract({self.sql}, {literal(key)})", key)
-        return Column(f"({self.sql})[{key + 1}]")
+        formula = formulas.worked_out(lambda lists: formulas.of_list(lists, key), self.formula)
+        return Column(f"({self.sql})[{key + 1}]", formula=formula)
 
     def isin(self, *values: Any) -> Column:
         listed: Iterable[Any] = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set) else values
-        words = ", ".join(map(literal, listed))
-        return Column(f"({self.sql} IN ({words}))" if words else "FALSE")
+        among = list(listed)
+        if not among:
+            return Column("FALSE")
+        formula = formulas.worked_out(lambda each: formulas.one_of(each, among), self.formula)
+        return Column(f"({self.sql} IN ({', '.join(map(literal, among))}))", formula=formula)
 
     def between(self, low: Any, high: Any) -> Column:
         return Column(f"({self.sql} BETWEEN {literal(low)} AND {literal(high)})")
 
     def isNull(self) -> Column:  # noqa: N802
-        return Column(f"({self.sql} IS NULL)")
+        return Column(f"({self.sql} IS NULL)", formula=formulas.worked_out(pc.is_null, self.formula))
 
     def isNotNull(self) -> Column:  # noqa: N802
-        return Column(f"({self.sql} IS NOT NULL)")
+        return Column(f"({self.sql} IS NOT NULL)", formula=formulas.worked_out(pc.is_valid, self.formula))
 
     def eqNullSafe(self, other: Any) -> Column:  # noqa: N802
         return Column(f"({self.sql} IS NOT DISTINCT FROM {literal(other)})")
@@ -101,7 +124,7 @@ class Column:
         return Column(f"starts_with({self.sql}, {literal(head)})")
 
     def asc(self) -> Ordered:
-        return Ordered(f"{self.sql} ASC NULLS FIRST")
+        return Ordered(f"{self.sql} ASC NULLS FIRST", formula=self.formula)
 
     asc_nulls_first = asc
 
@@ -148,7 +171,7 @@ class Column:
         return _two(self, "OR", other)
 
     def __invert__(self) -> Column:
-        return Column(f"(NOT {self.sql})")
+        return Column(f"(NOT {self.sql})", formula=formulas.worked_out(formulas.inverted, self.formula))
 
     def __bool__(self) -> bool:
         raise TypeError("a column has no truth: combine conditions by &, | and ~")
@@ -157,12 +180,13 @@ class Column:
 
 
 class Ordered(Column):
-    """What rows are put in order by."""
+    """What rows are put in order by; it has a formula only where the least come first."""
 
 
-def order_of(col: ColumnOrName) -> str:
-    return col.sql if isinstance(col, Ordered) else column(col).asc().sql
+def order_of(col: ColumnOrName) -> Ordered:
+    return col if isinstance(col, Ordered) else column(col).asc()
 
 
 def _two(left: Column, sign: str, right: Any) -> Column:
-    return Column(f"({left.sql} {sign} {literal(right)})")
+    formula = formulas.two(sign, left.formula, formula_of(right))
+    return Column(f"({left.sql} {sign} {literal(right)})", formula=formula)

@@ -1,9 +1,13 @@
-"""A frame: a query of DuckDB's that has not run, and the names of its columns."""
+"""A frame: a query of DuckDB's that has not run, and the names of its columns; and a sheet, where Arrow can do it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import reduce
 from itertools import chain
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +17,9 @@ from purgatory_udf.local.apart import cut_apart
 from purgatory_udf.local.asking import Asking
 from purgatory_udf.local.column import Column, ColumnOrName, column, order_of, quoted
 from purgatory_udf.local.cores import cores, side_by_side
+from purgatory_udf.local.formula import NoFormulaError, of_column
 from purgatory_udf.local.rows import as_rows
+from purgatory_udf.local.sheet import Sheet, sheet_of
 from purgatory_udf.local.writer import Writer
 
 if TYPE_CHECKING:
@@ -28,6 +34,10 @@ ROWS_AT_ONCE = 10_000
 # So that none waits long for another.
 TASKS_A_CORE = 4
 
+# Conditions in words that are columns' conditions as well.
+_NULL = re.compile(r"(\w+) IS (NOT )?NULL")
+_ALONE = re.compile(r"(?!true$|false$|null$)[a-z]\w*")
+
 _JOINS = {"inner": "INNER JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "left_anti": "ANTI JOIN"}
 
 
@@ -35,9 +45,19 @@ class LocalFrame:
     """`source` is what stands behind FROM. Conditions wait for the columns that are chosen, so that of frames that are
     joined by a condition each can still be called by its name."""
 
-    def __init__(self, asking: Asking, source: str, columns: Iterable[str], conditions: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        asking: Asking,
+        source: str,
+        columns: Iterable[str],
+        conditions: tuple[str, ...] = (),
+        sheet: Sheet | None = None,
+    ) -> None:
         self._asking = asking
         self._source, self._conditions = source, conditions
+        self._sheet = sheet
+        # Columns that no two rows have in common.
+        self._unique: tuple[str, ...] = ()
         self.columns = list(columns)
 
     def __getattr__(self, name: str) -> Column:
@@ -51,40 +71,43 @@ class LocalFrame:
         return LocalFrame(self._asking, f"({self._sql()}) AS {quoted(name)}", self.columns)
 
     def where(self, condition: Condition) -> LocalFrame:
-        said = condition if isinstance(condition, str) else condition.sql
-        return LocalFrame(self._asking, self._source, self.columns, (*self._conditions, f"({said})"))
+        holds = _condition(condition) if isinstance(condition, str) else condition
+        sheet = self._sheet and self._sheet.where(holds.formula)
+        return LocalFrame(self._asking, self._source, self.columns, (*self._conditions, f"({holds.sql})"), sheet)
 
     def select(self, *of: ColumnOrName | Sequence[ColumnOrName]) -> LocalFrame:
-        chosen: list[tuple[str, str]] = []
+        chosen: list[tuple[Column, str]] = []
         for wanted in _flat(of):
             if isinstance(wanted, str) and wanted == "*":
-                chosen += [(quoted(name), name) for name in self.columns]
+                chosen += [(_of_name(name), name) for name in self.columns]
             else:
                 chosen.append(_named(wanted, len(chosen)))
         return self._selected(chosen)
 
     def withColumns(self, of: dict[str, Column]) -> LocalFrame:  # noqa: N802
         """In the place of those that have these names, or behind all."""
-        kept = [(of[name].sql if name in of else quoted(name), name) for name in self.columns]
+        kept = [(of[name] if name in of else _of_name(name), name) for name in self.columns]
         return self._selected(
-            [*kept, *((expression.sql, name) for name, expression in of.items() if name not in self.columns)]
+            [*kept, *((expression, name) for name, expression in of.items() if name not in self.columns)]
         )
 
     def withColumn(self, name: str, expression: Column) -> LocalFrame:  # noqa: N802
         return self.withColumns({name: expression})
 
     def withColumnRenamed(self, name: str, to: str) -> LocalFrame:  # noqa: N802
-        return self._selected([(quoted(known), to if known == name else known) for known in self.columns])
+        return self._selected([(_of_name(known), to if known == name else known) for known in self.columns])
 
     def drop(self, *names: str) -> LocalFrame:
         return self.select(*(name for name in self.columns if name not in names))
 
     def distinct(self) -> LocalFrame:
-        return self._of(f"SELECT DISTINCT * FROM ({self._sql()}) AS t", self.columns)
+        sheet = self._sheet and self._sheet.distinct()
+        return self._of(f"SELECT DISTINCT * FROM ({self._sql()}) AS t", self.columns, sheet)
 
     def union(self, other: LocalFrame) -> LocalFrame:
         """By the places of columns."""
-        return self._of(f"({self._sql()}) UNION ALL ({other._sql()})", self.columns)
+        sheet = self._sheet.union(other._sheet) if self._sheet and other._sheet else None
+        return self._of(f"({self._sql()}) UNION ALL ({other._sql()})", self.columns, sheet)
 
     def unionByName(self, other: LocalFrame, allowMissingColumns: bool = False) -> LocalFrame:  # noqa: N802, N803
         if not allowMissingColumns and set(self.columns) != set(other.columns):
@@ -93,12 +116,15 @@ class LocalFrame:
         return self._with(names).union(other._with(names))
 
     def orderBy(self, *by: ColumnOrName) -> LocalFrame:  # noqa: N802
-        return self._of(f"{self._sql()} ORDER BY {', '.join(map(order_of, by))}", self.columns)
+        keys = list(map(order_of, by))
+        sheet = self._sheet and self._sheet.ordered([key.formula for key in keys])
+        return self._of(f"{self._sql()} ORDER BY {', '.join(key.sql for key in keys)}", self.columns, sheet)
 
     sortWithinPartitions = orderBy  # noqa: N815
 
     def limit(self, most: int) -> LocalFrame:
-        return self._of(f"SELECT * FROM ({self._sql()}) AS t LIMIT {most}", self.columns)
+        sheet = self._sheet and self._sheet.limit(most)
+        return self._of(f"SELECT * FROM ({self._sql()}) AS t LIMIT {most}", self.columns, sheet)
 
     def repartition(self, *_: Any) -> LocalFrame:
         """All is in one part."""
@@ -126,7 +152,17 @@ class LocalFrame:
         names = [*keys, *self._but(keys), *rest]
         same = " AND ".join(f"l.{quoted(name)} = r.{quoted(name)}" for name in keys)
         listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in zip(chosen, names, strict=True))
-        return self._of(f"SELECT {listed} FROM ({self._sql()}) AS l {kind} ({other._sql()}) AS r ON {same}", names)
+        sheet = None
+        if (
+            self._sheet
+            and how in ("inner", "left")
+            and len(set(names)) == len(names)
+            and (other._sheet or set(keys) == set(other._unique))
+        ):
+            sheet = self._sheet.join(other.toArrow, keys, rest, inner=how == "inner")
+        return self._of(
+            f"SELECT {listed} FROM ({self._sql()}) AS l {kind} ({other._sql()}) AS r ON {same}", names, sheet
+        )
 
     def crossJoin(self, other: LocalFrame) -> LocalFrame:  # noqa: N802
         both = f"SELECT * FROM ({self._sql()}) AS l CROSS JOIN ({other._sql()}) AS r"
@@ -169,6 +205,9 @@ class LocalFrame:
     # What runs it.
 
     def toArrow(self) -> pa.Table:  # noqa: N802
+        if self._sheet:
+            with suppress(NoFormulaError, pa.ArrowException):
+                return self._sheet.table()
         return self._asking.run(self._sql())
 
     def collect(self) -> list[Row]:
@@ -184,6 +223,9 @@ class LocalFrame:
         return self.limit(most).collect()
 
     def count(self) -> int:
+        if self._sheet:
+            with suppress(NoFormulaError, pa.ArrowException):
+                return self._sheet.count()
         return int(self.agg(functions.count("*")).toArrow()[0][0].as_py())
 
     def toPandas(self) -> pd.DataFrame:  # noqa: N802
@@ -203,15 +245,18 @@ class LocalFrame:
     def _behind(self) -> str:
         return f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
 
-    def _of(self, sql: str, columns: Iterable[str]) -> LocalFrame:
-        return LocalFrame(self._asking, f"({sql}) AS t", columns)
+    def _of(self, sql: str, columns: Iterable[str], sheet: Sheet | None = None) -> LocalFrame:
+        return LocalFrame(self._asking, f"({sql}) AS t", columns, (), sheet)
 
-    def _selected(self, chosen: Sequence[tuple[str, str]]) -> LocalFrame:
-        listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
-        return self._of(f"SELECT {listed} FROM {self._source}{self._behind()}", [name for _, name in chosen])
+    def _selected(self, chosen: Sequence[tuple[Column, str]]) -> LocalFrame:
+        listed = ", ".join(f"{made.sql} AS {quoted(name)}" for made, name in chosen)
+        sheet = self._sheet and self._sheet.select([(made.formula, name) for made, name in chosen])
+        return self._of(f"SELECT {listed} FROM {self._source}{self._behind()}", [name for _, name in chosen], sheet)
 
     def _with(self, names: Sequence[str]) -> LocalFrame:
-        return self._selected([(quoted(name) if name in self.columns else "NULL", name) for name in names])
+        return self._selected(
+            [(_of_name(name) if name in self.columns else functions.lit(None), name) for name in names]
+        )
 
     def _as_source(self, name: str) -> str:
         return f"({self._sql()}) AS {name}" if self._conditions or self._source.endswith(" AS t") else self._source
@@ -232,7 +277,7 @@ class Frames:
 
 def frame_of(asking: Asking, rows: Any) -> LocalFrame:
     """Of a table or a dataset of Arrow's."""
-    return LocalFrame(asking, asking.named(rows), rows.schema.names)
+    return LocalFrame(asking, asking.named(rows), rows.schema.names, (), sheet_of(rows))
 
 
 def _numbered(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
@@ -241,15 +286,21 @@ def _numbered(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.Recor
 
 
 class Grouped:
-    def __init__(self, frame: LocalFrame, keys: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, frame: LocalFrame, keys: Sequence[tuple[Column, str]]) -> None:
         self._frame, self._keys = frame, keys
 
     def agg(self, *of: Column) -> LocalFrame:
         chosen = [*self._keys, *(_named(expression, len(self._keys) + place) for place, expression in enumerate(of))]
         by = f" GROUP BY {', '.join(str(place + 1) for place in range(len(self._keys)))}" if self._keys else ""
-        listed = ", ".join(f"{sql} AS {quoted(name)}" for sql, name in chosen)
+        listed = ", ".join(f"{made.sql} AS {quoted(name)}" for made, name in chosen)
         sql = f"SELECT {listed} FROM {self._frame._source}{self._frame._behind()}{by}"
-        return self._frame._of(sql, [name for _, name in chosen])
+        keys, totals = chosen[: len(self._keys)], chosen[len(self._keys) :]
+        sheet = self._frame._sheet and self._frame._sheet.grouped(
+            [(made.formula, name) for made, name in keys], [(made.total, name) for made, name in totals]
+        )
+        made = self._frame._of(sql, [name for _, name in chosen], sheet)
+        made._unique = tuple(name for _, name in self._keys)
+        return made
 
     def count(self) -> LocalFrame:
         return self.agg(functions.count("*").alias("count"))
@@ -263,9 +314,22 @@ def _flat(of: Iterable[Any]) -> Iterator[ColumnOrName]:
             yield wanted
 
 
-def _named(expression: ColumnOrName, place: int) -> tuple[str, str]:
+def _named(expression: ColumnOrName, place: int) -> tuple[Column, str]:
     chosen = column(expression)
-    return chosen.sql, chosen.name or f"column{place}"
+    return chosen, chosen.name or f"column{place}"
+
+
+def _of_name(name: str) -> Column:
+    """Whatever is in the name."""
+    return Column(quoted(name), name, of_column(name))
+
+
+def _condition(said: str) -> Column:
+    conditions = [_NULL.fullmatch(part) for part in said.split(" AND ")]
+    if all(conditions):
+        named = [(column(match[1]), match[2]) for match in conditions if match]
+        return reduce(and_, (each.isNotNull() if is_not else each.isNull() for each, is_not in named))
+    return column(said) if _ALONE.fullmatch(said) else Column(said)
 
 
 def _key(name: str, how: str) -> str:

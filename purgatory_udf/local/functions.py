@@ -5,31 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from purgatory_udf.local.column import Column, ColumnOrName, Ordered, column, literal, type_of
+from purgatory_udf.local import formula as formulas
+from purgatory_udf.local.column import Column, ColumnOrName, Ordered, column, formula_of, literal, type_of
+from purgatory_udf.local.formula import Formula, Values
+from purgatory_udf.local.grouped import COUNT, LIST, Total
+from purgatory_udf.local.objects import objects_in
 
 col = column
 
 
+class _Literal(Column):
+    def __init__(self, value: Any) -> None:
+        super().__init__(literal(value), formula=formula_of(value))
+        self.value = value
+
+
 def lit(value: Any) -> Column:
-    return Column(literal(value))
+    return _Literal(value)
 
 
-def _call(name: str, *of: ColumnOrName) -> Column:
-    return Column(f"{name}({', '.join(column(argument).sql for argument in of)})")
+def _call(name: str, *of: ColumnOrName, by: Callable[..., Values] | None = None) -> Column:
+    """`by`: what Arrow does instead."""
+    arguments = list(map(column, of))
+    formula = by and formulas.worked_out(by, *(argument.formula for argument in arguments))
+    return Column(f"{name}({', '.join(argument.sql for argument in arguments)})", formula=formula)
 
 
 class _Cases(Column):
-    """`CASE`, to which more may be added; without a match it is null."""
+    """`CASE`, to which more may be added; without a match it is null. `formula` is that of one case alone."""
 
-    def __init__(self, cases: str) -> None:
+    def __init__(self, cases: str, only: tuple[Formula | None, Formula | None] | None = None) -> None:
         super().__init__(f"CASE{cases} END")
-        self._cases = cases
+        self._cases, self._only = cases, only
+        self.formula = self._else(None)
 
     def when(self, condition: Column, value: Any) -> _Cases:
-        return _Cases(f"{self._cases} WHEN {condition.sql} THEN {literal(value)}")
+        only = None if self._cases else (condition.formula, formula_of(value))
+        return _Cases(f"{self._cases} WHEN {condition.sql} THEN {literal(value)}", only)
 
     def otherwise(self, value: Any) -> Column:
-        return Column(f"CASE{self._cases} ELSE {literal(value)} END")
+        return Column(f"CASE{self._cases} ELSE {literal(value)} END", formula=self._else(value))
+
+    def _else(self, value: Any) -> Formula | None:
+        return self._only and formulas.worked_out(formulas.chosen, *self._only, formula_of(value))
 
 
 def when(condition: Column, value: Any) -> _Cases:
@@ -56,7 +74,7 @@ def abs(col: ColumnOrName) -> Column:
 
 
 def greatest(*of: ColumnOrName) -> Column:
-    return _call("greatest", *of)
+    return _call("greatest", *of, by=formulas.greatest)
 
 
 def least(*of: ColumnOrName) -> Column:
@@ -112,7 +130,7 @@ def unix_millis(col: ColumnOrName) -> Column:
 
 
 def timestamp_micros(col: ColumnOrName) -> Column:
-    return _call("make_timestamptz", col)
+    return _call("make_timestamptz", col, by=formulas.moment)
 
 
 def timestamp_millis(col: ColumnOrName) -> Column:
@@ -133,17 +151,27 @@ def date_format(col: ColumnOrName, pattern: str) -> Column:
 
 
 def struct(*of: ColumnOrName) -> Column:
-    fields = map(column, of)
-    return Column("{" + ", ".join(f"{literal(field.name)}: {field.sql}" for field in fields) + "}")
+    fields = list(map(column, of))
+    names = [field.name or "" for field in fields]
+    formula = formulas.worked_out(
+        lambda *values: formulas.structs(names, *values), *(field.formula for field in fields)
+    )
+    said = ", ".join(f"{literal(field.name)}: {field.sql}" for field in fields)
+    return Column("{" + said + "}", formula=formula if all(names) else None)
 
 
 def array(*of: ColumnOrName) -> Column:
-    return Column(f"[{', '.join(column(element).sql for element in of)}]")
+    elements = list(map(column, of))
+    said = [element.value for element in elements if isinstance(element, _Literal)]
+    formula = formulas.of_values(said) if len(said) == len(elements) else None
+    return Column(f"[{', '.join(element.sql for element in elements)}]", formula=formula)
 
 
 def concat(*of: ColumnOrName) -> Column:
     """Of texts or of arrays; null where one of them is."""
-    return Column(f"({' || '.join(column(part).sql for part in of)})")
+    parts = list(map(column, of))
+    formula = formulas.worked_out(formulas.joined, *(part.formula for part in parts))
+    return Column(f"({' || '.join(part.sql for part in parts)})", formula=formula)
 
 
 def lower(col: ColumnOrName) -> Column:
@@ -163,7 +191,8 @@ def array_max(col: ColumnOrName) -> Column:
 
 
 def element_at(col: ColumnOrName, place: int | Column) -> Column:
-    return Column(f"({column(col).sql})[{literal(place)}]")
+    formula = formulas.worked_out(formulas.element, column(col).formula, formula_of(place))
+    return Column(f"({column(col).sql})[{literal(place)}]", formula=formula)
 
 
 def sequence(first: ColumnOrName, last: ColumnOrName, step: ColumnOrName) -> Column:
@@ -211,9 +240,10 @@ def exists(col: ColumnOrName, holds: Each) -> Column:
 
 def from_json(col: ColumnOrName, schema: str) -> Column:
     """A struct of these names and types of Spark's; what the text does not say is null."""
-    fields = (field.split() for field in schema.split(","))
-    shape = ", ".join(f'"{name}": "{type_of(kind)}"' for name, kind in fields)
-    return Column(f"from_json({column(col).sql}, '{{{shape}}}')")
+    kinds = {name: type_of(kind) for name, kind in (field.split() for field in schema.split(","))}
+    shape = ", ".join(f'"{name}": "{kind}"' for name, kind in kinds.items())
+    formula = formulas.worked_out(lambda texts: objects_in(texts, kinds), column(col).formula)
+    return Column(f"from_json({column(col).sql}, '{{{shape}}}')", formula=formula)
 
 
 def spark_partition_id() -> Column:
@@ -224,8 +254,18 @@ def spark_partition_id() -> Column:
 # Of a group's rows, or of a window's.
 
 
+def _total(kind: str, of: Column) -> Total | None:
+    return Total(kind, of.formula) if of.formula else None
+
+
+def _total_of(name: str, col: ColumnOrName) -> Column:
+    return Column(_call(name, col).sql, total=_total(name, column(col)))
+
+
 def count(col: ColumnOrName) -> Column:
-    return Column("count(*)") if isinstance(col, str) and col == "*" else _call("count", col)
+    if isinstance(col, str) and col == "*":
+        return Column("count(*)", total=_total(COUNT, lit(1)))
+    return _total_of("count", col)
 
 
 def count_if(condition: ColumnOrName) -> Column:
@@ -233,7 +273,7 @@ def count_if(condition: ColumnOrName) -> Column:
 
 
 def sum(col: ColumnOrName) -> Column:
-    return _call("sum", col)
+    return _total_of("sum", col)
 
 
 def avg(col: ColumnOrName) -> Column:
@@ -241,11 +281,11 @@ def avg(col: ColumnOrName) -> Column:
 
 
 def max(col: ColumnOrName) -> Column:
-    return _call("max", col)
+    return _total_of("max", col)
 
 
 def min(col: ColumnOrName) -> Column:
-    return _call("min", col)
+    return _total_of("min", col)
 
 
 def max_by(col: ColumnOrName, by: ColumnOrName) -> Column:
@@ -258,7 +298,7 @@ def min_by(col: ColumnOrName, by: ColumnOrName) -> Column:
 
 def collect_list(col: ColumnOrName) -> Column:
     sql = column(col).sql
-    return Column(f"coalesce(list({sql}) FILTER (WHERE {sql} IS NOT NULL), [])")
+    return Column(f"coalesce(list({sql}) FILTER (WHERE {sql} IS NOT NULL), [])", total=_total(LIST, column(col)))
 
 
 def percentile(col: ColumnOrName, share: float, times: ColumnOrName) -> Column:

@@ -14,7 +14,7 @@ class WindowSpec:
     rows: str = ""
 
     def orderBy(self, *by: ColumnOrName) -> WindowSpec:  # noqa: N802
-        return replace(self, order=tuple(map(order_of, by)))
+        return replace(self, order=tuple(order_of(key).sql for key in by))
 
     def rowsBetween(self, start: int, end: int) -> WindowSpec:  # noqa: N802
         """From the first row to this one: other spans are not asked for."""

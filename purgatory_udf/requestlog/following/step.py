@@ -91,7 +91,7 @@ def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
     if until_us is not None:
         requests = requests.where(sf.col("start_us") < until_us)
     at_once = sf.sum(own_thread(sf.col("remote_us"))).alias("at_once")
-    votes = requests.where("api = 'HEARTBEAT'").groupBy("broker").agg(at_once, sf.count("*").alias("all"))
+    votes = requests.where(sf.col("api") == "HEARTBEAT").groupBy("broker").agg(at_once, sf.count("*").alias("all"))
     return {row.broker: (row.at_once, row["all"]) for row in votes.collect()}
 
 

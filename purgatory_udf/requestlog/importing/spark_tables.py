@@ -86,8 +86,9 @@ class _Task(NamedTuple):
 
 def _tasks(finished: Finished) -> list[_Task]:
     refused = sf.count("rule").alias("refused")
-    sizes = finished.events.groupBy("task").agg((sf.max("number") + 1).alias("size"), refused).orderBy("task")
-    return [_Task(*row) for row in sizes.collect()]
+    last = sf.max("number").alias("last")
+    sizes = finished.events.groupBy("task").agg(last, refused).orderBy("task")
+    return [_Task(row.task, row.last + 1, row.refused) for row in sizes.collect()]
 
 
 def numbered(spark: SparkSession, finished: Finished, run_id: str, first: int = 0) -> DataFrame:

@@ -1,0 +1,212 @@
+"""Tables in memory of which Arrow chooses rows and columns itself, looks rows up, and puts them in order.
+
+A query of DuckDB's takes some milliseconds whatever it is about, and copies all that it gives. So where every column is
+a formula here, none is asked; what has no formula, or only looks as if it had, is asked of DuckDB as ever
+(`NoFormulaError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.local.formula import Formula, NoFormulaError, Values
+from purgatory_udf.local.grouped import Total, grouped
+from purgatory_udf.local.looked_up import places_of
+
+Rows = Callable[[], pa.Table]
+
+
+class Sheet:
+    """`columns` are worked out of `rows`, of those alone for which all `conditions` hold."""
+
+    def __init__(self, rows: Rows, columns: Mapping[str, Formula], conditions: Sequence[Formula] = ()) -> None:
+        self._rows, self._columns, self._conditions = rows, columns, tuple(conditions)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._columns)
+
+    def where(self, condition: Formula | None) -> Sheet | None:
+        if condition is None:
+            return None
+        return Sheet(self._rows, self._columns, (*self._conditions, self._inside(condition)))
+
+    def select(self, columns: Sequence[tuple[Formula | None, str]]) -> Sheet | None:
+        chosen = {name: self._inside(formula) for formula, name in columns if formula is not None}
+        return Sheet(self._rows, chosen, self._conditions) if len(chosen) == len(columns) else None
+
+    def union(self, other: Sheet) -> Sheet:
+        """By the places of columns."""
+        return _later(lambda: _together(self.table(), other.table()), self.names)
+
+    def limit(self, most: int) -> Sheet:
+        return _later(lambda: self.table().slice(0, most), self.names)
+
+    def ordered(self, keys: Sequence[Formula | None]) -> Sheet | None:
+        """Nulls first. What is the same in all keys keeps its order."""
+        named = [(self._inside(key), f"key{place}") for place, key in enumerate(keys) if key is not None]
+        if len(named) < len(keys):
+            return None
+
+        def rows() -> pa.Table:
+            table = self.table()
+            by = Sheet(self._rows, {name: key for key, name in named}, self._conditions).table()
+            places = _in_order(by)
+            return table if np.array_equal(places, np.arange(len(places))) else table.combine_chunks().take(places)
+
+        return _later(rows, self.names)
+
+    def join(self, right: Rows, keys: Sequence[str], rest: Sequence[str], *, inner: bool) -> Sheet:
+        """`rest` of the one row of `right` that has the same `keys`; nulls where there is none."""
+        names = [*keys, *(name for name in self.names if name not in keys), *rest]
+
+        def rows() -> pa.Table:
+            left, looked_up = self.table(), right()
+            places = places_of(left.select(keys), looked_up.select(keys))
+            found = looked_up.select(rest).combine_chunks()
+            columns = [left.column(name) for name in names[: -len(rest) or None]]
+            joined = pa.Table.from_arrays([*columns, *found.take(places).columns], names)
+            return joined.filter(places.is_valid()) if inner and places.null_count else joined
+
+        return _later(rows, names)
+
+    def grouped(
+        self, keys: Sequence[tuple[Formula | None, str]], totals: Sequence[tuple[Total | None, str]]
+    ) -> Sheet | None:
+        """A row for each combination of keys; one for all rows, where there are no keys."""
+        kinds = {name: total.kind for total, name in totals if total is not None}
+        chosen = self.select([*keys, *((total and total.formula, name) for total, name in totals)])
+        if chosen is None or len(chosen.names) < len(keys) + len(totals):
+            return None
+        by = [name for _, name in keys]
+        return _later(lambda: grouped(chosen.table(), by, kinds), chosen.names)
+
+    def distinct(self) -> Sheet:
+        return _later(lambda: grouped(self.table(), self.names, {}), self.names)
+
+    def table(self) -> pa.Table:
+        kept = self._kept()
+        made = [_whole(kept.of(formula), kept.count) for formula in self._columns.values()]
+        return pa.Table.from_arrays(made, list(self._columns))
+
+    def count(self) -> int:
+        return self._kept().count
+
+    def _kept(self) -> _Kept:
+        """The rows for which the conditions hold."""
+        rows = _Kept(self._rows())
+        if not self._conditions:
+            return rows
+        conditions = [_whole(rows.of(condition), rows.count) for condition in self._conditions]
+        if not all(pa.types.is_boolean(condition.type) for condition in conditions):
+            raise NoFormulaError
+        return _Kept(self._rows(), reduce(pc.and_kleene, conditions))
+
+    def _inside(self, formula: Formula) -> Formula:
+        """Of the rows: where it names columns, it means those that are chosen."""
+
+        def of_rows(named: Callable[[str], Values]) -> Values:
+            known = named.of if isinstance(named, _Kept) else None
+            return formula(lambda name: known(self._column(name)) if known else self._column(name)(named))
+
+        return of_rows
+
+    def _column(self, name: str) -> Formula:
+        if name not in self._columns:
+            raise NoFormulaError
+        return self._columns[name]
+
+
+class _Kept:
+    """Some rows of a table: what is worked out of them is worked out once."""
+
+    def __init__(self, rows: pa.Table, holds: Values | None = None) -> None:
+        self._rows, self._holds = rows, holds
+        self.count: int = rows.num_rows if holds is None else pc.sum(holds).as_py() or 0
+        self._columns: dict[str, Values] = {}
+        self._known: dict[Formula, Values] = {}
+
+    def __call__(self, name: str) -> Values:
+        if name not in self._columns:
+            column = self._rows.column(name)
+            self._columns[name] = column if self._holds is None else column.filter(self._holds)
+        return self._columns[name]
+
+    def of(self, formula: Formula) -> Values:
+        if formula not in self._known:
+            self._known[formula] = formula(self)
+        return self._known[formula]
+
+
+def sheet_of(rows: object) -> Sheet | None:
+    """Of a table whose types come out of DuckDB as they went in."""
+    if not isinstance(rows, pa.Table) or len(set(rows.column_names)) < rows.num_columns:
+        return None
+    return _later(lambda: rows, rows.column_names) if all(map(_stays, rows.schema.types)) else None
+
+
+def _later(rows: Rows, names: Sequence[str]) -> Sheet:
+    """Worked out when it is asked for, once."""
+    known: list[pa.Table] = []
+
+    def once() -> pa.Table:
+        if not known:
+            known.append(rows())
+        return known[0]
+
+    return Sheet(once, {name: _itself(name) for name in names})
+
+
+def _itself(name: str) -> Formula:
+    return lambda named: named(name)
+
+
+_PLAIN = {pa.string(), pa.binary(), pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us", "UTC")}
+
+
+def _stays(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _stays(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_stays(field.type) for field in kind)
+    return kind in _PLAIN
+
+
+def _whole(values: Values, count: int) -> pa.Array | pa.ChunkedArray:
+    if not isinstance(values, pa.Scalar):
+        return values
+    if pa.types.is_list(values.type):
+        raise NoFormulaError
+    return pa.repeat(values, count)
+
+
+def _together(above: pa.Table, below: pa.Table) -> pa.Table:
+    """What one of them lacks is null there."""
+    fields = []
+    for name, kinds in zip(above.column_names, zip(above.schema.types, below.schema.types, strict=True), strict=True):
+        known = [kind for kind in kinds if not pa.types.is_null(kind)]
+        if len(known) == 2 and known[0] != known[1]:
+            raise NoFormulaError
+        fields.append(pa.field(name, known[0] if known else pa.null()))
+    schema = pa.schema(fields)
+    return pa.concat_tables([table.rename_columns(schema.names).cast(schema) for table in (above, below)])
+
+
+def _in_order(keys: pa.Table) -> npt.NDArray[np.uint64]:
+    """The places of rows in the order of their keys."""
+    if any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in keys.schema.types):
+        raise NoFormulaError
+    by = {}
+    for name in keys.column_names:
+        values = keys.column(name)
+        if values.null_count:
+            by[f"{name} is there"] = pc.is_valid(values)
+        by[name] = values
+    places = pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
+    return np.asarray(places.to_numpy())
