@@ -187,8 +187,7 @@ class LocalFrame:
     def mapApart(self, work: Work, schema: pa.Schema, together: Sequence[str], task: str) -> LocalFrame:  # noqa: N802
         """As Spark's tasks do it, in as many processes as there are cores: rows that lie side by side and are the same
         in the columns `together` come to one. The column `task` has the task's number, if it is named."""
-        parts = cut_apart(self.toArrow(), together, TASKS_A_CORE * cores())
-        made = side_by_side(lambda part: work(iter(part.to_batches(max_chunksize=ROWS_AT_ONCE))), parts)
+        (made,) = mapped_apart([(self, work, together)])
         if task:
             schema = schema.append(pa.field(task, pa.int32()))
             made = [[_numbered(batch, number, schema) for batch in batches] for number, batches in enumerate(made)]
@@ -278,6 +277,27 @@ class Frames:
 def frame_of(asking: Asking, rows: Any) -> LocalFrame:
     """Of a table or a dataset of Arrow's."""
     return LocalFrame(asking, asking.named(rows), rows.schema.names, (), sheet_of(rows))
+
+
+Made = list[list[pa.RecordBatch]]
+
+
+def mapped_apart(frames: Sequence[tuple[LocalFrame, Work, Sequence[str]]]) -> list[Made]:
+    """What the work of each frame makes of its parts; the processes take the parts of one frame after those of the
+    other. `mapApart` says what the columns are."""
+    apart = [cut_apart(frame.toArrow(), together, TASKS_A_CORE * cores()) for frame, _, together in frames]
+    parts = [(work, part) for (_, work, _), parts in zip(frames, apart, strict=True) for part in parts]
+
+    def worked_on(part: tuple[Work, pa.Table]) -> Iterator[pa.RecordBatch]:
+        work, rows = part
+        return work(iter(rows.to_batches(max_chunksize=ROWS_AT_ONCE)))
+
+    if all(len(of_frame) == 1 for of_frame in apart):
+        # Each is too little for a fork; and so are some of them.
+        made = [list(worked_on(part)) for part in parts]
+    else:
+        made = side_by_side(worked_on, parts)
+    return [[made.pop(0) for _ in of_frame] for of_frame in apart]
 
 
 def _numbered(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:

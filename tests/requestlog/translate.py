@@ -13,7 +13,7 @@ from purgatory_udf.local.session import LocalSession
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import locally
 from purgatory_udf.requestlog.cluster.context import Context, Given
-from purgatory_udf.requestlog.importing.reading import READ, Row, Tally, in_time, row_of
+from purgatory_udf.requestlog.importing.reading import Row, Rows, Tally, in_time, row_of
 from purgatory_udf.requestlog.importing.spark_import import WholeLog, told_together
 from purgatory_udf.requestlog.lines.line import BadLine
 from purgatory_udf.requestlog.lines.request import Place, Request
@@ -65,16 +65,14 @@ def context_of(requests: Iterable[Request], given: Given) -> Context:
 
 def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
     """The rows of all files, each read in one piece; what was handled before is late."""
-    rows: list[Row] = []
+    rows = Rows(0)
     tallies: dict[int, Tally] = {}
     for request in requests:
         tally = tallies.setdefault(request.place.file, Tally())
         tally.counts.update(("lines", "requests"))
-        row = row_of(request, tally)
-        if row is not None:
-            rows.append({**in_time(row, since_us, "", tally), "piece": 0})
+        rows.add(in_time(row_of(request, tally), since_us, "", tally))
     ends = [tally.end(file=file, piece=0, line=0) for file, tally in tallies.items()]
-    return pa.Table.from_batches([pa.RecordBatch.from_pylist(rows, schema=READ), *ends])
+    return pa.Table.from_batches([*rows.batches(), *ends])
 
 
 def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:

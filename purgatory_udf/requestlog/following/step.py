@@ -14,7 +14,7 @@ from purgatory_udf.requestlog.following.rows import KEPT, SAID, SESSION, SWEEP, 
 from purgatory_udf.requestlog.importing import reading, rows
 from purgatory_udf.requestlog.importing.frames import counted, held, in_order, own_thread, rejected
 from purgatory_udf.requestlog.importing.passes import Keep, Leavings, Tasks, work
-from purgatory_udf.requestlog.importing.rows import REQUESTS, request_of
+from purgatory_udf.requestlog.importing.rows import REQUESTS, RequestRow, request_of
 from purgatory_udf.requestlog.importing.spark_tables import Finished
 from purgatory_udf.requestlog.lines.request import Request
 from purgatory_udf.requestlog.partitions.stretch import Stretch
@@ -83,8 +83,8 @@ def _counted(report: Report, parts: DataFrame, said: DataFrame, events: DataFram
 
 
 def _telling(requests: DataFrame) -> list[Request]:
-    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line").collect()
-    return [request_of(row.asDict()) for row in telling]
+    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line")
+    return [request_of(RequestRow(*row)) for row in telling.select(*REQUESTS.names).collect()]
 
 
 def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:

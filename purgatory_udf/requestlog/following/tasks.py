@@ -10,7 +10,14 @@ from typing import Any
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept
 from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.importing.rows import Facts, copied, count_rows, request_of
+from purgatory_udf.requestlog.importing.rows import (
+    Facts,
+    RequestRow,
+    copied,
+    count_rows,
+    request_of,
+    request_rows_in,
+)
 from purgatory_udf.requestlog.importing.tasks import (
     Batches,
     Row,
@@ -18,7 +25,6 @@ from purgatory_udf.requestlog.importing.tasks import (
     batches_of,
     facts_and_rows_in,
     facts_of_parts,
-    rows_in,
     rows_of_parts,
     rows_of_timeline,
 )
@@ -39,7 +45,7 @@ def take_requests_apart(context: Callable[[], Context], until_us: int) -> Work:
     """Requests other than fetches, in any order → TAKEN_APART."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(requests_apart(rows_in(batches), context(), until_us), TAKEN_APART)
+        yield from batches_of(requests_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
 
     return work
 
@@ -49,7 +55,7 @@ def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
     TAKEN_APART, each session's new state among them."""
 
     def work(batches: Batches) -> Batches:
-        yield from batches_of(sessions_apart(rows_in(batches), context(), until_us), TAKEN_APART)
+        yield from batches_of(sessions_apart(request_rows_in(batches), context(), until_us), TAKEN_APART)
 
     return work
 
@@ -63,7 +69,7 @@ def say_timelines(context: Callable[[], Context], stretch: Stretch) -> Work:
     return work
 
 
-def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Facts | Row]:
+def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Facts | Row]:
     report = Report()
     for row in rows:
         request = request_of(row)
@@ -74,21 +80,21 @@ def requests_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iter
     yield from count_rows(report.counts)
 
 
-def sessions_apart(rows: Iterable[Row], context: Context, until_us: int) -> Iterator[Facts | Row]:
+def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Facts | Row]:
     report = Report()
-    for (broker, session), of_session in groupby(rows, key=lambda row: (row["broker"], row["session"])):
-        yield from _session(broker, session, of_session, SessionReader(context, report), context, until_us)
+    for (broker, session), of_session in groupby(rows, key=lambda row: (row.broker, row.session)):
+        yield from _session(broker, session or "", of_session, SessionReader(context, report), context, until_us)
     yield from count_rows(report.counts)
 
 
 def _session(
-    broker: int, session: str, rows: Iterable[Row], reader: SessionReader, context: Context, until_us: int
+    broker: int, session: str, rows: Iterable[RequestRow], reader: SessionReader, context: Context, until_us: int
 ) -> Iterator[Facts | Row]:
     report, seen_us = reader.report, 0
     settled = True
     for row in rows:
-        if row["api"] == SESSION:
-            state = json.loads(row["body"])
+        if row.api == SESSION:
+            state = json.loads(row.body)
             reader, seen_us = SessionReader.resumed(context, report, state), state["seen_us"]
             continue
         request = request_of(row)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,6 +35,34 @@ def mapped(frame: DataFrame, work: Work, schema: pa.Schema, together: Sequence[s
         return here.mapApart(_without_collection(work), schema, together, task)
     made = frame.mapInArrow(_without_collection(work), from_arrow_schema(schema))
     return made.withColumn(task, sf.spark_partition_id()) if task else made
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """As of `mapped`."""
+
+    frame: DataFrame
+    work: Work
+    together: Sequence[str] = ()
+
+
+def mapped_side_by_side(mappings: Sequence[Mapping], schema: pa.Schema) -> DataFrame:
+    """The rows of all of them, worked on by the same processes: one core need not wait until the other is done with one
+    of them."""
+    if not is_local():
+        return reduce(
+            lambda above, below: above.unionByName(below),
+            (mapped(each.frame, each.work, schema, each.together) for each in mappings),
+        )
+    from purgatory_udf.local.frame import mapped_apart
+
+    frames: list[Any] = [each.frame for each in mappings]
+    made = mapped_apart(
+        [(frame, _without_collection(each.work), each.together) for frame, each in zip(frames, mappings, strict=True)]
+    )
+    batches = list(chain.from_iterable(chain.from_iterable(made)))
+    made_of: Any = frames[0].sparkSession.createDataFrame(pa.Table.from_batches(batches, schema))
+    return made_of
 
 
 def _without_collection(work: Work) -> Work:

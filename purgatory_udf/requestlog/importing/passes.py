@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from purgatory_udf.query import functions as sf
 from purgatory_udf.requestlog.importing import rows
-from purgatory_udf.requestlog.importing.frames import PARTITION, Work, mapped
+from purgatory_udf.requestlog.importing.frames import PARTITION, Mapping, Work, mapped, mapped_side_by_side
 from purgatory_udf.requestlog.partitions.stretch import ALL, Stretch
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def _parts(requests: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFram
         *_SESSION, sf.col("start_us").asc_nulls_first(), "file", "line"
     )
     others = requests.where("session IS NULL")
-    apart = mapped(by_session, tasks.sessions, tasks.parts, _SESSION)
-    return apart.unionByName(mapped(others, tasks.others, tasks.parts))
+    return mapped_side_by_side(
+        [Mapping(by_session, tasks.sessions, _SESSION), Mapping(others, tasks.others)], tasks.parts
+    )
 
 
 def _said(parts: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:

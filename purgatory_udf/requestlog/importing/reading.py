@@ -19,7 +19,14 @@ from purgatory_udf.ingest.lines import lines_of
 from purgatory_udf.ingest.pieces import Piece
 from purgatory_udf.requestlog.cluster.context import TELLING
 from purgatory_udf.requestlog.cluster.lives import HEARTBEAT, lets_stop
-from purgatory_udf.requestlog.importing.rows import REQUESTS, from_json, request_row, row_of_texts
+from purgatory_udf.requestlog.importing.rows import (
+    REQUESTS,
+    RequestRow,
+    from_json,
+    request_batch,
+    request_row,
+    row_of_texts,
+)
 from purgatory_udf.requestlog.lines.bodies import FetchBody, fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.controller import is_controllers, left_to
 from purgatory_udf.requestlog.lines.line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
@@ -123,19 +130,17 @@ def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
     by_path = broker_of(piece.source.name)
     line = 0
     for chunk in lines_of(piece):
-        rows = []
+        rows = Rows(piece.index)
         for number, raw in enumerate(chunk.items):
             line += 1
             if number in chunk.cut:
-                row: Row | None = _cut(raw, Place(piece.file, line), chunk.cut[number], tally)
+                row: RequestRow | Row | None = _cut(raw, Place(piece.file, line), chunk.cut[number], tally)
             elif chunk.broken and number == len(chunk.items) - 1:
                 row = _cut(raw, Place(piece.file, line), chunk.broken, tally)
             else:
                 row = _row(raw, Place(piece.file, line), zone, by_path, tally)
-            if row is not None:
-                row["piece"] = piece.index
-                rows.append(row)
-        yield pa.RecordBatch.from_pylist(rows, schema=READ)
+            rows.add(row)
+        yield from rows.batches()
     tally.counts["lines"] = line
     yield tally.end(file=piece.file, piece=piece.index, line=line)
 
@@ -147,28 +152,47 @@ def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBa
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally = Tally()
         for batch in batches:
-            rows = []
-            for message in batch.to_pylist():
+            rows = Rows()
+            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+            for file, line, text in zip(*columns, strict=True):
                 tally.counts["lines"] += 1
-                place = Place(message["partition"], message["offset"])
-                row = _row(message["value"].encode(), place, zone, None, tally)
-                if row is not None:
-                    rows.append(in_time(row, since_us, message["value"], tally))
-            yield pa.RecordBatch.from_pylist(rows, schema=READ)
+                row = _row(text.encode(), Place(file, line), zone, None, tally)
+                rows.add(in_time(row, since_us, text, tally))
+            yield from rows.batches()
         yield tally.end()
 
     return work
 
 
-def in_time(row: Row, since_us: int, text: str, tally: Tally) -> Row:
+class Rows:
+    """Those of a chunk: requests', and bad lines'."""
+
+    def __init__(self, piece: int | None = None) -> None:
+        self._piece = piece
+        self._requests: list[RequestRow] = []
+        self._bad: list[Row] = []
+
+    def add(self, row: RequestRow | Row | None) -> None:
+        if isinstance(row, RequestRow):
+            self._requests.append(row)
+        elif row is not None:
+            self._bad.append({**row, "piece": self._piece})
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield request_batch(self._requests, {"row": REQUEST, "piece": self._piece}, READ)
+        if self._bad:
+            yield pa.RecordBatch.from_pylist(self._bad, schema=READ)
+
+
+def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
     """The row, unless it is of a request that was handled before."""
-    if row["row"] != REQUEST or row["start_us"] >= since_us:
+    if not isinstance(row, RequestRow) or row.start_us >= since_us:
         return row
     tally.counts["late_lines"] += 1
-    return _bad(BadLine(Place(row["file"], row["line"]), "late", LATE, text))
+    return _bad(BadLine(Place(row.file, row.line), "late", LATE, text))
 
 
-def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
+def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
     """The row of a line, None for one that only counts."""
     texts = quick(line, place, zone)
     if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
@@ -176,7 +200,7 @@ def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Ta
     return _plain_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
 
 
-def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
+def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
     """As `_plain_row` makes it, without its decoding; empty for a request that only counts, None where that must tell
     and nothing has been counted yet."""
     request, body, answer = texts
@@ -201,16 +225,16 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> Row | None:
         if request.api in MODERN:
             request.body = from_json(body)
         tally.not_kept(request)
-        return {}
+        return ()
     if fetch is not None:
         tally.asked(fetch)
     tally.kept(request)
     if fetch is not None:
-        return _kept(request_row(request, session))
-    return _kept(row_of_texts(request, session, body, answer))
+        return request_row(request, session)
+    return row_of_texts(request, session, body, answer)
 
 
-def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> Row | None:
+def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
     counts = tally.counts
     read = read_line(text, place, zone)
     if read is None:
@@ -230,8 +254,8 @@ def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally
     return row_of(read, tally)
 
 
-def row_of(request: Request, tally: Tally) -> Row | None:
-    """The row of a request, None for one that only counts."""
+def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
+    """The row of a request, or of a bad line, None for one that only counts."""
     try:
         if not matters(request):
             tally.not_kept(request)
@@ -241,12 +265,7 @@ def row_of(request: Request, tally: Tally) -> Row | None:
         tally.counts["bad_lines"] += 1
         return _bad(malformed(request, error))
     tally.kept(request)
-    return _kept(request_row(request, session))
-
-
-def _kept(row: Row) -> Row:
-    row["row"] = REQUEST
-    return row
+    return request_row(request, session)
 
 
 def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:

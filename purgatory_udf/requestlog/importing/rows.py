@@ -140,11 +140,33 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-_PLAIN = [name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")]
-_plain = attrgetter(*_PLAIN)
+class RequestRow(NamedTuple):
+    """A row of REQUESTS: body and answer are text."""
+
+    file: int
+    line: int
+    broker: int
+    session: str | None
+    api: str
+    version: int
+    client_id: str | None
+    connection: str
+    listener: str
+    forwarded: bool
+    arrival_us: int
+    start_us: int
+    local_us: int
+    remote_us: int
+    answered_us: int
+    written_us: int
+    body: str
+    answer: str | None
 
 
-def request_row(request: Request, session: str | None) -> dict[str, Any]:
+_plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")))
+
+
+def request_row(request: Request, session: str | None) -> RequestRow:
     """A fetch is told by what was read of it."""
     if request.fetch is not None:
         return row_of_texts(request, session, *fetch_texts(*request.fetch))
@@ -152,36 +174,52 @@ def request_row(request: Request, session: str | None) -> dict[str, Any]:
     return row_of_texts(request, session, json.dumps(request.body), answer)
 
 
-def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> dict[str, Any]:
+def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> RequestRow:
     """Of a request whose body and answer are text."""
-    row = dict(zip(_PLAIN, _plain(request), strict=True))
-    row["file"], row["line"] = request.place
-    row["session"], row["body"], row["answer"] = session, body, answer
-    return row
+    broker, *others = _plain(request)
+    return RequestRow._make((*request.place, broker, session, *others, body, answer))
 
 
-def request_of(row: Row) -> Request:
-    body, answer = row["body"], row["answer"]
-    fetch = (fetch_in(body, answer) or quick_fetch(body, answer)) if row["api"] == "FETCH" else None
+def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in REQUESTS.names)
+        yield from map(RequestRow._make, zip(*columns, strict=True))
+
+
+def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """In all rows the same is `beside`; what else the schema has is null."""
+    columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.repeat(pa.scalar(beside.get(field.name), field.type), len(rows))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def request_of(row: RequestRow) -> Request:
+    body, answer = row.body, row.answer
+    fetch = (fetch_in(body, answer) or quick_fetch(body, answer)) if row.api == "FETCH" else None
     return Request(
-        broker=row["broker"],
-        place=Place(row["file"], row["line"]),
-        api=row["api"],
-        version=row["version"],
-        client_id=row["client_id"],
-        connection=row["connection"],
-        listener=row["listener"],
-        forwarded=row["forwarded"],
-        arrival_us=row["arrival_us"],
-        start_us=row["start_us"],
-        local_us=row["local_us"],
-        remote_us=row["remote_us"],
-        answered_us=row["answered_us"],
-        written_us=row["written_us"],
+        row.broker,
+        Place(row.file, row.line),
+        row.api,
+        row.version,
+        row.client_id,
+        row.connection,
+        row.listener,
+        row.forwarded,
+        row.arrival_us,
+        row.start_us,
+        row.local_us,
+        row.remote_us,
+        row.answered_us,
+        row.written_us,
         # What is known of a fetch already is not decoded again.
-        body={} if fetch else from_json(body),
-        answer=None if fetch or answer is None else from_json(answer),
-        fetch=fetch,
+        {} if fetch else from_json(body),
+        None if fetch or answer is None else from_json(answer),
+        fetch,
     )
 
 

@@ -151,7 +151,8 @@ class ToldTogether:
 def told_together(read: DataFrame) -> ToldTogether:
     """`begins`: (file, piece, the lines before it in its file)."""
     wanted = (sf.col("row") == reading.END) | sf.col("api").isin(*TELLING)
-    collected = read.where(wanted).select("row", "piece", "counts", *rows.REQUESTS.names).collect()
+    beside = ("row", "piece", "counts")
+    collected = read.where(wanted).select(*beside, *rows.REQUESTS.names).collect()
     ends = sorted((row for row in collected if row.row == reading.END), key=lambda row: (row.file, row.piece))
     tally = reading.Tally.of((end.counts, end.body) for end in ends)
     if not tally.counts["lines"]:
@@ -164,9 +165,11 @@ def told_together(read: DataFrame) -> ToldTogether:
         file, lines = end.file, lines + end.line
     before = {(file, piece): lines for file, piece, lines in begins}
     telling = [
-        {**row.asDict(), "line": row.line + before[row.file, row.piece]} for row in collected if row.row != reading.END
+        rows.RequestRow(*row[len(beside) :])._replace(line=row.line + before[row.file, row.piece])
+        for row in collected
+        if row.row != reading.END
     ]
-    telling.sort(key=lambda row: (row["start_us"], row["file"], row["line"]))
+    telling.sort(key=lambda row: (row.start_us, row.file, row.line))
     return ToldTogether(begins, tally, list(map(rows.request_of, telling)))
 
 

@@ -35,6 +35,7 @@ from purgatory_udf.requestlog.importing.rows import (
     operation_row,
     packed_facts,
     request_of,
+    request_rows_in,
     to_json,
 )
 from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, build_timeline
@@ -63,7 +64,7 @@ def take_requests_apart(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        requests = (request_of(row) for row in rows_in(batches))
+        requests = map(request_of, request_rows_in(batches))
         yield from _parts(parts_of(requests, context(), report), report)
 
     return work
@@ -74,7 +75,7 @@ def take_sessions_apart(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        fetches = ((row["session"], request_of(row)) for row in rows_in(batches))
+        fetches = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
         yield from _parts(parts_of_sessions(fetches, context(), report), report)
 
     return work
