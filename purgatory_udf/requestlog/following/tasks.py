@@ -21,10 +21,10 @@ from purgatory_udf.requestlog.importing.rows import (
 from purgatory_udf.requestlog.importing.tasks import (
     Batches,
     Row,
+    Shown,
     Work,
     batches_of,
     facts_and_rows_in,
-    facts_of_parts,
     rows_of_parts,
     rows_of_timeline,
 )
@@ -69,7 +69,7 @@ def say_timelines(context: Callable[[], Context], stretch: Stretch) -> Work:
     return work
 
 
-def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Facts | Row]:
+def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Shown | Row]:
     report = Report()
     for row in rows:
         request = request_of(row)
@@ -80,7 +80,7 @@ def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
     yield from count_rows(report.counts)
 
 
-def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Facts | Row]:
+def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Shown | Row]:
     report = Report()
     for (broker, session), of_session in groupby(rows, key=lambda row: (row.broker, row.session)):
         yield from _session(broker, session or "", of_session, SessionReader(context, report), context, until_us)
@@ -89,7 +89,7 @@ def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
 
 def _session(
     broker: int, session: str, rows: Iterable[RequestRow], reader: SessionReader, context: Context, until_us: int
-) -> Iterator[Facts | Row]:
+) -> Iterator[Shown | Row]:
     report, seen_us = reader.report, 0
     settled = True
     for row in rows:
@@ -127,10 +127,12 @@ def _read(reader: SessionReader, request: Request) -> Parts:
     return Parts(request.broker, [operation] if operation else [], facts)
 
 
-def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Facts | Row]:
+def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Shown | Row]:
     for row in rows_of_parts(parts, report):
-        yield {**row, "settled": settled}
-    yield from facts_of_parts(parts, settled)
+        row["settled"] = settled
+        yield row
+    if parts.facts:
+        yield Shown(parts.broker, settled, parts.facts)
 
 
 def timelines(rows: Iterable[Facts | Row], context: Context, stretch: Stretch) -> Iterator[Facts | Row]:

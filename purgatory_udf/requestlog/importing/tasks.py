@@ -6,9 +6,9 @@ The context comes as a function, because Spark hands a large value to tasks once
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -240,10 +240,12 @@ def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
         yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
 
 
-def facts_of_parts(parts: Parts, settled: bool | None = None) -> Iterator[Facts]:
-    for key, fact in parts.facts:
-        if _can_be(parts.broker, key):
-            yield Facts(parts.broker, *key, settled, (fact,))
+class Shown(NamedTuple):
+    """What one request shows of its partitions at a broker. `settled` as of `Facts`."""
+
+    broker: int
+    settled: bool | None
+    facts: Sequence[tuple[Key, Fact]]
 
 
 def _can_be(broker: int, key: Key) -> bool:
@@ -273,13 +275,23 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
             yield row
 
 
-def batches_of(rows: Iterable[Facts | Row], schema: pa.Schema) -> Batches:
+def batches_of(rows: Iterable[Facts | Shown | Row], schema: pa.Schema) -> Batches:
     """The facts of a partition lie together in one row, or a few."""
     held: list[Row] = []
     facts: dict[tuple[Any, ...], list[Fact]] = {}
     waiting = 0
     for row in rows:
-        if isinstance(row, Facts):
+        if isinstance(row, Shown):
+            for (topic, partition), fact in row.facts:
+                place = row.broker, topic, partition, row.settled
+                together = facts.get(place)
+                if together is None:
+                    if not _can_be(row.broker, (topic, partition)):
+                        continue
+                    together = facts[place] = []
+                together.append(fact)
+                waiting += 1
+        elif isinstance(row, Facts):
             if row.facts:
                 facts.setdefault(row[:4], []).extend(row.facts)
                 waiting += len(row.facts)

@@ -66,7 +66,7 @@ class FetchAnswer(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        return sum(partition.bytes for partition in self.partitions)
+        return sum([partition.bytes for partition in self.partitions])
 
 
 def fetch_texts(asked: FetchBody, answered: FetchAnswer) -> tuple[str, str]:

@@ -87,7 +87,7 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
         # Text that is not UTF-8 has its broken bytes replaced: not here.
         around = line[:mark].decode()
         body = _decode(message)
-        request, answer = bytes(body.request).decode(), bytes(body.response).decode()
+        request, answer = str(body.request, "utf-8"), str(body.response, "utf-8")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     written = _stamp(around, zone)
@@ -136,11 +136,17 @@ def _stamp(around: str, zone: tzinfo) -> int | None:
     if match is None:
         return stamp_us(around, zone)
     day, hour, minute, second, part, utc = match.groups()
-    midnight = _midnight(day, UTC if utc else zone)
+    whole = _second(day, hour, minute, second, UTC if utc else zone)
+    return stamp_us(around, zone) if whole is None else whole + int(part) * 10 ** (6 - len(part))
+
+
+@lru_cache(maxsize=64)
+def _second(day: str, hour: str, minute: str, second: str, zone: tzinfo) -> int | None:
+    """Many lines are of one second."""
+    midnight = _midnight(day, zone)
     if midnight is None or hour > "23":
-        return stamp_us(around, zone)
-    micros = int(part) * 10 ** (6 - len(part))
-    return midnight + (int(hour) * 3600 + int(minute) * 60 + int(second)) * 1_000_000 + micros
+        return None
+    return midnight + (int(hour) * 3600 + int(minute) * 60 + int(second)) * 1_000_000
 
 
 @lru_cache(maxsize=64)

@@ -15,10 +15,10 @@ def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) ->
     """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
     recording that is the broker's own count of expirations, within one or two."""
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
-    recorded = _recorded(request, kind, [answered.error, *(partition.error for partition in answered.partitions)])
-    recorded.bytes = answered.bytes
+    recorded = _recorded(request, kind, [answered.error, *[partition.error for partition in answered.partitions]])
+    recorded.bytes = size = answered.bytes
     in_time = request.remote_us < asked.max_wait_ms * 1000 - TIMER_EARLY_US
-    if request.remote_us and answered.bytes < asked.min_bytes and (recorded.error == "NONE" or not in_time):
+    if request.remote_us and size < asked.min_bytes and (recorded.error == "NONE" or not in_time):
         recorded.outcome = EXPIRED
     return recorded
 
@@ -57,7 +57,8 @@ def recorded_group(request: Request, code: int) -> Recorded:
 
 def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
     """Of a request that completed, if it waited at all."""
-    codes = list(codes)
+    # Most have none.
+    codes = [code for code in codes if code]
     return Recorded(
         api=request.api,
         kind=kind,
@@ -65,7 +66,7 @@ def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
         remote_ms=request.remote_us / 1000,
         local_ms=request.handling_us / 1000,
         written_us=request.written_us,
-        error=errors.name_of(next((code for code in codes if code), errors.NONE)),
+        error=errors.name_of(codes[0] if codes else errors.NONE),
         timed_out=codes.count(errors.REQUEST_TIMED_OUT),
     )
 
