@@ -69,9 +69,9 @@ class Sheet:
         def rows() -> pa.Table:
             left, looked_up = self.table(), right()
             places = places_of(left.select(keys), looked_up.select(keys))
-            found = looked_up.select(rest).combine_chunks()
+            matching = looked_up.select(rest).combine_chunks()
             columns = [left.column(name) for name in names[: -len(rest) or None]]
-            joined = pa.Table.from_arrays([*columns, *found.take(places).columns], names)
+            joined = pa.Table.from_arrays([*columns, *matching.take(places).columns], names)
             return joined.filter(places.is_valid()) if inner and places.null_count else joined
 
         return _later(rows, names)
