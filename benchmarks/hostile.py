@@ -81,8 +81,8 @@ def imported_log(path: Path) -> Tried:
     )
     telling = sorted((row for row in requests if row["api"] in TELLING), key=lambda row: row["start_us"])
     span = tally.span_us or (0, 0)
-    told = (rows.request_of(rows.RequestRow(*(row[name] for name in rows.REQUESTS.names))) for row in telling)
-    context = build_context(told, Given(), span, [], tally.partitions, True)
+    of_cluster = (rows.request_of(rows.RequestRow(*(row[name] for name in rows.REQUESTS.names))) for row in telling)
+    context = build_context(of_cluster, Given(), span, [], tally.partitions, True)
     others = _batch([row for row in requests if row["session"] is None], rows.REQUESTS)
     fetches = _batch([row for row in requests if row["session"] is not None], rows.REQUESTS)
     apart = [*tasks.take_requests_apart(lambda: context)(others), *tasks.take_sessions_apart(lambda: context)(fetches)]

@@ -61,8 +61,8 @@ def names() -> list[str]:
 
 
 def is_large(name: str) -> bool:
-    """Event by event, in Python, it takes many seconds: there is much of it, or whole lists of watchers are walked."""
-    return "watchers-" in name or recorded.packed(_every()[name]).stat().st_size > _LARGE
+    """Event by event, in Python, it takes many seconds."""
+    return recorded.packed(_every()[name]).stat().st_size > _LARGE
 
 
 def load(name: str) -> OracleTrace:

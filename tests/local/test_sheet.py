@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.local import functions as sf
+from purgatory_udf.local.formula import NoFormulaError
 from purgatory_udf.local.session import LocalSession
+from purgatory_udf.local.sheet import Sheet
 
 ROWS = pa.table(
     {
@@ -105,7 +107,7 @@ IN_DUCKDB: dict[str, Question] = {
     "another function": lambda rows, _, __: rows.select(sf.coalesce("topic", sf.lit("-")).alias("topic")),
     "other words": lambda rows, _, __: rows.where("us > 3"),
     "texts that are no objects": lambda rows, _, __: (
-        rows.withColumn("told", sf.from_json("text", "b BIGINT")).where(_col("topic") == "a").select("told.b")
+        rows.withColumn("told", sf.from_json("text", "b BIGINT")).where(_col("topic") == "b").select("told.b")
     ),
     "backwards": lambda rows, _, __: rows.orderBy(sf.desc("us"), "topic"),
 }
@@ -140,7 +142,14 @@ def _kinds(table: pa.Table) -> list[pa.DataType]:
 @pytest.mark.parametrize("name", IN_DUCKDB)
 def test_what_it_would_see_otherwise_is_left_to_duckdb(name: str) -> None:
     frame = _asked(IN_DUCKDB[name])
+    assert frame._sheet is None or _refuses(frame._sheet)
     assert sorted(_rows(frame.toArrow())) == sorted(_rows(frame._asking.run(frame._sql())))
+
+
+def _refuses(sheet: Sheet) -> bool:
+    with pytest.raises((NoFormulaError, pa.ArrowException)):
+        sheet.table()
+    return True
 
 
 def test_no_duckdb_is_started_where_none_is_asked() -> None:

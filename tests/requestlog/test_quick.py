@@ -15,12 +15,16 @@ import pytest
 
 from benchmarks import hostile
 from purgatory_udf.requestlog.importing import reading
-from purgatory_udf.requestlog.importing.rows import RequestRow
+from purgatory_udf.requestlog.importing.rows import REQUESTS, RequestRow
 from purgatory_udf.requestlog.lines.bodies import fetch_answer_of, fetch_of
 from purgatory_udf.requestlog.lines.quick import quick, quick_fetch
 from purgatory_udf.requestlog.lines.request import Place
 from purgatory_udf.requestlog.lines.stamp import zone_of
 from tests import recorded
+
+
+def test_a_row_has_the_columns_in_their_order() -> None:
+    assert list(RequestRow._fields) == REQUESTS.names
 
 
 def _row(line: bytes, zone: tzinfo, tally: reading.Tally) -> dict[str, Any]:
