@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faults`: a replay on storage that fails, and beside another one, through the public command.
+"""`python -m benchmarks.faults`: a command on storage that fails, and beside another one: a replay, or `--of` what.
 
 Each fault must end the command in one sentence (no stack trace) that says what to do; when that has been done, the same
 command must go on and leave the tables of an undisturbed run. So must files that are missing or damaged
@@ -84,7 +84,8 @@ class Trying:
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=(__doc__ or "").split("\n")[0])
     options.add_argument("--only", choices=("storage", *STORAGE, "damage"), action="append", help="repeatable")
-    options.add_argument("--here", action="store_true", help="of a replay without Spark")
+    options.add_argument("--here", action="store_true", help="without Spark")
+    options.add_argument("--of", metavar="COMMAND", help="of storage: a command of benchmarks.crashes [a replay]")
     options.add_argument("--most", type=int, default=100, help="damage so many files")
     options.add_argument("--after", type=int, default=0, help="and pass over the first so many of them")
     options.add_argument("--seed", type=int, default=1)
@@ -107,14 +108,14 @@ def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[
     chosen = [name for name in STORAGE if only & {name, "storage"}]
     if chosen:
         whole = folder / "whole"
-        if asked.here:
-            replay = commands_here(folder / "input")["replay at once with groups"]
-        else:
-            replay = commands(folder / "input")["replay"]
-        if said := session.end(replay, whole, asked.here):
+        known = (commands_here if asked.here else commands)(folder / "input")
+        name = asked.of or ("replay at once with groups" if asked.here else "replay")
+        if name not in known:
+            raise SystemExit(f"{name}: none of {', '.join(known)}")
+        if said := session.end(known[name], whole, asked.here):
             raise SystemExit(said)
         with ExitStack() as over:
-            trying = Trying(replay, session, whole, len(moments(whole)), folder, over)
+            trying = Trying(known[name], session, whole, len(moments(whole)), folder, over)
             for name in chosen:
                 try:
                     yield name, STORAGE[name](trying)
@@ -152,16 +153,18 @@ def read_only(trying: Trying) -> list[str]:
         running = trying.has_come_to(0.5, out)
     with write_protected(out):
         if not trying.here:
-            wrong = _said(running, "the output can only be read; make it writable and give the same command again")
+            wrong = _said(running, "make it writable")
         wrong += trying.ends(out, "cannot be written: Read-only file system; put that right")
     return wrong + trying.goes_on(out)
 
 
-def second_replay(trying: Trying) -> list[str]:
+def second_command(trying: Trying) -> list[str]:
     out = trying.folder / "two"
-    sentence = "is writing there; wait until that replay has ended, or stop it"
-    if trying.here:
-        with alone(str(out), "replay"):
+    job = trying.command.words[0]
+    sentence = f"is writing there; wait until that {job} has ended, or stop it"
+    if trying.command.small:
+        # It would be over before the other one begins.
+        with alone(str(out), job):
             wrong = trying.ends(out, sentence)
         return wrong + trying.goes_on(out)
     first = trying.has_come_to(0.01, out)
@@ -191,7 +194,7 @@ def clock_set_back(trying: Trying) -> list[str]:
 
 STORAGE: dict[str, Callable[[Trying], list[str]]] = {
     fault.__name__.replace("_", "-"): fault
-    for fault in (full_disk, full_disk_early, read_only, second_replay, clock_set_back)
+    for fault in (full_disk, full_disk_early, read_only, second_command, clock_set_back)
 }
 
 

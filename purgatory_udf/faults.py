@@ -27,6 +27,11 @@ _CAUSES = (
         re.compile(r"Permission denied|AccessDenied|AccessControlException"),
         f"access is denied; put that right and {_AGAIN}",
     ),
+    (
+        # Hadoop and Delta do not say why.
+        re.compile(r"Mkdirs failed to create|DELTA_CANNOT_CREATE_LOG_PATH"),
+        f"the output cannot be written; make it writable, or make room, and {_AGAIN}",
+    ),
     (re.compile(r"Too many open files"), f"the process may not open so many files; raise `ulimit -n` and {_AGAIN}"),
     (
         re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back|PYTHON_WORKER\w*"),

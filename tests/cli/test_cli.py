@@ -144,6 +144,18 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
             "the cluster's workers lack what this needs; send the environment along, which ./spark-submit.sh package "
             "makes (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
         ),
+        (
+            RuntimeError("java.io.IOException: Mkdirs failed to create file:/o/_ingest/said/0 (exists=false)"),
+            3,
+            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
+            "where it was (Mkdirs failed to create) (--verbose shows where)",
+        ),
+        (
+            RuntimeError("[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/o/events/_delta_log"),
+            3,
+            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
+            "where it was (DELTA_CANNOT_CREATE_LOG_PATH) (--verbose shows where)",
+        ),
         (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
