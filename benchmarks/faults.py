@@ -109,13 +109,14 @@ def _tried(asked: argparse.Namespace, folder: Path) -> Iterator[tuple[str, list[
     if chosen:
         whole = folder / "whole"
         known = (commands_here if asked.here else commands)(folder / "input")
-        name = asked.of or ("replay at once with groups" if asked.here else "replay")
-        if name not in known:
-            raise SystemExit(f"{name}: none of {', '.join(known)}")
-        if said := session.end(known[name], whole, asked.here):
+        asked_of = asked.of or ("replay at once with groups" if asked.here else "replay")
+        if asked_of not in known:
+            raise SystemExit(f"{asked_of}: none of {', '.join(known)}")
+        command = known[asked_of]
+        if said := session.end(command, whole, asked.here):
             raise SystemExit(said)
         with ExitStack() as over:
-            trying = Trying(known[name], session, whole, len(moments(whole)), folder, over)
+            trying = Trying(command, session, whole, len(moments(whole)), folder, over)
             for name in chosen:
                 try:
                     yield name, STORAGE[name](trying)

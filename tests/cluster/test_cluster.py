@@ -22,9 +22,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
 TABLES = ("events", "completions", "expirations", "watches", "purgatory_gauges")
-# Of some 1,700 events: two batches and two for the clock, so that there is a middle in which a worker can be lost. By
-# broker, as what a cluster is for would be grouped.
-REPLAY = ("--trace", str(SAMPLE), "--batch-events", "900", "--set", "grouping=broker")
+# Of some 1,700 events: two batches and two for the clock, so that there is a middle in which a worker can be lost.
+REPLAY = ("--trace", str(SAMPLE), "--batch-events", "900")
 
 
 def start(*words: str) -> subprocess.Popen[str]:
