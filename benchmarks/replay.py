@@ -31,7 +31,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from benchmarks.partition_trace import Shape, partition_trace
 from purgatory_udf.config import load
 from purgatory_udf.loop.explode import READS
-from purgatory_udf.storage import delta
+from purgatory_udf.storage import commits
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.staging import staged, write_in_time_order
 from purgatory_udf.stream.options import ReplayOptions
@@ -167,7 +167,7 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, pa.Table]) -> float:
     began = time.monotonic()
     source, files = staged(spark, events, Layout(str(out)), count, batch)
-    stream = delta_stream(spark, source, files, delta.began(spark, source)).select(*READS)
+    stream = delta_stream(spark, source, files, commits.began(spark, source)).select(*READS)
     query = (
         stream.mapInArrow(_nothing, from_arrow_schema(NOTHING))
         .writeStream.format("delta")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from purgatory_udf import cli
+from purgatory_udf.size import ANY_BYTES
 from purgatory_udf.storage.outputs import require_folder
 
 
@@ -14,7 +15,7 @@ def _checks(out: str, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, brief=True)
+@cli.job(checks=_checks, brief=True, reads=("out",), near=ANY_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's or an import's tables; it may still be running.")],
     keep_hours: Annotated[
@@ -23,9 +24,9 @@ def main(
 ) -> None:
     """Put small files of tables together, delete what is long replaced, and working files of what is finished."""
     from purgatory_udf.maintain import maintain, report
-    from purgatory_udf.session import build_session
+    from purgatory_udf.session import session_for
 
-    print("\n".join(report(*maintain(build_session("purgatory-maintain"), out, keep_hours))))
+    print("\n".join(report(*maintain(session_for("purgatory-maintain"), out, keep_hours))))
 
 
 if __name__ == "__main__":

@@ -11,15 +11,17 @@ files of each for as long as they are kept. Those that were imported at once sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from delta.tables import DeltaTable
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.local.upkeep import LocalUpkeep
 from purgatory_udf.printing import Table
+from purgatory_udf.query import local
 from purgatory_udf.storage import delta, relay, runs
 from purgatory_udf.storage.alone import is_held
 from purgatory_udf.storage.files import files_of
@@ -40,29 +42,37 @@ _LEFT = ("_ingest", "_messages")
 EVENTS = "events"
 # Files are put together until they are as large as the first of these, and never larger than the second: what is
 # large enough already is not written again each time.
-_LARGE_ENOUGH = ("spark.databricks.delta.optimize.minFileSize", str(32 << 20))
-_LARGEST = ("spark.databricks.delta.optimize.maxFileSize", str(128 << 20))
+_LARGE_ENOUGH, _LARGEST = 32 << 20, 128 << 20
 
 # Delta's own: longer than any reader or writer is expected to take.
 KEEP_HOURS = 168
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 # Into how many tasks Delta cuts the listing of a folder: Spark's ten thousand are for more folders than a table has.
-_LISTING = ("spark.sql.sources.parallelPartitionDiscovery.parallelism", "8")
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
-@dataclass(frozen=True)
-class Size:
-    files: int
-    bytes: int
+Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Maintained:
-    """A table before and after: the files of its newest version."""
+    """A table before and after: how many files its newest version has, and their bytes."""
 
     name: str
     before: Size
     after: Size
+
+
+class Upkeep(Protocol):
+    """What is done for one table."""
+
+    def size(self) -> Size: ...
+
+    def compact(self) -> None:
+        """Small files are put together."""
+
+    def vacuum(self, keep_hours: int) -> None:
+        """Files are deleted that no version needs which is younger than this."""
 
 
 def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tuple[list[Maintained], list[str]]:
@@ -73,9 +83,8 @@ def maintain(spark: SparkSession, out: str, keep_hours: int = KEEP_HOURS) -> tup
         tables.append(EVENTS)
     if not tables:
         raise UserError(f"{out}: no table of a replay or an import is there")
-    # Delta asks for a week at least; whoever gives less has chosen so.
-    with _settings(spark, (_CHECK, "false" if keep_hours < KEEP_HOURS else "true"), _LISTING, _LARGE_ENOUGH, _LARGEST):
-        kept = [_kept(spark, layout.table(name), name, keep_hours) for name in tables]
+    with _upkeep(spark, keep_hours) as of:
+        kept = [_kept(of(layout.table(name)), name, keep_hours) for name in tables]
     return kept, list(_taken_away(spark, layout))
 
 
@@ -89,16 +98,58 @@ def _grows(spark: SparkSession, layout: Layout) -> bool:
 
 def report(kept: list[Maintained], gone: list[str]) -> list[str]:
     """What was done, to read."""
-    rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in kept]
+    rows = [(each.name, each.before[0], each.after[0], round(each.after[1] / 1e6, 1)) for each in kept]
     lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
     return [*lines, *(f"taken away: {path}" for path in gone)]
 
 
+def _kept(upkeep: Upkeep, name: str, keep_hours: int) -> Maintained:
+    before = upkeep.size()
+    if before[0] > 1:
+        upkeep.compact()
+    upkeep.vacuum(keep_hours)
+    return Maintained(name, before, upkeep.size())
+
+
 @contextmanager
-def _settings(spark: SparkSession, *settings: tuple[str, str]) -> Iterator[None]:
+def _upkeep(spark: SparkSession, keep_hours: int) -> Iterator[Callable[[str], Upkeep]]:
+    """Whose a table is, by its path: this process's, or Spark's."""
+    here = local(spark)
+    if here:
+        yield lambda path: LocalUpkeep(here, path, _LARGE_ENOUGH)
+        return
+    settings = {
+        # Delta asks for a week at least; whoever gives less has chosen so.
+        _CHECK: "false" if keep_hours < KEEP_HOURS else "true",
+        _LISTING: "8",
+        "spark.databricks.delta.optimize.minFileSize": str(_LARGE_ENOUGH),
+        "spark.databricks.delta.optimize.maxFileSize": str(_LARGEST),
+    }
+    with _set(spark, settings):
+        yield lambda path: _SparkUpkeep(DeltaTable.forPath(spark, path))
+
+
+@dataclass(frozen=True)
+class _SparkUpkeep:
+    table: DeltaTable
+
+    def size(self) -> Size:
+        detail = self.table.detail().select("numFiles", "sizeInBytes").first()
+        assert detail is not None
+        return detail.numFiles, detail.sizeInBytes
+
+    def compact(self) -> None:
+        self.table.optimize().executeCompaction()
+
+    def vacuum(self, keep_hours: int) -> None:
+        self.table.vacuum(keep_hours)
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """The session's settings, otherwise for a while."""
-    usual = {key: spark.conf.get(key, None) for key, _ in settings}
-    for key, value in settings:
+    usual = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
         spark.conf.set(key, value)
     try:
         yield
@@ -108,21 +159,6 @@ def _settings(spark: SparkSession, *settings: tuple[str, str]) -> Iterator[None]
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, before)
-
-
-def _kept(spark: SparkSession, path: str, name: str, keep_hours: int) -> Maintained:
-    table = DeltaTable.forPath(spark, path)
-    before = _size(table)
-    if before.files > 1:
-        table.optimize().executeCompaction()
-    table.vacuum(keep_hours)
-    return Maintained(name, before, _size(table))
-
-
-def _size(table: DeltaTable) -> Size:
-    detail = table.detail().select("numFiles", "sizeInBytes").first()
-    assert detail is not None
-    return Size(detail.numFiles, detail.sizeInBytes)
 
 
 def _taken_away(spark: SparkSession, layout: Layout) -> Iterator[str]:

@@ -36,6 +36,8 @@ DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # How long a followed table that has nothing new is left alone, in ms; Spark's 10 list its log all the time.
     "spark.sql.streaming.pollingDelay": "200",
+    # On a local disk, the usual way to write a table's log starts a process for each file, to ask whether it is a link.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
     # Into how many tasks Delta takes a table's log apart with every commit. Its 50 are meant for millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",

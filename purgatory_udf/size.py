@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Bytes of text: up to so many a job is tiny, up to so many brief; these are settings of Spark's for such jobs.
@@ -12,6 +13,8 @@ _TINY_BYTES, LITTLE_BYTES = 2_000_000, 128_000_000
 # Up to so many, one process, or as many as there are cores, does what there is to do in seconds, in its own memory:
 # answer questions about tables; take in recorded events; replay events that are one batch.
 ANSWERED_BYTES, IMPORTED_BYTES, REPLAYED_BYTES = 1_000_000_000, 512_000_000, 256_000_000
+# What is done file by file, whatever their number.
+ANY_BYTES = 1 << 62
 # Of request logs, which take eight times as much memory as disk.
 LOG_BYTES = 256_000_000
 # Partitions of requests in a batch that one process replays: each takes a kilobyte of its memory.
@@ -56,7 +59,8 @@ def held(paths: Iterable[str], most: int) -> int | None:
         if "://" in local:
             return None
         for file in _files(local):
-            total += file.stat().st_size * (UNPACKED_TIMES if file.suffix in PACKED else 1)
+            with suppress(FileNotFoundError):
+                total += file.stat().st_size * (UNPACKED_TIMES if file.suffix in PACKED else 1)
             if total > most:
                 return None
     return total
@@ -67,8 +71,9 @@ def _local(path: str) -> str:
 
 
 def _files(path: str) -> Iterator[Path]:
+    """Folders may be written to meanwhile, and files go."""
     for match in map(Path, glob.glob(path, recursive=True)):
-        if match.is_dir():
-            yield from (file for file in match.rglob("*") if file.is_file())
-        elif match.is_file():
+        if match.is_file():
             yield match
+        for folder, _, names in os.walk(match):
+            yield from (Path(folder, name) for name in names)

@@ -17,7 +17,7 @@ from purgatory_udf.kafka.options import KafkaTopic, Messages
 from purgatory_udf.kafka.source import connect, growing
 from purgatory_udf.requestlog.importing.options import RequestLogOptions
 from purgatory_udf.storage import delta, runs
-from purgatory_udf.storage.checkpoints import swept
+from purgatory_udf.storage.checkpoints import prepared
 from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run
@@ -74,7 +74,7 @@ def _followed(spark: SparkSession, topic: KafkaTopic, options: Options) -> tuple
     else:
         steps = EventSteps(spark, layout, run, topic, options, f"{machinery}/steps")
     messages = growing(spark, topic).writeStream.foreachBatch(tersely(steps.write))
-    return messages.option("checkpointLocation", swept(spark, checkpoint)).start(), steps
+    return messages.option("checkpointLocation", prepared(spark, checkpoint)).start(), steps
 
 
 def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Options, checkpoint: str) -> Run:

@@ -59,6 +59,13 @@ class LocalSession:
                 str(require_here(path)), Schema.from_arrow(schema), mode="error", configuration=dict(properties)
             )
 
+    def delete(self, path: str, which: str) -> None:
+        """The rows of which this holds."""
+        with needing_spark():
+            table = self.table_at(path)
+            assert table is not None
+            table.delete(which)
+
 
 class _Reader:
     def __init__(self, session: LocalSession, asking: Asking) -> None:

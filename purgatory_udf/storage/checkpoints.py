@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from purgatory_udf.storage.files import files_of
+from purgatory_udf.storage.near import is_near
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -13,7 +14,22 @@ if TYPE_CHECKING:
 _OFFSETS, _COMMITS = "offsets", "commits"
 
 
-def swept(spark: SparkSession, path: str) -> str:
+# How Spark puts a checkpoint's files in their place. Its usual way asks whether each is a link, for which Hadoop starts
+# a process on a local disk. The other way puts one file in the place of another only where that is a disk's own way.
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_OF_DISKS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def prepared(spark: SparkSession, path: str) -> str:
+    """The same path, for a query that is about to be started."""
+    if is_near(spark, path):
+        spark.conf.set(_MANAGER, _OF_DISKS)
+    else:
+        spark.conf.unset(_MANAGER)
+    return _swept(spark, path)
+
+
+def _swept(spark: SparkSession, path: str) -> str:
     """The same path, without the unfinished first entry of a log; raises if an entry is missing that was there.
 
     An entry is written beside its place and then moved there. A process that is killed between the two leaves a file

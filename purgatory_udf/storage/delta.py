@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -41,9 +39,7 @@ def as_of_now(spark: SparkSession, path: str) -> DataFrame:
     """The table as it is at this moment, however often it is read, and whoever goes on writing."""
     if local(spark):
         return spark.read.format("delta").load(path)
-    latest = DeltaTable.forPath(spark, path).history(1).select("version").first()
-    assert latest is not None
-    return spark.read.format("delta").option("versionAsOf", latest.version).load(path)
+    return spark.read.format("delta").option("versionAsOf", identity(spark, path)["version"]).load(path)
 
 
 def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
@@ -84,39 +80,6 @@ def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:
     """Empty tables by their paths; one waits for its log while others are planned."""
     with ThreadPoolExecutor(len(schemas)) as pool:
         list(pool.map(lambda path: create(spark, path, schemas[path]), schemas))
-
-
-def began(spark: SparkSession, path: str) -> int:
-    """The version that the table's present content began with: its first, or the last that replaced everything."""
-    history = DeltaTable.forPath(spark, path).history()
-    replaced = history.where("operationParameters['mode'] = 'Overwrite'").agg({"version": "max"}).first()
-    assert replaced is not None
-    return int(replaced[0] or 0)
-
-
-def commits_since(spark: SparkSession, path: str) -> int | None:
-    """The version from which on all that the table holds can be read commit by commit, in the order in which it was
-    written; None where the first commits, or the files that they added, are gone by now."""
-    first = began(spark, path)
-    history = DeltaTable.forPath(spark, path).history().select("version", "operation").where(f"version >= {first}")
-    operations = {row.version: row.operation for row in history.collect()}
-    if first not in operations:
-        return None
-    # Only what was put together since is ever deleted, and what was so first goes first.
-    if "OPTIMIZE" in operations.values() and not _has_all_files(spark, path, sorted(operations)):
-        return None
-    return first
-
-
-def _has_all_files(spark: SparkSession, path: str, versions: Sequence[int]) -> bool:
-    """Whether the files are there that the first of these versions has added which added any."""
-    files = files_of(spark)
-    for version in versions:
-        commit = (files.read(f"{path}/_delta_log/{version:020}.json") or b"").splitlines()
-        added = [unquote(action["add"]["path"]) for line in commit if "add" in (action := json.loads(line))]
-        if added:
-            return all(files.exists(f"{path}/{file}") for file in added)
-    return True
 
 
 def identity(spark: SparkSession, path: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from delta.tables import DeltaTable
 
+from purgatory_udf.query import local
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
@@ -40,10 +41,19 @@ def clean(spark: SparkSession, layout: Layout) -> int:
     gone = [name for name in batches if _until(name) < done_ms]
     if gone:
         # First for whoever reads the table, then for the disk: a reader takes no file that the table had lost before.
-        DeltaTable.forPath(spark, layout.relay).delete(f"{UNTIL} < {done_ms}")
+        _delete(spark, layout.relay, f"{UNTIL} < {done_ms}")
     for name in gone:
         files_of(spark).remove(f"{layout.relay}/{name}")
     return len(gone)
+
+
+def _delete(spark: SparkSession, path: str, which: str) -> None:
+    """Whole partitions, of which no row has to be read."""
+    here = local(spark)
+    if here:
+        here.delete(path, which)
+    else:
+        DeltaTable.forPath(spark, path).delete(which)
 
 
 def _until(folder: str) -> int:

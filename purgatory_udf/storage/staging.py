@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 
 from purgatory_udf.query import is_local
 from purgatory_udf.storage import delta
+from purgatory_udf.storage.commits import since_began
 from purgatory_udf.storage.layout import Layout
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # Put on every commit whose files this product wrote in time order.
 IN_TIME_ORDER = "purgatory-replay: files in time order"
+# Operations that a commit with data in it may be of.
+_ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
 _SKIPPED_BY = ("event_time", "time_us", "seq")
 
 
@@ -77,13 +79,8 @@ def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **opt
 
 def in_time_order(spark: SparkSession, path: str) -> bool:
     """Whether every commit that added data says so, and all of them are there."""
-    if delta.commits_since(spark, path) is None:
-        return False
-    history = DeltaTable.forPath(spark, path).history()
-    wrote = history.where(
-        "operation in ('WRITE', 'STREAMING UPDATE', 'MERGE', 'UPDATE', 'OPTIMIZE', 'CREATE TABLE AS SELECT')"
-    )
-    return not wrote.where(sf.coalesce("userMetadata", sf.lit("")) != IN_TIME_ORDER).head(1)
+    since = since_began(spark, path)
+    return bool(since) and all(commit.said == IN_TIME_ORDER for commit in since if commit.operation in _ADDING)
 
 
 def staged(spark: SparkSession, events: str, layout: Layout, count: int, per_batch: int) -> tuple[str, int]:

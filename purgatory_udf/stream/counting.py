@@ -69,8 +69,12 @@ def group_counts(spark: SparkSession, layout: Layout, groups: Query) -> dict[str
     def rows(table: str) -> int:
         if given is not None:
             return given[table]
-        frame = spark.read.format("delta").load(layout.table(table))
-        return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
+
+        def count(session: SparkSession) -> int:
+            frame = session.read.format("delta").load(layout.table(table))
+            return (frame if table == "group_transitions" else frame.where(sf.col("kind").isin(*KINDS))).count()
+
+        return asked(spark, layout.table(table), count)
 
     still_open = 0
     if not groups.sink.drain:
@@ -82,5 +86,5 @@ def group_counts(spark: SparkSession, layout: Layout, groups: Query) -> dict[str
         **ended,
         "open": still_open,
         "transitions": rows("group_transitions"),
-        "disagreements": counted(spark, layout),
+        "disagreements": asked(spark, layout.out, lambda session: counted(session, layout)),
     }

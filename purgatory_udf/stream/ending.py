@@ -13,6 +13,7 @@ from purgatory_udf.purgatory.gauges import STEP_MS
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import local
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.near import asked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,22 +57,32 @@ def closing_ms(last_us: int, latest_us: int | None) -> int:
 
 def _remove(spark: SparkSession, table: str, until_ms: int) -> None:
     """Readings that come later."""
-    readings, late = spark.read.format("delta").load(table), sf.unix_micros("at") > until_ms * 1000
-    if not readings.where(late).head(1):
+
+    def has_any(session: SparkSession) -> bool:
+        late = sf.unix_micros("at") > until_ms * 1000
+        return bool(session.read.format("delta").load(table).where(late).head(1))
+
+    if not asked(spark, table, has_any):
         return
     if local(spark):
-        readings.where(~late).write.format("delta").mode("overwrite").save(table)
+        readings = spark.read.format("delta").load(table)
+        readings.where(sf.unix_micros("at") <= until_ms * 1000).write.format("delta").mode("overwrite").save(table)
     else:
         DeltaTable.forPath(spark, table).delete(f"at > timestamp_millis({until_ms})")
 
 
 def _all_over_us(spark: SparkSession, layout: Layout) -> int:
     """When the last operation ended."""
-    over_us = 0
-    # What was cancelled ended before the trace did.
-    for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
-        # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
-        ends = spark.read.format("delta").load(layout.table(table)).select(sf.max(sf.unix_micros(ended_at))).first()
-        assert ends is not None
-        over_us = max(over_us, ends[0] or 0)
-    return over_us
+
+    def last_us(session: SparkSession) -> int:
+        over_us = 0
+        # What was cancelled ended before the trace did.
+        for table, ended_at in (("completions", "completed_at"), ("expirations", "expired_at")):
+            # Of groups, operations complete after the trace's end, too: one timer's end may be another's completion.
+            rows = session.read.format("delta").load(layout.table(table))
+            ends = rows.select(sf.max(sf.unix_micros(ended_at))).first()
+            assert ends is not None
+            over_us = max(over_us, ends[0] or 0)
+        return over_us
+
+    return asked(spark, layout.out, last_us)

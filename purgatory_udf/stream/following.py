@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as sf
-
 from purgatory_udf.live.boards import Boards
+from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.near import asked
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.queries import BROKERS, QUERIES, Queries
@@ -58,10 +58,15 @@ def follow(spark: SparkSession, options: ReplayOptions, layout: Layout, run: Run
 
 def _first_event_ms(spark: SparkSession, events: str) -> int:
     """When the trace begins: gauges are read from there on. Waits for a first event."""
+
+    def first(session: SparkSession) -> int | None:
+        row = session.read.format("delta").load(events).agg(sf.min("time_us")).first()
+        return row[0] if row is not None else None
+
     while True:
-        first = spark.read.format("delta").load(events).agg(sf.min("time_us")).first()
-        if first is not None and first[0] is not None:
-            return int(first[0]) // 1000
+        first_us = asked(spark, events, first)
+        if first_us is not None:
+            return first_us // 1000
         log.info("waiting for a first event")
         time.sleep(_LOOK_EVERY_SECONDS)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.storage import delta
-from purgatory_udf.storage.checkpoints import swept
+from purgatory_udf.storage.checkpoints import prepared
+from purgatory_udf.storage.near import asked
 from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, STATE_SCHEMA, keyed
 from purgatory_udf.stream.packing import CLOCK, PACKED, packer
 from purgatory_udf.stream.rules import AnyRules
@@ -65,7 +66,7 @@ class Query:
             self._run(survey, timers=False)
             return
         delta.create(self.spark, self._control, PACKED)
-        if not self.spark.read.format("delta").load(self._control).head(1):
+        if asked(self.spark, self._control, self._is_empty):
             self._run(survey, timers=False)
         # Told again if it was told before: a batch for timers alone follows a batch of the same process only, so a run
         # that was killed between the two would never come to it.
@@ -90,18 +91,23 @@ class Query:
             self.spark.conf.unset(_TIMERS_ALONE)
         follow_to_end(query, self.title, survey)
 
+    def _is_empty(self, session: SparkSession) -> bool:
+        """Whether nobody was told yet that the clock has run out."""
+        return not session.read.format("delta").load(self._control).head(1)
+
     def _run_out_the_clock(self, last_us: int) -> None:
         """One row of no key, past the last deadline that there can be, so that every timer fires. What follows from
         that, however late, follows in the same call."""
-        row = self.spark.range(1).select(
-            sf.lit(CLOCK).alias("group"),
-            sf.timestamp_micros(sf.lit(last_us + (INT32_MAX + 2000) * 1000)).alias("event_time"),
-            sf.lit(b"").alias("payload"),
-        )
-        row.write.format("delta").mode("append").save(self._control)
+        past = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=last_us + (INT32_MAX + 2000) * 1000)
+
+        def add(session: SparkSession) -> None:
+            row = session.createDataFrame([(CLOCK, past, b"")], from_arrow_schema(PACKED))
+            row.write.format("delta").mode("append").save(self._control)
+
+        asked(self.spark, self._control, add)
 
     def _writer(self) -> DataStreamWriter:
-        checkpoint = swept(self.spark, self.sink.layout.checkpoint(self.name))
+        checkpoint = prepared(self.spark, self.sink.layout.checkpoint(self.name))
         return (
             self._by_group()
             .writeStream.foreachBatch(tersely(self.sink.write))

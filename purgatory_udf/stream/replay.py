@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.errors import LawBrokenError, UserError
 from purgatory_udf.groups.tables import TOLD
+from purgatory_udf.size import REPLAYED_BYTES, held
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout
+from purgatory_udf.storage.near import asked
 from purgatory_udf.storage.runs import Run
 from purgatory_udf.storage.staging import staged
 from purgatory_udf.stream.beginning import at_once, begin
@@ -116,7 +118,7 @@ def _end(
     queries, config = [*partitions, *groups], options.config
     of_groups: dict[str, Any] = {}
     for query in groups:
-        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
+        _write_disagreements(spark, options.events, layout, run)
         of_groups = group_counts(spark, layout, query)
     with ThreadPoolExecutor(1) as beside:
         counted = beside.submit(counts, spark, layout, survey, of_groups, written(queries))
@@ -124,3 +126,13 @@ def _end(
             assert survey.last_us is not None
             close_gauges(spark, layout, config, survey.last_us, latest_us(queries))
         return counted.result()
+
+
+def _write_disagreements(spark: SparkSession, events: str, layout: Layout, run: Run) -> None:
+    def write(session: SparkSession) -> None:
+        write_disagreements(session, layout, run, session.read.format("delta").load(layout.answers))
+
+    if held([events, layout.answers], REPLAYED_BYTES):
+        asked(spark, layout.out, write)
+    else:
+        write(spark)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from purgatory_udf.query import local
-from purgatory_udf.storage import delta
+from purgatory_udf.storage.commits import began, since_began
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +33,8 @@ def delta_stream(
 def growing_stream(spark: SparkSession, path: str) -> DataFrame:
     """A table that others add to: commit by commit from its first on. Where that is gone, everything that is there now
     is one batch, because files that were put together are in no order any more."""
-    since = delta.commits_since(spark, path)
-    return delta_stream(spark, path, None if since is not None else _ALL_FILES, since)
+    since = since_began(spark, path)
+    return delta_stream(spark, path, None, since[0].version) if since else delta_stream(spark, path, _ALL_FILES)
 
 
 @dataclass(frozen=True)
@@ -53,4 +53,4 @@ class TraceSource:
             return spark.read.format("delta").load(self.path)
         if self.files is None:
             return delta_stream(spark, self.path, _ALL_FILES)
-        return delta_stream(spark, self.path, self.files, delta.began(spark, self.path))
+        return delta_stream(spark, self.path, self.files, began(spark, self.path))

@@ -17,6 +17,7 @@ from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.launch import catalog
 from purgatory_udf.loop.engine import Engine, event_table, replay
+from purgatory_udf.size import ANY_BYTES
 from tests.docs import pages
 
 PAGE = pages.text("docs/architecture.md")
@@ -51,7 +52,7 @@ def test_each_job_runs_without_spark_as_the_page_says() -> None:
 
 
 def _runs(job: Job) -> str:
-    if not job.spark:
+    if not job.spark or job.most_near == ANY_BYTES:
         return "without Spark"
     most = f"{job.most_near // 10**9} GB of tables" if job.most_near >= 10**9 else f"{job.most_near // 10**6} MB"
     return f"without Spark, up to {most}" if job.most_near else "with Spark"

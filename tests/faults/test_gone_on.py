@@ -113,7 +113,7 @@ def test_the_unfinished_first_entry_of_a_checkpoint_is_swept_away_and_a_finished
         place = tmp_path / query / file
         place.parent.mkdir(parents=True)
         place.touch()
-        assert checkpoints.swept(spark, str(tmp_path / query)) == str(tmp_path / query)
+        assert checkpoints.prepared(spark, str(tmp_path / query)) == str(tmp_path / query)
     assert not (tmp_path / "begun" / "offsets").exists()
     assert (tmp_path / "under way" / "offsets" / "0").exists()
 
@@ -123,7 +123,7 @@ def test_a_batch_that_is_done_and_was_never_begun_is_a_damaged_checkpoint(spark:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).touch()
     with pytest.raises(FileNotFoundError, match=r"/offsets/1 does not exist, and the batch is done$"):
-        checkpoints.swept(spark, str(tmp_path))
+        checkpoints.prepared(spark, str(tmp_path))
 
 
 @pytest.mark.parametrize(

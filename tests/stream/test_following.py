@@ -109,7 +109,7 @@ def _both_caught_up(spark: SparkSession) -> None:
 def maintained(out: Path) -> Relay:
     relay, said = Path(Layout(str(out)).relay), io.StringIO()
     before = relayed(relay)
-    with redirect_stdout(said):
+    with redirect_stdout(said), locally():
         assert maintain.status(["--out", str(out)]) == 0
     return Relay(before, relayed(relay), said.getvalue())
 
