@@ -62,6 +62,7 @@ def main() -> int:
     options.add_argument("--minutes", type=float, default=60)
     options.add_argument("--what", choices=("replay", "import"), default="replay")
     options.add_argument("--rate", type=int, default=100, help="requests a second")
+    options.add_argument("--batch-bytes", type=int, default=300_000, help="of what is produced at once, on average")
     options.add_argument("--grouping", default="broker", help="of the replay: broker, partition or shard")
     options.add_argument("--maintain", type=float, default=10, metavar="MINUTES", help="how often; 0: never")
     asked = options.parse_args()
@@ -69,7 +70,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="hours-"))
     try:
-        trace = simulated(folder, asked.rate, asked.minutes)
+        trace = simulated(folder, asked.rate, asked.minutes, asked.batch_bytes)
         follow = partial(followed_replay, grouping=asked.grouping) if asked.what == "replay" else followed_import
         with follow(folder, trace) as (feed, running, out):
             notes = watch(trace, feed, running, out, asked.minutes, asked.maintain)
@@ -108,14 +109,27 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def simulated(folder: Path, rate: int, minutes: float) -> Trace:
-    """Made in the time that it takes to start: an hour of clients that react takes half an hour."""
+def simulated(folder: Path, rate: int, minutes: float, batch_bytes: int) -> Trace:
+    """Made in the time that it takes to start: an hour of clients that react takes half an hour. Batches are so large
+    that a state soon remembers as much of a log as it ever does: what lies less than `fetch.max_bytes` behind."""
     events = int(minutes * 60 * rate * _EVENTS_A_REQUEST)
     words = ("--open-loop", "--rate", str(rate), "--events", str(events), "--partitions", "60", "--max-wait-ms", "500")
     out = folder / "simulated"
     _done(("simulate", *words, "--out", str(out)))
     table = DeltaTable(str(out / "events")).to_pyarrow_table().sort_by([("time_us", "ascending"), ("seq", "ascending")])
-    return Trace(table)
+    return Trace(_with_batches_of(table, batch_bytes))
+
+
+def _with_batches_of(table: pa.Table, batch_bytes: int) -> pa.Table:
+    """The same batches, each so many times as large that this is their average."""
+    parts = table["partitions"].combine_chunks()
+    named = parts.values
+    sizes = named.field("bytes")
+    larger = pc.cast(pc.multiply(sizes, batch_bytes / pc.mean(sizes).as_py()), pa.int64(), safe=False)
+    fields = [larger if field.name == "bytes" else named.field(field.name) for field in named.type]
+    made = pa.StructArray.from_arrays(fields, fields=list(named.type))
+    lists = pa.ListArray.from_arrays(parts.offsets, made, type=parts.type, mask=parts.is_null())
+    return table.set_column(table.column_names.index("partitions"), "partitions", lists)
 
 
 @contextmanager

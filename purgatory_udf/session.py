@@ -30,6 +30,8 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 # Sensible values that spark-submit's own options, a properties file or `conf` may replace.
 DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Of each of these a checkpoint keeps what the groups remembered then, to be gone on with. By default they are 100.
+    "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     # Any other limit has Spark 4.2 ask every Arrow vector for its size after every row, which nested columns make dear.

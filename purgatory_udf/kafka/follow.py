@@ -105,7 +105,7 @@ def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Opti
         delta.create(spark, layout.table(name), TABLES[name])
     if not delta.is_table(spark, events):
         empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
-        write_in_time_order(empty, events, 0, options.events_per_file, **dict([delta.RETENTION]))
+        write_in_time_order(empty, events, 0, options.events_per_file, **delta.OF_LOG)
     elif not files_of(spark).exists(checkpoint) and spark.read.format("delta").load(events).head(1):
         raise UserError(f"{checkpoint}: is gone, and with it how far the topic was read; --overwrite begins anew")
     return run

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 LOG_KEPT = "interval 7 days"
 # In a table's log, what is no version of it by its name and yet says that there is one.
 _LAST = "_last_checkpoint"
-# Of a table that grows batch by batch, the log of a month would be larger than the table.
-RETENTION = ("delta.logRetentionDuration", LOG_KEPT)
+# Of a table that grows batch by batch, the log of a month would be larger than the table; and whoever opens it would
+# read up to a hundred commits, for who writes without Spark sums them up no more often by default.
+OF_LOG = {"delta.logRetentionDuration": LOG_KEPT, "delta.checkpointInterval": "10"}
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
@@ -60,12 +61,12 @@ def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: S
     elif here:
         raise NeedsSparkError(f"{path}: has a log that is not read here")
     if here:
-        here.create_table(path, schema, dict([RETENTION]))
+        here.create_table(path, schema, OF_LOG)
         return
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
         empty = spark.createDataFrame([], from_arrow_schema(schema))
-        empty.write.format("delta").partitionBy(*partitioned_by).option(*RETENTION).save(path)
+        empty.write.format("delta").partitionBy(*partitioned_by).options(**OF_LOG).save(path)
         return
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
     made = (
@@ -73,7 +74,9 @@ def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: S
         .location(HadoopFiles(spark).qualified(path))
         .addColumns(from_arrow_schema(schema))
     )
-    made.partitionedBy(*partitioned_by).property(*RETENTION).execute()
+    for name, value in OF_LOG.items():
+        made = made.property(name, value)
+    made.partitionedBy(*partitioned_by).execute()
 
 
 def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:
