@@ -1,17 +1,19 @@
 """Work in parts, side by side on the machine's cores: processes that are forked when there is work, and end with it.
 
-What a part makes comes back as Arrow through a pipe; what it is made of needs no way there, for a fork has it all. So
-work may be any function, and read whatever lies in memory. It must neither ask DuckDB nor write tables: their threads
-stay behind.
+What a part makes comes back as Arrow in memory that both share; what it is made of needs no way there, for a fork has
+it all. So work may be any function, and read whatever lies in memory. It must neither ask DuckDB nor write tables:
+their threads stay behind.
 
     numbers of parts ─────► each process takes the next when it is done with one
-    this process ◄───────── which part, how long, its batches        (a thread reads from each)
+    shared memory ◄──────── its batches, behind those of its other parts
+    this process ◄───────── which part, and where its batches lie    (a thread reads from each)
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import os
 import pickle
 import signal
@@ -31,12 +33,14 @@ Part = TypeVar("Part")
 Work = Callable[[Part], Iterable[pa.RecordBatch]]
 
 _NUMBER = struct.Struct("<q")
-# The part, and how many bytes it has come to.
-_MADE = struct.Struct("<qq")
+# The part, and from where to where what it has come to lies.
+_MADE = struct.Struct("<qqq")
 # In the place of a part: what went wrong, and that nothing did.
 _FAILED, _DONE = -1, -2
 # Of Linux: who forked a process and dies has it die, too.
 _PR_SET_PDEATHSIG = 1
+# All at once, instead of page by page when it is read.
+_MAPPED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 
 
 def cores() -> int:
@@ -65,15 +69,17 @@ class _Processes:
         self._taking, self._giving = os.pipe()
         ends = [os.pipe() for _ in range(count)]
         self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
+        # What lies in there is neither copied on its way nor, at the next fork, page by page.
+        self._shared = [os.fdopen(os.memfd_create("made"), "wb") for _ in range(count)]
         sys.stdout.flush()
         sys.stderr.flush()
         self._ids = []
         parent = os.getpid()
-        for _, writing in ends:
+        for (_, writing), shared in zip(ends, self._shared, strict=True):
             forked = os.fork()
             if not forked:
                 others = {self._giving, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
-                _serve(work, parts, self._taking, writing, others - {writing}, parent)
+                _serve(work, parts, self._taking, writing, shared, others - {writing}, parent)
             self._ids.append(forked)
         for end in (self._taking, *(writing for _, writing in ends)):
             os.close(end)
@@ -82,13 +88,14 @@ class _Processes:
         """What went wrong."""
         wrong: list[BaseException] = []
 
-        def read(output: IO[bytes]) -> None:
+        def read(output: IO[bytes], shared: IO[bytes]) -> None:
             try:
-                _read(output, made)
+                _read(output, shared, made)
             except BaseException as error:
                 wrong.append(error)
 
-        threads = [threading.Thread(target=read, args=(output,), daemon=True) for output in self._outputs]
+        each = zip(self._outputs, self._shared, strict=True)
+        threads = [threading.Thread(target=read, args=ends, daemon=True) for ends in each]
         for thread in threads:
             thread.start()
         # Where all of them have ended, their threads tell why.
@@ -109,26 +116,37 @@ class _Processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-        for output in self._outputs:
-            output.close()
+        for file in (*self._outputs, *self._shared):
+            file.close()
 
 
-def _read(output: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
-    while head := output.read(_MADE.size):
-        number, size = _MADE.unpack(head)
-        if number == _DONE:
-            return
-        content = bytearray(size)
-        if output.readinto(content) != size:  # type: ignore[attr-defined]
-            break
+def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
+    places: dict[int, tuple[int, int]] = {}
+    while len(head := output.read(_MADE.size)) == _MADE.size:
+        number, begin, end = _MADE.unpack(head)
         if number == _FAILED:
-            raise pickle.loads(content)
-        made[number] = _unpacked(content)
+            raise pickle.loads(_mapped(shared, end)[begin:end])
+        if number == _DONE:
+            content = _mapped(shared, end)
+            made.update((number, _unpacked(content[begin:end])) for number, (begin, end) in places.items())
+            return
+        places[number] = begin, end
     raise NeedsSparkError("a process that took part was killed, perhaps for want of memory")
 
 
+def _mapped(shared: IO[bytes], size: int) -> pa.Buffer:
+    """It lives as long as anything of it does."""
+    return pa.py_buffer(mmap.mmap(shared.fileno(), size, _MAPPED, mmap.PROT_READ) if size else b"")
+
+
 def _serve(
-    work: Work[Part], parts: Sequence[Part], taking: int, writing: int, others: Iterable[int], parent: int
+    work: Work[Part],
+    parts: Sequence[Part],
+    taking: int,
+    writing: int,
+    shared: IO[bytes],
+    others: Iterable[int],
+    parent: int,
 ) -> None:
     """All that a forked process does."""
     status = 1
@@ -145,37 +163,39 @@ def _serve(
             try:
                 while said := os.read(taking, _NUMBER.size):
                     (number,) = _NUMBER.unpack(said)
-                    _give(output, number, _packed(work(parts[number])))
-                _give(output, _DONE, b"")
+                    begin = shared.tell()
+                    _pack(work(parts[number]), shared)
+                    _tell(output, number, begin, shared)
+                _tell(output, _DONE, shared.tell(), shared)
             except Exception as error:
-                _give(output, _FAILED, _pickled(error))
+                begin = shared.tell()
+                shared.write(_pickled(error))
+                _tell(output, _FAILED, begin, shared)
         status = 0
     finally:
         # What a process does at its end is the other's to do.
         os._exit(status)
 
 
-def _give(output: IO[bytes], number: int, content: bytes | pa.Buffer) -> None:
-    output.write(_MADE.pack(number, len(content)))
-    output.write(content)
+def _tell(output: IO[bytes], number: int, begin: int, shared: IO[bytes]) -> None:
+    shared.flush()
+    output.write(_MADE.pack(number, begin, shared.tell()))
     output.flush()
 
 
-def _packed(batches: Iterable[pa.RecordBatch]) -> bytes | pa.Buffer:
-    sink, writer = pa.BufferOutputStream(), None
+def _pack(batches: Iterable[pa.RecordBatch], shared: IO[bytes]) -> None:
+    writer = None
     for batch in batches:
-        writer = writer or pa.ipc.new_stream(sink, batch.schema)
+        writer = writer or pa.ipc.new_stream(shared, batch.schema)
         writer.write_batch(batch)
-    if writer is None:
-        return b""
-    writer.close()
-    return sink.getvalue()
+    if writer is not None:
+        writer.close()
 
 
-def _unpacked(content: bytearray) -> list[pa.RecordBatch]:
-    if not content:
+def _unpacked(content: pa.Buffer) -> list[pa.RecordBatch]:
+    if not content.size:
         return []
-    with pa.ipc.open_stream(pa.py_buffer(content)) as reader:
+    with pa.ipc.open_stream(content) as reader:
         return list(reader)
 
 
