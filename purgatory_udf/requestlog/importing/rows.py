@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from copy import copy
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 import pyarrow as pa
@@ -14,18 +14,8 @@ import pyarrow as pa
 from purgatory_udf.requestlog.lines.bodies import fetch_in, fetch_texts
 from purgatory_udf.requestlog.lines.quick import quick_fetch
 from purgatory_udf.requestlog.lines.request import Place, Request
-from purgatory_udf.requestlog.requests.facts import (
-    Append,
-    Copied,
-    Delivered,
-    Fact,
-    Position,
-    Sight,
-    Trim,
-    Trouble,
-)
+from purgatory_udf.requestlog.requests.facts import Append, Copied, Fact, Position
 from purgatory_udf.requestlog.requests.operation import LoggedOperation
-from purgatory_udf.requestlog.requests.tries import Tries, Try
 from purgatory_udf.tables import EVENTS
 
 REQUESTS = pa.schema(
@@ -112,16 +102,11 @@ FINISHED = pa.schema(
 
 Row = Mapping[str, Any]
 
-_FACTS: dict[str, type[Fact]] = {
-    kind.__name__: kind for kind in (Append, Position, Sight, Try, Delivered, Trouble, Trim, Copied, Tries)
-}
-_NUMBER_OF = {kind: number for number, kind in enumerate(_FACTS.values())}
-_KINDS = list(_FACTS.values())
+_KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
 _MOVED = frozenset({Append, Position, Copied})
-_VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in _KINDS}
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder().decode
+_unpack = msgspec.msgpack.Decoder(list[Fact]).decode
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -236,22 +221,27 @@ class Facts(NamedTuple):
 
 def copied(fact: Fact) -> Fact:
     """As it is now: a timeline moves such facts about, and leaves others as they are."""
-    kind = type(fact)
-    return kind(*_VALUES[kind](fact)) if kind in _MOVED else fact
+    return copy(fact) if type(fact) in _MOVED else fact
 
 
-def packed_facts(facts: Iterable[Fact]) -> bytes:
-    values = [(_NUMBER_OF[type(fact)], *_VALUES[type(fact)](fact)) for fact in facts]
+def packed_facts(facts: Sequence[Fact]) -> bytes:
     try:
-        return _pack(values)
+        return _pack(facts)
     except OverflowError:
         # Of a request that the contract refuses: what it shows counts for nothing.
-        return _pack([row for row in values if all(abs(value) < 2**63 for value in row if type(value) is int)])
+        return _pack([fact for fact in facts if _has_64_bits(fact)])
 
 
-def facts_in(packed: bytes) -> Iterator[Fact]:
-    for number, *values in _unpack(packed):
-        yield _KINDS[number](*values)
+def _has_64_bits(fact: Fact) -> bool:
+    return all(abs(value) < 2**63 for value in msgspec.structs.astuple(fact) if type(value) is int)
+
+
+def facts_in(packed: bytes) -> list[Fact]:
+    try:
+        return _unpack(packed)
+    except msgspec.ValidationError:
+        # Of a request that names its transaction by what is no text.
+        return [_KINDS[number](*values) for number, *values in msgspec.msgpack.decode(packed)]
 
 
 def operation_row(operation: LoggedOperation) -> dict[str, Any]:

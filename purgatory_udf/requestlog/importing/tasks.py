@@ -270,7 +270,7 @@ def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
     for row in rows_in(batches):
         if row["part"] == FACT:
             place = (row["broker"], row["topic"], row["partition"], row["settled"])
-            yield Facts(*place, list(facts_in(row["packed"])))
+            yield Facts(*place, facts_in(row["packed"]))
         else:
             yield row
 

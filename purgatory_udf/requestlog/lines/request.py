@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     from purgatory_udf.requestlog.lines.bodies import FetchAnswer, FetchBody
@@ -16,8 +17,7 @@ class Place(NamedTuple):
     line: int
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct, gc=False):
     """Times are microseconds since the epoch, on the clock that wrote the line.
 
         arrival ── queue ── start ──── handling ──── local ── purgatory ── answered ── sent (the line is written)

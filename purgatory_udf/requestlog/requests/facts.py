@@ -1,6 +1,9 @@
 """What one request shows of one partition at one broker: the small pieces that a partition's timeline is made of.
 
 Times are microseconds. S is the moment at which a request's handling began, L at which it ended.
+
+Facts are packed as the list of their fields behind their kind's number (`tag`), and kept so between the steps of a log
+that is followed: neither changes.
 """
 
 from __future__ import annotations
@@ -8,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from purgatory_udf.requestlog.requests.tries import Attempts, Tries, Try
 
 Key = tuple[str, int]
 
 
-@dataclass(slots=True)
-class Append:
+class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
     """Records written to the log, [base, end): known where an answer names them, else -1 until they are found.
 
     `operation` (file, line) and `slot` say which partition of which produce this is. Without an operation it is a
@@ -58,8 +62,7 @@ class Append:
         return self.is_operation and self.transaction is None
 
 
-@dataclass(slots=True)
-class Position:
+class Position(msgspec.Struct, array_like=True, tag=1, gc=False):
     """A reader asked for `offset`: a follower (`replica` >= 0) has all before it, a consumer was allowed to see it.
 
     `at_us` is when the broker took note of it, `wake_us` when those who waited for that were answered, `until_us`
@@ -78,8 +81,7 @@ class Position:
     epoch: int = -1
 
 
-@dataclass(slots=True)
-class Sight:
+class Sight(msgspec.Struct, array_like=True, tag=2, gc=False):
     """An answer said what the high watermark was, at some moment from `since_us` to `until_us`."""
 
     since_us: int
@@ -87,32 +89,28 @@ class Sight:
     offset: int
 
 
-@dataclass(slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, array_like=True, tag=4, gc=False):
     """A follower's fetch was answered with `bytes` of records."""
 
     at_us: int
     bytes: int
 
 
-@dataclass(slots=True)
-class Trouble:
+class Trouble(msgspec.Struct, array_like=True, tag=5, gc=False):
     """An answer said that the partition could not be served here."""
 
     at_us: int
     error: int
 
 
-@dataclass(slots=True)
-class Trim:
+class Trim(msgspec.Struct, array_like=True, tag=6, gc=False):
     """DELETE_RECORDS asked to move the log start to `offset` (-1: to the high watermark)."""
 
     at_us: int
     offset: int
 
 
-@dataclass(slots=True)
-class Copied:
+class Copied(msgspec.Struct, array_like=True, tag=7, gc=False):
     """This replica, a follower, had copied [base, end), of `bytes`, and knew its high watermark."""
 
     at_us: int

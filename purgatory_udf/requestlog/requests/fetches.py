@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -137,7 +136,7 @@ class SessionReader:
         return {
             "partitions": list(map(list, self._session.partitions.values())),
             "complete": self._session.complete,
-            "tries": [[*key, *astuple(run.last)] for key, run in self._runs.items()],
+            "tries": [[*key, *msgspec.structs.astuple(run.last)] for key, run in self._runs.items()],
             "read_us": self._read_us,
             "copies": self._copies.snapshot(),
         }

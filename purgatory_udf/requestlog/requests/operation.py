@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from purgatory_udf.requestlog.lines.request import Place, Request
 
@@ -14,8 +15,7 @@ _SLOTS = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 
 
-@dataclass(slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, gc=False):
     """What the broker did: how the request ended, how long it waited in the purgatory, what it answered.
 
     `kind` tells apart what one api serves: consumers' and followers' fetches, produces by acks. `timed_out` counts
@@ -36,8 +36,7 @@ class Recorded:
     complete: bool = True
 
 
-@dataclass(slots=True)
-class LoggedOperation:
+class LoggedOperation(msgspec.Struct, gc=False):
     """`sub` tells apart the events of one line. A produce's partitions get their offsets when all appends are known."""
 
     broker: int

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from purgatory_udf.requestlog.lines.bodies import AskedPartition, FetchAnswer, FetchBody, Key
 
 NEW, NONE = 0, -1
@@ -26,8 +28,7 @@ def session_key(asked: FetchBody, answered: FetchAnswer, connection: str) -> str
     return connection
 
 
-@dataclass(slots=True)
-class FetchInForce:
+class FetchInForce(msgspec.Struct, gc=False):
     """One fetch with all its partitions; `listed` are those that its line named itself. `complete` is false while
     partitions of a session that began before the log may be missing."""
 

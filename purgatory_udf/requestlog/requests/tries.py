@@ -12,14 +12,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Try:
+class Try(msgspec.Struct, array_like=True, tag=3, gc=False):
     """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
 
     at_us: int
@@ -28,8 +28,7 @@ class Try:
     barren: bool = False
 
 
-@dataclass(slots=True)
-class Tries:
+class Tries(msgspec.Struct, array_like=True, tag=8, gc=False):
     """Some, of one reader, one after the other. All but the last were barren; whether that was, `barren` says."""
 
     replica: int
