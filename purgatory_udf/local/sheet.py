@@ -21,6 +21,9 @@ from purgatory_udf.local.looked_up import places_of
 
 Rows = Callable[[], pa.Table]
 
+# Where rows that are kept lie in so few stretches, the stretches are kept: they need not be copied.
+FEW_STRETCHES = 64
+
 
 class Sheet:
     """`columns` are worked out of `rows`, of those alone for which all `conditions` hold."""
@@ -128,20 +131,33 @@ class _Kept:
 
     def __init__(self, rows: pa.Table, holds: Values | None = None) -> None:
         self._rows, self._holds = rows, holds
+        self._stretches = None if holds is None else _stretches(holds)
         self.count: int = rows.num_rows if holds is None else pc.sum(holds).as_py() or 0
         self._columns: dict[str, Values] = {}
         self._known: dict[Formula, Values] = {}
 
     def __call__(self, name: str) -> Values:
         if name not in self._columns:
-            column = self._rows.column(name)
-            self._columns[name] = column if self._holds is None else column.filter(self._holds)
+            self._columns[name] = self._chosen(self._rows.column(name))
         return self._columns[name]
+
+    def _chosen(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        if self._stretches is not None:
+            slices = (column.slice(begin, end - begin) for begin, end in self._stretches)
+            return pa.chunked_array([chunk for slice_ in slices for chunk in slice_.chunks], column.type)
+        return column if self._holds is None else column.filter(self._holds)
 
     def of(self, formula: Formula) -> Values:
         if formula not in self._known:
             self._known[formula] = formula(self)
         return self._known[formula]
+
+
+def _stretches(holds: Values) -> list[tuple[int, int]] | None:
+    """From where to where it holds; None if these are many."""
+    flags = pc.fill_null(holds, False).to_numpy(zero_copy_only=False)
+    borders = np.flatnonzero(np.diff(flags, prepend=False, append=False)).tolist()
+    return list(zip(borders[::2], borders[1::2], strict=True)) if len(borders) <= 2 * FEW_STRETCHES else None
 
 
 def sheet_of(rows: object) -> Sheet | None:

@@ -15,7 +15,6 @@ from purgatory_udf.requestlog.lines.bodies import fetch_in, fetch_texts
 from purgatory_udf.requestlog.lines.quick import quick_fetch
 from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.requests.facts import Append, Copied, Fact, Position
-from purgatory_udf.requestlog.requests.operation import LoggedOperation
 from purgatory_udf.tables import EVENTS
 
 REQUESTS = pa.schema(
@@ -244,13 +243,31 @@ def facts_in(packed: bytes) -> list[Fact]:
         return [_KINDS[number](*values) for number, *values in msgspec.msgpack.decode(packed)]
 
 
-def operation_row(operation: LoggedOperation) -> dict[str, Any]:
-    return {
-        "part": OPERATION,
-        "kind": operation.event["type"],
-        "event": to_json(operation.event),
-        "recorded": to_json(operation.recorded),
-    }
+class OperationRow(NamedTuple):
+    """What a row of PARTS has of an operation: its place in the order, its kind, and two texts of JSON."""
+
+    time_us: int
+    rank: int
+    broker: int
+    topic: str
+    partition: int
+    file: int
+    line: int
+    sub: int
+    kind: str
+    event: bytes
+    recorded: bytes
+
+
+def operation_batch(operations: Sequence[OperationRow]) -> pa.RecordBatch:
+    """As PARTS; by columns, for most rows are operations."""
+    columns: dict[str, Any] = dict(zip(OperationRow._fields, zip(*operations, strict=True), strict=False))
+    columns["part"] = [OPERATION] * len(operations)
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(operations), field.type)
+        for field in PARTS
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=PARTS)
 
 
 def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -26,13 +26,15 @@ from purgatory_udf.requestlog.importing.rows import (
     CHANGES,
     FACT,
     FINISHED,
+    OPERATION,
     PARTS,
     PRODUCED,
     Facts,
+    OperationRow,
     count_rows,
     facts_in,
     from_json,
-    operation_row,
+    operation_batch,
     packed_facts,
     request_of,
     request_rows_in,
@@ -42,7 +44,7 @@ from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, buil
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
-from purgatory_udf.requestlog.requests.operation import first_slot
+from purgatory_udf.requestlog.requests.operation import LoggedOperation, first_slot
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -205,6 +207,7 @@ def _waiting_since(recorded: str, later_us: int) -> bytes:
 
 
 def _parts(apart: Iterable[Parts], report: Report) -> Batches:
+    operations: list[OperationRow] = []
     held: list[Row] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
     waiting = 0
@@ -217,11 +220,14 @@ def _parts(apart: Iterable[Parts], report: Report) -> Batches:
             together.append(fact)
         waiting += len(parts.facts)
         report.count("operations", len(parts.operations))
-        held += rows_of_parts(parts, report)
-        if len(held) >= ROWS or waiting >= FACTS:
+        operations += map(_row_of, parts.operations)
+        held += _bad_row(parts, report)
+        if len(operations) + len(held) >= ROWS or waiting >= FACTS:
+            yield operation_batch(operations)
             yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
-            held, facts, waiting = [], {}, 0
+            operations, held, facts, waiting = [], [], {}, 0
     held += count_rows(report.counts)
+    yield operation_batch(operations)
     yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
 
 
@@ -232,7 +238,16 @@ def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any,
 def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
     """All but the facts."""
     for operation in parts.operations:
-        yield {**operation_row(operation), **order_of_operation(operation)._asdict()}
+        yield {"part": OPERATION, **_row_of(operation)._asdict()}
+    yield from _bad_row(parts, report)
+
+
+def _row_of(operation: LoggedOperation) -> OperationRow:
+    event = operation.event
+    return OperationRow(*order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded))
+
+
+def _bad_row(parts: Parts, report: Report) -> Iterator[Row]:
     if parts.bad is not None:
         file, line = parts.bad.place
         report.count("bad_lines")
