@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.local import functions
-from purgatory_udf.local.apart import cut_apart
+from purgatory_udf.local.apart import Ordered, Part, cut_apart
 from purgatory_udf.local.asking import Asking
 from purgatory_udf.local.column import Column, ColumnOrName, column, order_of, quoted
 from purgatory_udf.local.cores import cores, side_by_side
@@ -209,6 +209,14 @@ class LocalFrame:
                 return self._sheet.table()
         return self._asking.run(self._sql())
 
+    def in_parts(self, together: Sequence[str]) -> list[Part]:
+        """About as much work each: `mapApart` says what the columns are."""
+        most = TASKS_A_CORE * cores()
+        if self._sheet:
+            with suppress(NoFormulaError, pa.ArrowException):
+                return self._sheet.in_parts(together, most)
+        return cut_apart(Ordered(self._asking.run(self._sql())), together, most)
+
     def collect(self) -> list[Row]:
         return as_rows(self.toArrow())
 
@@ -285,12 +293,12 @@ Made = list[list[pa.RecordBatch]]
 def mapped_apart(frames: Sequence[tuple[LocalFrame, Work, Sequence[str]]]) -> list[Made]:
     """What the work of each frame makes of its parts; the processes take the parts of one frame after those of the
     other. `mapApart` says what the columns are."""
-    apart = [cut_apart(frame.toArrow(), together, TASKS_A_CORE * cores()) for frame, _, together in frames]
+    apart = [frame.in_parts(together) for frame, _, together in frames]
     parts = [(work, part) for (_, work, _), parts in zip(frames, apart, strict=True) for part in parts]
 
-    def worked_on(part: tuple[Work, pa.Table]) -> Iterator[pa.RecordBatch]:
+    def worked_on(part: tuple[Work, Part]) -> Iterator[pa.RecordBatch]:
         work, rows = part
-        return work(iter(rows.to_batches(max_chunksize=ROWS_AT_ONCE)))
+        return work(iter(rows().to_batches(max_chunksize=ROWS_AT_ONCE)))
 
     if all(len(of_frame) == 1 for of_frame in apart):
         # Each is too little for a fork; and so are some of them.

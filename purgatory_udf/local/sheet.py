@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.local.apart import Ordered, Part, cut_apart
 from purgatory_udf.local.formula import Formula, NoFormulaError, Values
 from purgatory_udf.local.grouped import Total, grouped
 from purgatory_udf.local.looked_up import places_of
@@ -30,6 +31,7 @@ class Sheet:
 
     def __init__(self, rows: Rows, columns: Mapping[str, Formula], conditions: Sequence[Formula] = ()) -> None:
         self._rows, self._columns, self._conditions = rows, columns, tuple(conditions)
+        self._ordered: Callable[[], Ordered] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -57,13 +59,16 @@ class Sheet:
         if len(named) < len(keys):
             return None
 
-        def rows() -> pa.Table:
+        def ordered() -> Ordered:
             table = self.table()
             by = Sheet(self._rows, {name: key for key, name in named}, self._conditions).table()
             places = _in_order(by)
-            return table if np.array_equal(places, np.arange(len(places))) else table.combine_chunks().take(places)
+            lies_so = np.array_equal(places, np.arange(len(places)))
+            return Ordered(table) if lies_so else Ordered(table.combine_chunks(), places)
 
-        return _later(rows, self.names)
+        sheet = _later(lambda: ordered().table(), self.names)
+        sheet._ordered = ordered
+        return sheet
 
     def join(self, right: Rows, keys: Sequence[str], rest: Sequence[str], *, inner: bool) -> Sheet:
         """`rest` of the one row of `right` that has the same `keys`; nulls where there is none."""
@@ -97,6 +102,10 @@ class Sheet:
         kept = self._kept()
         made = [_whole(kept.of(formula), kept.count) for formula in self._columns.values()]
         return pa.Table.from_arrays(made, list(self._columns))
+
+    def in_parts(self, together: Sequence[str], most: int) -> list[Part]:
+        """As `cut_apart` cuts it."""
+        return cut_apart(self._ordered() if self._ordered else Ordered(self.table()), together, most)
 
     def count(self) -> int:
         return self._kept().count
