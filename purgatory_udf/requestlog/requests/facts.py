@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -148,11 +149,19 @@ class PartitionFacts:
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         made = cls(broker, *key)
         tries: list[Try | Tries] = []
+        by_kind: dict[type[Fact], list[Any]] = {
+            Append: made.appends,
+            Position: made.positions,
+            Sight: made.sights,
+            Delivered: made.deliveries,
+            Trouble: made.troubles,
+            Trim: made.trims,
+            Copied: made.copies,
+            Try: tries,
+            Tries: tries,
+        }
         for fact in facts:
-            if isinstance(fact, Try | Tries):
-                tries.append(fact)
-            else:
-                made.add(fact)
+            by_kind[type(fact)].append(fact)
         made.follower_tries = Attempts.of(attempt for attempt in tries if attempt.replica >= 0)
         made.consumer_tries = Attempts.of(attempt for attempt in tries if attempt.replica < 0)
         made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
@@ -161,24 +170,6 @@ class PartitionFacts:
         for other in (made.deliveries, made.troubles, made.trims, made.copies):
             other.sort(key=lambda fact: fact.at_us)
         return made
-
-    def add(self, fact: Fact) -> None:
-        """Any but tries."""
-        match fact:
-            case Append():
-                self.appends.append(fact)
-            case Position():
-                self.positions.append(fact)
-            case Sight():
-                self.sights.append(fact)
-            case Delivered():
-                self.deliveries.append(fact)
-            case Trouble():
-                self.troubles.append(fact)
-            case Trim():
-                self.trims.append(fact)
-            case Copied():
-                self.copies.append(fact)
 
     @property
     def only_copied(self) -> bool:
