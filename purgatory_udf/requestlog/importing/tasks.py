@@ -153,10 +153,8 @@ def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batch
 def _texts(batch: pa.RecordBatch) -> list[bytes]:
     """The events' JSON, a produce's with its offsets, a request's with a name for `_tried` to replace."""
     names = batch.column("request_id").is_valid().to_pylist()
-    texts = [
-        _NAMED + text[1:].encode() if has_name else text.encode()
-        for text, has_name in zip(batch.column("event").to_pylist(), names, strict=True)
-    ]
+    events = batch.column("event").cast(pa.binary()).to_pylist()
+    texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
     offsets, subs = (batch.column(name).to_pylist() for name in ("offsets", "sub"))
     for number, spans in enumerate(offsets):
         if not spans:
@@ -175,14 +173,13 @@ def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """A request's name for people, the moment at which it is tried, and what is left of its wait then."""
     name, tried, came = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
     later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
-    recorded = rows.column("recorded").to_pylist()
-    for number, us in enumerate(later.to_pylist()):
-        if us:
-            recorded[number] = _waiting_since(recorded[number], us).decode()
+    recorded, waited = rows.column("recorded"), pc.not_equal(later, 0)
+    of_these = zip(recorded.filter(waited).to_pylist(), later.filter(waited).to_pylist(), strict=True)
+    since = pa.array([_waiting_since(text, us) for text, us in of_these], pa.string())
     return {
         "request_id": pc.coalesce(name, events.column("request_id")),
         "time_us": pc.add(came, later),
-        "recorded": pa.array(recorded, pa.string()),
+        "recorded": pc.replace_with_mask(recorded, waited, since),
     }
 
 

@@ -26,7 +26,7 @@ from purgatory_udf.requestlog.lines.request import Place, Request
 from purgatory_udf.requestlog.lines.stamp import stamp_us
 
 _MARK = MARK.encode()
-_STAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2})[T ](\d{2}):([0-5]\d):([0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
+_STAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
 
 # Python reads no longer numbers.
 _HUGE = re.compile(rb"\d{4000}")
@@ -135,18 +135,18 @@ def _stamp(around: str, zone: tzinfo) -> int | None:
     match = _STAMP.match(around)
     if match is None:
         return stamp_us(around, zone)
-    day, hour, minute, second, part, utc = match.groups()
-    whole = _second(day, hour, minute, second, UTC if utc else zone)
+    second, part, utc = match.groups()
+    whole = _second(second, UTC if utc else zone)
     return stamp_us(around, zone) if whole is None else whole + int(part) * 10 ** (6 - len(part))
 
 
 @lru_cache(maxsize=64)
-def _second(day: str, hour: str, minute: str, second: str, zone: tzinfo) -> int | None:
+def _second(text: str, zone: tzinfo) -> int | None:
     """Many lines are of one second."""
-    midnight = _midnight(day, zone)
+    midnight, hour = _midnight(text[:10], zone), text[11:13]
     if midnight is None or hour > "23":
         return None
-    return midnight + (int(hour) * 3600 + int(minute) * 60 + int(second)) * 1_000_000
+    return midnight + (int(hour) * 3600 + int(text[14:16]) * 60 + int(text[17:19])) * 1_000_000
 
 
 @lru_cache(maxsize=64)
