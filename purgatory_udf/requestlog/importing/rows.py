@@ -259,15 +259,30 @@ class OperationRow(NamedTuple):
     recorded: bytes
 
 
-def operation_batch(operations: Sequence[OperationRow]) -> pa.RecordBatch:
-    """As PARTS; by columns, for most rows are operations."""
-    columns: dict[str, Any] = dict(zip(OperationRow._fields, zip(*operations, strict=True), strict=False))
-    columns["part"] = [OPERATION] * len(operations)
+class ChangeRow(NamedTuple):
+    """What a row of CHANGES has of a partition's event: its place in the order, and its JSON."""
+
+    time_us: int
+    rank: int
+    broker: int
+    topic: str
+    partition: int
+    file: int
+    line: int
+    sub: int
+    event: bytes
+
+
+def batch_of_part(part: str, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Of named tuples of one kind, by columns: most rows are of such."""
+    names = rows[0]._fields if rows else ()
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+    columns["part"] = [part] * len(rows)
     arrays = [
-        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(operations), field.type)
-        for field in PARTS
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(rows), field.type)
+        for field in schema
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=PARTS)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:

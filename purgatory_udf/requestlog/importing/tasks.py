@@ -29,18 +29,19 @@ from purgatory_udf.requestlog.importing.rows import (
     OPERATION,
     PARTS,
     PRODUCED,
+    ChangeRow,
     Facts,
     OperationRow,
+    batch_of_part,
     count_rows,
     facts_in,
     from_json,
-    operation_batch,
     packed_facts,
     request_of,
     request_rows_in,
     to_json,
 )
-from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, build_timeline
+from purgatory_udf.requestlog.partitions.timeline import PartitionTimeline, ProducedAt, build_timeline
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.apart import Parts, parts_of, parts_of_sessions
 from purgatory_udf.requestlog.requests.facts import Fact, Key, PartitionFacts
@@ -88,19 +89,24 @@ def build_timelines(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-
-        def rows() -> Iterator[Row]:
-            key = ("broker", "topic", "partition")
-            packed = (row for batch in batches for row in batch.to_pylist())
-            for (broker, topic, partition), of_partition in groupby(
-                packed, lambda row: tuple(row[name] for name in key)
-            ):
-                together = (fact for row in of_partition for fact in facts_in(row["packed"]))
-                facts = PartitionFacts.of(broker, (topic, partition), together)
-                yield from rows_of_timeline(build_timeline(facts, context(), report), facts)
-            yield from count_rows(report.counts)
-
-        yield from batches_of(rows(), CHANGES)
+        changes: list[ChangeRow] = []
+        produced: list[ProducedAt] = []
+        key = ("broker", "topic", "partition")
+        for (broker, topic, partition), of_partition in groupby(
+            rows_in(batches), lambda row: tuple(row[name] for name in key)
+        ):
+            together = (fact for row in of_partition for fact in facts_in(row["packed"]))
+            facts = PartitionFacts.of(broker, (topic, partition), together)
+            timeline = build_timeline(facts, context(), report)
+            changes += _changes_of(timeline, facts)
+            produced += timeline.produced
+            if len(changes) + len(produced) >= ROWS:
+                yield batch_of_part(CHANGE, changes, CHANGES)
+                yield batch_of_part(PRODUCED, produced, CHANGES)
+                changes, produced = [], []
+        yield batch_of_part(CHANGE, changes, CHANGES)
+        yield batch_of_part(PRODUCED, produced, CHANGES)
+        yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
 
@@ -220,11 +226,11 @@ def _parts(apart: Iterable[Parts], report: Report) -> Batches:
         operations += map(_row_of, parts.operations)
         held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
-            yield operation_batch(operations)
+            yield batch_of_part(OPERATION, operations, PARTS)
             yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
             operations, held, facts, waiting = [], [], {}, 0
     held += count_rows(report.counts)
-    yield operation_batch(operations)
+    yield batch_of_part(OPERATION, operations, PARTS)
     yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
 
 
@@ -265,10 +271,15 @@ def _can_be(broker: int, key: Key) -> bool:
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 
-def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
+def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[ChangeRow]:
     for number, timed in enumerate(timeline.events):
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
-        yield {"part": CHANGE, **order._asdict(), "event": to_json(timed.event)}
+        yield ChangeRow(*order, to_json(timed.event))
+
+
+def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
+    for change in _changes_of(timeline, facts):
+        yield {"part": CHANGE, **change._asdict()}
     for produced in timeline.produced:
         yield {"part": PRODUCED, **produced._asdict()}
 

@@ -30,6 +30,8 @@ _STAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6
 
 # Python reads no longer numbers.
 _HUGE = re.compile(rb"\d{4000}")
+# Too short for what nests deeper: each level begins and ends.
+_SHALLOW = 2 * DEEPEST
 
 _EMPTY: dict[str, Any] = {}
 
@@ -81,7 +83,7 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
     start = mark + len(_MARK)
     end = line.rfind(b"}") + 1
     message = line[start:end]
-    if message.count(b"{") + message.count(b"[") > DEEPEST or (len(message) > 4000 and _HUGE.search(message)):
+    if len(message) > _SHALLOW and _may_be_refused(message):
         return None
     try:
         # Text that is not UTF-8 has its broken bytes replaced: not here.
@@ -128,6 +130,12 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
         request,
         answer if answer.startswith("{") else None,
     )
+
+
+def _may_be_refused(message: bytes) -> bool:
+    """For its depth, or a number in it."""
+    deep = message.count(b"{") + message.count(b"[") > DEEPEST
+    return deep or (len(message) > 4000 and _HUGE.search(message) is not None)
 
 
 def _stamp(around: str, zone: tzinfo) -> int | None:
