@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.local import functions as sf
+from purgatory_udf.local import sheet
 from purgatory_udf.local.formula import NoFormulaError
 from purgatory_udf.local.session import LocalSession
 from purgatory_udf.local.sheet import Sheet
@@ -132,6 +133,17 @@ def test_arrow_says_what_duckdb_says(name: str) -> None:
     assert here.column_names == said.column_names
     assert list(map(str, _kinds(here))) == list(map(str, _kinds(said)))
     assert frame._sheet.count() == len(said)
+
+
+@pytest.mark.parametrize("stretches", [0, 1, 8])
+def test_what_is_kept_is_the_same_in_stretches_and_in_rows(stretches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sheet, "FEW_STRETCHES", stretches)
+    cut = pa.concat_tables([ROWS.slice(0, 3), ROWS.slice(3)])
+    for name, keeps in (("held", [0, 3, 6, 7]), ("none", []), ("all", [*range(8)])):
+        holds = ROWS.column("held") if name == "held" else pa.array([number in keeps for number in range(8)])
+        frame = LocalSession().frame_of(cut.append_column("holds", holds)).where("holds").select(*ROWS.column_names)
+        kept = frame.toArrow()
+        assert _rows(kept) == _rows(ROWS.take(pa.array(keeps, pa.int64()))) and kept.schema == ROWS.schema
 
 
 def _kinds(table: pa.Table) -> list[pa.DataType]:
