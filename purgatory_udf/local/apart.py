@@ -24,7 +24,7 @@ LEAST_BYTES, LEAST_ALONE_BYTES = 1 << 19, 1 << 21
 Part = Callable[[], pa.Table]
 
 
-class Ordered(NamedTuple):
+class Arranged(NamedTuple):
     """`places` are the rows' numbers in the order that is meant; None: as they lie."""
 
     rows: pa.Table
@@ -39,7 +39,7 @@ class Ordered(NamedTuple):
         return partial(self.rows.take, self.places[begin:end])
 
 
-def cut_apart(rows: Ordered, together: Sequence[str], most: int) -> list[Part]:
+def cut_apart(rows: Arranged, together: Sequence[str], most: int) -> list[Part]:
     """About so many parts, in order. Rows that lie side by side and are the same in the columns `together` stay so;
     where none are named, any row may begin a part."""
     return [rows.part(begin, end) for begin, end in pairwise(_borders(*rows, together, most))]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from purgatory_udf.local import functions
-from purgatory_udf.local.apart import Ordered, Part, cut_apart
+from purgatory_udf.local.apart import Arranged, Part, cut_apart
 from purgatory_udf.local.asking import Asking
 from purgatory_udf.local.column import Column, ColumnOrName, column, order_of, quoted
 from purgatory_udf.local.cores import cores, side_by_side
@@ -215,7 +215,7 @@ class LocalFrame:
         if self._sheet:
             with suppress(NoFormulaError, pa.ArrowException):
                 return self._sheet.in_parts(together, most)
-        return cut_apart(Ordered(self._asking.run(self._sql())), together, most)
+        return cut_apart(Arranged(self._asking.run(self._sql())), together, most)
 
     def collect(self) -> list[Row]:
         return as_rows(self.toArrow())

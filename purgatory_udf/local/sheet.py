@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.local.apart import Ordered, Part, cut_apart
+from purgatory_udf.local.apart import Arranged, Part, cut_apart
 from purgatory_udf.local.formula import Formula, NoFormulaError, Values
 from purgatory_udf.local.grouped import Total, grouped
 from purgatory_udf.local.looked_up import places_of
@@ -31,7 +31,7 @@ class Sheet:
 
     def __init__(self, rows: Rows, columns: Mapping[str, Formula], conditions: Sequence[Formula] = ()) -> None:
         self._rows, self._columns, self._conditions = rows, columns, tuple(conditions)
-        self._ordered: Callable[[], Ordered] | None = None
+        self._arranged: Callable[[], Arranged] | None = None
 
     @property
     def names(self) -> list[str]:
@@ -59,15 +59,15 @@ class Sheet:
         if len(named) < len(keys):
             return None
 
-        def ordered() -> Ordered:
+        def arranged() -> Arranged:
             table = self.table()
             by = Sheet(self._rows, {name: key for key, name in named}, self._conditions).table()
             places = _in_order(by)
             lies_so = np.array_equal(places, np.arange(len(places)))
-            return Ordered(table) if lies_so else Ordered(table.combine_chunks(), places)
+            return Arranged(table) if lies_so else Arranged(table.combine_chunks(), places)
 
-        sheet = _later(lambda: ordered().table(), self.names)
-        sheet._ordered = ordered
+        sheet = _later(lambda: arranged().table(), self.names)
+        sheet._arranged = arranged
         return sheet
 
     def join(self, right: Rows, keys: Sequence[str], rest: Sequence[str], *, inner: bool) -> Sheet:
@@ -105,7 +105,7 @@ class Sheet:
 
     def in_parts(self, together: Sequence[str], most: int) -> list[Part]:
         """As `cut_apart` cuts it."""
-        return cut_apart(self._ordered() if self._ordered else Ordered(self.table()), together, most)
+        return cut_apart(self._arranged() if self._arranged else Arranged(self.table()), together, most)
 
     def count(self) -> int:
         return self._kept().count

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.local import apart
-from purgatory_udf.local.apart import Ordered, cut_apart
+from purgatory_udf.local.apart import Arranged, cut_apart
 
 LONG = "d" * 900
 
@@ -37,15 +37,15 @@ def test_rows_that_belong_together_stay_so(
             "text": [text for part in expected for text in part],
         }
     )
-    parts = cut_apart(Ordered(rows), together, 2)
+    parts = cut_apart(Arranged(rows), together, 2)
     assert [part().column("text").to_pylist() for part in parts] == expected
     # The same where they are to be put in that order first.
     backwards = np.arange(rows.num_rows, dtype=np.uint64)[::-1]
-    parts = cut_apart(Ordered(rows.take(backwards), backwards), together, 2)
+    parts = cut_apart(Arranged(rows.take(backwards), backwards), together, 2)
     assert [part().column("text").to_pylist() for part in parts] == expected
 
 
 def test_little_work_is_one_part() -> None:
     rows = pa.table({"text": ["a"] * 1_000})
     for little in (rows, rows.slice(0, 0)):
-        assert [part() for part in cut_apart(Ordered(little), (), 4)] == [little]
+        assert [part() for part in cut_apart(Arranged(little), (), 4)] == [little]
