@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.local.cores import side_by_side
+from purgatory_udf.loop.memory import in_worker
 from purgatory_udf.query import local
 
 if TYPE_CHECKING:
@@ -39,4 +40,4 @@ def spread(
         return here.frame_of(pa.Table.from_batches(list(chain.from_iterable(made)), schema))
     # A range of n rows in n partitions has row i in partition i: the task's number, without shuffling the work itself.
     count = max(1, len(tasks))
-    return spark.range(0, len(tasks), 1, count).mapInArrow(run, from_arrow_schema(schema))
+    return spark.range(0, len(tasks), 1, count).mapInArrow(in_worker(run), from_arrow_schema(schema))

@@ -23,6 +23,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import IO, TypeVar
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ class _Processes:
         ends = [os.pipe() for _ in range(count)]
         self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
         # What lies in there is neither copied on its way nor, at the next fork, page by page.
-        self._shared = [os.fdopen(os.memfd_create("made"), "wb") for _ in range(count)]
+        self._shared = [_nameless() for _ in range(count)]
         sys.stdout.flush()
         sys.stderr.flush()
         self._ids = []
@@ -132,6 +133,11 @@ def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBa
             return
         places[number] = begin, end
     raise NeedsSparkError("a process that took part was killed, perhaps for want of memory")
+
+
+def _nameless() -> IO[bytes]:
+    """A file in memory, or, where there is none of that kind, one on the disk."""
+    return os.fdopen(os.memfd_create("made"), "wb") if hasattr(os, "memfd_create") else TemporaryFile()
 
 
 def _mapped(shared: IO[bytes], size: int) -> pa.Buffer:

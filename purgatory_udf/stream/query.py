@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import INT32_MAX
+from purgatory_udf.loop.memory import in_worker
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.checkpoints import prepared
 from purgatory_udf.storage.near import asked
@@ -38,7 +39,8 @@ _TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
     """Events as one value per group and Arrow batch."""
-    return events.select(*rules.columns(events.columns)).mapInArrow(packer(rules), from_arrow_schema(PACKED))
+    work = in_worker(packer(rules))
+    return events.select(*rules.columns(events.columns)).mapInArrow(work, from_arrow_schema(PACKED))
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,10 @@ class Query:
             rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")
             .groupBy("group")
             .applyInPandasWithState(
-                keyed(self.sink.rules), OUTPUT_SCHEMA, STATE_SCHEMA, "append", GroupStateTimeout.EventTimeTimeout
+                in_worker(keyed(self.sink.rules)),
+                OUTPUT_SCHEMA,
+                STATE_SCHEMA,
+                "append",
+                GroupStateTimeout.EventTimeTimeout,
             )
         )

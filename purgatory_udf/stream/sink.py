@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.live.boards import Boards
+from purgatory_udf.loop.memory import in_worker
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.relay import UNTIL
@@ -148,7 +149,7 @@ class Sink:
             return mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
         schema = from_arrow_schema(self.rules.schema(table))
         payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_A_TASK)))
-        return payloads.mapInArrow(unpacked(self.rules, table, self._end_ms(table)), schema)
+        return payloads.mapInArrow(in_worker(unpacked(self.rules, table, self._end_ms(table))), schema)
 
     def _end_ms(self, table: str) -> int | None:
         """Up to when the table goes, if that is known."""

@@ -28,3 +28,32 @@ def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
     first, later = map(int, process.stdout.split())
     assert first > _PAGES_OF_A_TABLE / 2
     assert later < first / 10
+
+
+_LOADED = """
+import gc
+import pyarrow
+from purgatory_udf.loop.memory import keep_loaded
+
+class Ring:
+    def __init__(self):
+        self.ring = self
+
+gc.disable()
+keep_loaded()
+loaded = gc.get_freeze_count()
+Ring()
+keep_loaded()
+print(loaded, gc.get_freeze_count(), gc.collect())
+import wave
+keep_loaded()
+print(gc.get_freeze_count())
+"""
+
+
+def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is() -> None:
+    process = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    loaded, still, unreached, more = map(int, process.stdout.split())
+    assert loaded == still > 10_000
+    assert unreached >= 1
+    assert more > loaded
