@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from purgatory_udf.storage.files import files_of
@@ -27,6 +28,17 @@ def prepared(spark: SparkSession, path: str) -> str:
     else:
         spark.conf.unset(_MANAGER)
     return _swept(spark, path)
+
+
+def rests_at_ms(spark: SparkSession, path: str) -> int | None:
+    """The watermark that the next batch will have, if the last one is done; None while one is on record that is to be
+    done again, or before there is any."""
+    begun, done = (_entries(spark, f"{path}/{name}") for name in (_OFFSETS, _COMMITS))
+    if not done or max(begun) > max(done):
+        return None
+    said = files_of(spark).read(f"{path}/{_COMMITS}/{max(done)}") or b""
+    # A version, then what holds for the batch.
+    return int(json.loads(said.decode().splitlines()[1])["nextBatchWatermarkMs"])
 
 
 def _swept(spark: SparkSession, path: str) -> str:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupStateTimeout
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.memory import in_worker
 from purgatory_udf.storage import delta
-from purgatory_udf.storage.checkpoints import prepared
+from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
 from purgatory_udf.storage.near import asked
 from purgatory_udf.stream.adapter import OUTPUT_SCHEMA, STATE_SCHEMA, keyed
 from purgatory_udf.stream.packing import CLOCK, PACKED, packer
@@ -58,9 +58,14 @@ class Query:
         return self.sink.name
 
     def start(self) -> StreamingQuery:
-        """Over a table that still grows."""
+        """Over a table that still grows. A batch for timers alone is only made by the process that has made the batch
+        before it; where an earlier process was killed between the two, a row that says nothing new has one made."""
         delta.create(self.spark, self._control, PACKED)
-        return self._writer().start()
+        writer = self._writer()
+        watermark = rests_at_ms(self.spark, self.sink.layout.checkpoint(self.name))
+        if watermark:
+            self._tell((watermark + 1) * 1000)
+        return writer.start()
 
     def to_end(self, survey: Survey) -> None:
         """Over all events there are; then, if they came in several batches, once more with the clock run out."""
@@ -100,10 +105,14 @@ class Query:
     def _run_out_the_clock(self, last_us: int) -> None:
         """One row of no key, past the last deadline that there can be, so that every timer fires. What follows from
         that, however late, follows in the same call."""
-        past = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=last_us + (INT32_MAX + 2000) * 1000)
+        self._tell(last_us + (INT32_MAX + 2000) * 1000)
+
+    def _tell(self, time_us: int) -> None:
+        """That it is as late as this."""
+        time = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)
 
         def add(session: SparkSession) -> None:
-            row = session.createDataFrame([(CLOCK, past, b"")], from_arrow_schema(PACKED))
+            row = session.createDataFrame([(CLOCK, time, b"")], from_arrow_schema(PACKED))
             row.write.format("delta").mode("append").save(self._control)
 
         asked(self.spark, self._control, add)

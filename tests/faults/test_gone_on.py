@@ -27,6 +27,7 @@ from purgatory_udf.stream.query import Query
 from purgatory_udf.stream.replay import run_replay
 from purgatory_udf.stream.survey import Survey
 from purgatory_udf.tables import TABLES
+from tests.stream.followed import caught_up, following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +74,33 @@ def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_
         (2, 100),
         (3, 100),
     ]
+
+
+def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Without an event that comes then: there may be none for hours.
+
+    0 ── fetch ── 50 ── fetch ── 300 ── another broker's ──✗── 100, 150: the timers of the first two
+    """
+    *fetches, other = _fetches(0, 50, 300)
+    events = spark.createDataFrame(event_table([*fetches, other | {"broker": 2}]))
+    write_in_time_order(events, str(tmp_path / "events"), 3, 3)
+    config = load(None, ["drain=false", "grouping=broker"])
+    options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), config, follow=True)
+    timers_alone = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(timers_alone, "false")
+    try:
+        with following(spark, options):
+            caught_up(spark)
+    finally:
+        spark.conf.unset(timers_alone)
+    assert DeltaTable(str(tmp_path / "out" / "expirations")).to_pyarrow_table().num_rows == 0
+    for _ in range(2):
+        with following(spark, options):
+            caught_up(spark)
+        ended = DeltaTable(str(tmp_path / "out" / "expirations")).to_pyarrow_table()
+        assert sorted(ended["operation_id"].to_pylist()) == [1, 2]
 
 
 @pytest.fixture
