@@ -24,8 +24,11 @@ _LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ing
 _THEN = (shares.WITHOUT_JVM, "requestlog", "timeline")
 
 
-# Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better.
+_JVM = "spark.driver.extraJavaOptions"
+# Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better. And a session that
+# lives for hundreds of tests is spared collections by room for what is soon gone.
 _SMALLEST = {
+    _JVM: f"{brief.SETTINGS[_JVM]} -Xmn320m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.python.daemon.module": "tests.forked",
