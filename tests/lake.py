@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,11 @@ class Lake:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._connection.execute(sql).fetchall()
+
+
+def commits_to_read(table: Path) -> int:
+    """How many have to be read to know what a table consists of: those since the last that were summed up."""
+    log = table / "_delta_log"
+    last = log / "_last_checkpoint"
+    summed_up = json.loads(last.read_text())["version"] if last.exists() else -1
+    return sum(file.suffix == ".json" and int(file.stem) > summed_up for file in log.glob("0*"))

@@ -4,7 +4,6 @@ grows, and nothing is lost. (An hour, by the clock, and of an import: `python -m
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields
@@ -25,6 +24,7 @@ from purgatory_udf.storage.layout import Layout
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.queries import PARTITIONS
 from purgatory_udf.stream.replay import run_replay
+from tests.lake import commits_to_read
 from tests.stream.followed import Event, caught_up, following, rows
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _kept(spark: SparkSession, layout: Layout) -> Kept:
         sum(batch["durationMs"]["triggerExecution"] for batch in batches),
         _newest_state(Path(layout.checkpoint(PARTITIONS))),
         sum(len(DeltaTable(str(table)).file_uris()) for table in tables),
-        max(map(_commits_to_read, tables)),
+        max(map(commits_to_read, tables)),
         runtime.totalMemory() - runtime.freeMemory(),
     )
 
@@ -146,11 +146,3 @@ def _newest_state(checkpoint: Path) -> int:
     newest = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit()) + 1
     written = [[*(checkpoint / "state").rglob(f"{version}.changelog")] for version in range(newest - 2, newest + 1)]
     return max(sum(file.stat().st_size for file in files) for files in written)
-
-
-def _commits_to_read(table: Path) -> int:
-    """Since those that were summed up."""
-    log = table / "_delta_log"
-    last = log / "_last_checkpoint"
-    summed_up = json.loads(last.read_text())["version"] if last.exists() else -1
-    return sum(file.suffix == ".json" and int(file.stem) > summed_up for file in log.glob("0*"))
