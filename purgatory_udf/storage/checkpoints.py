@@ -37,8 +37,12 @@ def rests_at_ms(spark: SparkSession, path: str) -> int | None:
     if not done or max(begun) > max(done):
         return None
     said = files_of(spark).read(f"{path}/{_COMMITS}/{max(done)}") or b""
-    # A version, then what holds for the batch.
-    return int(json.loads(said.decode().splitlines()[1])["nextBatchWatermarkMs"])
+    try:
+        # A version, then what holds for the batch.
+        return int(json.loads(said.splitlines()[1])["nextBatchWatermarkMs"])
+    except (IndexError, KeyError, ValueError):
+        # A damaged one: what is wrong with it, Spark says when it reads it.
+        return None
 
 
 def _swept(spark: SparkSession, path: str) -> str:

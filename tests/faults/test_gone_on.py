@@ -103,6 +103,32 @@ def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on
         assert sorted(ended["operation_id"].to_pylist()) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("begun", "done", "rests_at_ms"),
+    [
+        ({}, {}, None),
+        ({"0": ""}, {}, None),
+        ({"0": "", "1": ""}, {"0": 'v1\n{"nextBatchWatermarkMs":7}'}, None),
+        ({"0": "", "1": ""}, {"0": 'v1\n{"nextBatchWatermarkMs":7}', "1": 'v1\n{"nextBatchWatermarkMs":9}'}, 9),
+        ({"0": ""}, {"0": ""}, None),
+        ({"0": ""}, {"0": 'v1\n{"nextBatch'}, None),
+    ],
+)
+def test_a_checkpoint_rests_where_its_last_batch_is_done_and_can_be_read(
+    without_spark: SparkSession,
+    tmp_path: Path,
+    begun: dict[str, str],
+    done: dict[str, str],
+    rests_at_ms: int | None,
+) -> None:
+    for folder, entries in (("offsets", begun), ("commits", done)):
+        for name, content in entries.items():
+            entry = tmp_path / folder / name
+            entry.parent.mkdir(exist_ok=True)
+            entry.write_text(content)
+    assert checkpoints.rests_at_ms(without_spark, str(tmp_path)) == rests_at_ms
+
+
 @pytest.fixture
 def steps(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
     """Of a topic's import: what takes a step, in a process of its own each time."""
