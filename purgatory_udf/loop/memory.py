@@ -4,7 +4,7 @@ A call's tables are large, so the C library fetches each from the system and giv
 cleared anew, and on a virtual machine found anew by the host. That cost a call up to a third of its time.
 
 After each task a worker of Spark's has Python look through all objects for those that nobody reaches any more. Nearly
-all of them belong to modules, which stay: with small batches, workers spent most of their time so.
+all of them belong to modules, which stay; with the loop loaded it took 0.09 s, more than a small task.
 """
 
 from __future__ import annotations
