@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from delta.tables import DeltaTable
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.local.upkeep import LocalUpkeep
+from purgatory_udf.local.upkeep import LocalUpkeep, Size
 from purgatory_udf.printing import Table
 from purgatory_udf.query import local
 from purgatory_udf.storage import delta, relay, runs
@@ -51,12 +51,9 @@ _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
-Size = tuple[int, int]
-
-
 @dataclass(frozen=True)
 class Maintained:
-    """A table before and after: how many files its newest version has, and their bytes."""
+    """A table before and after."""
 
     name: str
     before: Size
@@ -98,14 +95,14 @@ def _grows(spark: SparkSession, layout: Layout) -> bool:
 
 def report(kept: list[Maintained], gone: list[str]) -> list[str]:
     """What was done, to read."""
-    rows = [(each.name, each.before[0], each.after[0], round(each.after[1] / 1e6, 1)) for each in kept]
+    rows = [(each.name, each.before.files, each.after.files, round(each.after.bytes / 1e6, 1)) for each in kept]
     lines = Table("Tables", ("table", "files before", "files now", "MB now"), rows).lines()
     return [*lines, *(f"taken away: {path}" for path in gone)]
 
 
 def _kept(upkeep: Upkeep, name: str, keep_hours: int) -> Maintained:
     before = upkeep.size()
-    if before[0] > 1:
+    if before.files > 1:
         upkeep.compact()
     upkeep.vacuum(keep_hours)
     return Maintained(name, before, upkeep.size())
@@ -136,7 +133,7 @@ class _SparkUpkeep:
     def size(self) -> Size:
         detail = self.table.detail().select("numFiles", "sizeInBytes").first()
         assert detail is not None
-        return detail.numFiles, detail.sizeInBytes
+        return Size(detail.numFiles, detail.sizeInBytes)
 
     def compact(self) -> None:
         self.table.optimize().executeCompaction()

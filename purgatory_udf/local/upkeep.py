@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NamedTuple
 
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import CommitFailedError
@@ -15,16 +16,22 @@ from purgatory_udf.local.session import LocalSession
 _TRIES = 3
 
 
+class Size(NamedTuple):
+    """Of a table's newest version."""
+
+    files: int
+    bytes: int
+
+
 class LocalUpkeep:
     def __init__(self, session: LocalSession, path: str, large_enough: int) -> None:
         """Files of so many bytes are left as they are."""
         self._session, self._path, self._large_enough = session, path, large_enough
 
-    def size(self) -> tuple[int, int]:
-        """Files of the newest version, and their bytes."""
+    def size(self) -> Size:
         with needing_spark():
             sizes = self._table().get_add_actions(flatten=True).column("size_bytes").to_pylist()
-        return len(sizes), sum(sizes)
+        return Size(len(sizes), sum(sizes))
 
     def compact(self) -> None:
         with needing_spark():

@@ -22,11 +22,12 @@ _OF_DISKS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBa
 
 
 def prepared(spark: SparkSession, path: str) -> str:
-    """The same path, for a query that is about to be started."""
-    if is_near(spark, path):
-        spark.conf.set(_MANAGER, _OF_DISKS)
-    else:
-        spark.conf.unset(_MANAGER)
+    """The same path, for a query that is about to be started. Who has named a way of his own has it."""
+    if not spark.sparkContext.getConf().contains(_MANAGER):
+        if is_near(spark, path):
+            spark.conf.set(_MANAGER, _OF_DISKS)
+        else:
+            spark.conf.unset(_MANAGER)
     return _swept(spark, path)
 
 

@@ -56,10 +56,10 @@ def asked_of(spark: SparkSession, path: str) -> list[Commit]:
 
 def began(spark: SparkSession, path: str) -> int:
     """The version that the table's present content began with: its first, or the last that replaced everything."""
-    return _began(commits(spark, path))
+    return _first_of(commits(spark, path))
 
 
-def _began(known: Sequence[Commit]) -> int:
+def _first_of(known: Sequence[Commit]) -> int:
     return max((commit.version for commit in known if commit.mode == "Overwrite"), default=0)
 
 
@@ -67,8 +67,9 @@ def since_began(spark: SparkSession, path: str) -> list[Commit]:
     """Those that all the table holds can be read by, one after the other, in the order in which it was written; none
     where the first of them, or the files that they added, are gone by now."""
     known = commits(spark, path)
-    since = [commit for commit in known if commit.version >= _began(known)]
-    if since and since[0].version != _began(known):
+    first = _first_of(known)
+    since = [commit for commit in known if commit.version >= first]
+    if since and since[0].version != first:
         return []
     # Only what was put together since is ever deleted, and what was so first goes first.
     if any(commit.operation == "OPTIMIZE" for commit in since) and not _has_all_files(spark, path, since):

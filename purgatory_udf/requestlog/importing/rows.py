@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 import pyarrow as pa
 
+from purgatory_udf.requestlog.importing.order import Order
 from purgatory_udf.requestlog.lines.bodies import fetch_in, fetch_texts
 from purgatory_udf.requestlog.lines.quick import quick_fetch
 from purgatory_udf.requestlog.lines.request import Place, Request
@@ -243,40 +244,16 @@ def facts_in(packed: bytes) -> list[Fact]:
         return [_KINDS[number](*values) for number, *values in msgspec.msgpack.decode(packed)]
 
 
-class OperationRow(NamedTuple):
-    """What a row of PARTS has of an operation: its place in the order, its kind, and two texts of JSON."""
-
-    time_us: int
-    rank: int
-    broker: int
-    topic: str
-    partition: int
-    file: int
-    line: int
-    sub: int
-    kind: str
-    event: bytes
-    recorded: bytes
+# What a row of PARTS has of an operation, and one of CHANGES of a partition's event: its place in the order, and texts.
+OPERATION_FIELDS = (*Order._fields, "kind", "event", "recorded")
+CHANGE_FIELDS = (*Order._fields, "event")
 
 
-class ChangeRow(NamedTuple):
-    """What a row of CHANGES has of a partition's event: its place in the order, and its JSON."""
-
-    time_us: int
-    rank: int
-    broker: int
-    topic: str
-    partition: int
-    file: int
-    line: int
-    sub: int
-    event: bytes
-
-
-def batch_of_part(part: str, rows: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Of named tuples of one kind, by columns: most rows are of such."""
-    names = rows[0]._fields if rows else ()
-    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+def batch_of_part(
+    part: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows that have the same columns, and no others: most are of such a part."""
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
     columns["part"] = [part] * len(rows)
     arrays = [
         pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(rows), field.type)

@@ -23,15 +23,15 @@ from purgatory_udf.requestlog.importing.order import order_of_change, order_of_o
 from purgatory_udf.requestlog.importing.rows import (
     BAD,
     CHANGE,
+    CHANGE_FIELDS,
     CHANGES,
     FACT,
     FINISHED,
     OPERATION,
+    OPERATION_FIELDS,
     PARTS,
     PRODUCED,
-    ChangeRow,
     Facts,
-    OperationRow,
     batch_of_part,
     count_rows,
     facts_in,
@@ -89,7 +89,7 @@ def build_timelines(context: Callable[[], Context]) -> Work:
 
     def work(batches: Batches) -> Batches:
         report = Report()
-        changes: list[ChangeRow] = []
+        changes: list[tuple[Any, ...]] = []
         produced: list[ProducedAt] = []
         key = ("broker", "topic", "partition")
         for (broker, topic, partition), of_partition in groupby(
@@ -101,11 +101,11 @@ def build_timelines(context: Callable[[], Context]) -> Work:
             changes += _changes_of(timeline, facts)
             produced += timeline.produced
             if len(changes) + len(produced) >= ROWS:
-                yield batch_of_part(CHANGE, changes, CHANGES)
-                yield batch_of_part(PRODUCED, produced, CHANGES)
+                yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
+                yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
                 changes, produced = [], []
-        yield batch_of_part(CHANGE, changes, CHANGES)
-        yield batch_of_part(PRODUCED, produced, CHANGES)
+        yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
+        yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
@@ -210,7 +210,7 @@ def _waiting_since(recorded: str, later_us: int) -> bytes:
 
 
 def _parts(apart: Iterable[Parts], report: Report) -> Batches:
-    operations: list[OperationRow] = []
+    operations: list[tuple[Any, ...]] = []
     held: list[Row] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
     waiting = 0
@@ -226,11 +226,11 @@ def _parts(apart: Iterable[Parts], report: Report) -> Batches:
         operations += map(_row_of, parts.operations)
         held += _bad_row(parts, report)
         if len(operations) + len(held) >= ROWS or waiting >= FACTS:
-            yield batch_of_part(OPERATION, operations, PARTS)
+            yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
             yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
             operations, held, facts, waiting = [], [], {}, 0
     held += count_rows(report.counts)
-    yield batch_of_part(OPERATION, operations, PARTS)
+    yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
     yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
 
 
@@ -241,13 +241,13 @@ def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any,
 def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
     """All but the facts."""
     for operation in parts.operations:
-        yield {"part": OPERATION, **_row_of(operation)._asdict()}
+        yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
     yield from _bad_row(parts, report)
 
 
-def _row_of(operation: LoggedOperation) -> OperationRow:
+def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
     event = operation.event
-    return OperationRow(*order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded))
+    return *order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded)
 
 
 def _bad_row(parts: Parts, report: Report) -> Iterator[Row]:
@@ -271,15 +271,15 @@ def _can_be(broker: int, key: Key) -> bool:
     return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
 
 
-def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[ChangeRow]:
+def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
     for number, timed in enumerate(timeline.events):
         order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
-        yield ChangeRow(*order, to_json(timed.event))
+        yield *order, to_json(timed.event)
 
 
 def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
     for change in _changes_of(timeline, facts):
-        yield {"part": CHANGE, **change._asdict()}
+        yield {"part": CHANGE, **dict(zip(CHANGE_FIELDS, change, strict=True))}
     for produced in timeline.produced:
         yield {"part": PRODUCED, **produced._asdict()}
 
