@@ -7,13 +7,23 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at
 from purgatory_udf.loop.words import Code
+from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, SETTLING_OTHERS, SETTLING_PRODUCES
 
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
+_SETTLED_OR_DEAD = number(
+    1 << int(SETTLING_PRODUCES) | 1 << int(SETTLING_OTHERS) | int(DEAD_PRODUCES | DEAD_FETCHES | DEAD_DELETIONS)
+)
+
+
+@inlined
+def check_fetches(w: World, k: int, t: int, moved: int) -> None:
+    """`moved`: whose end has (see `fetch`)."""
+    if key_at(w, k).hung & (moved | DEAD_FETCHES) != 0:
+        _check_fetches(w, k, t, moved)
 
 
 @rule
-def check_fetches(w: World, k: int, t: int, moved: int) -> None:
-    """`moved`: whose end has (see `fetch`)."""
+def _check_fetches(w: World, k: int, t: int, moved: int) -> None:
     fetch.check(w, k, t, moved)
     lists.walk_fetches(w, key_at(w, k))
 
@@ -24,9 +34,15 @@ def check_deletions(w: World, k: int, t: int) -> None:
     lists.walk_deletions(w, key_at(w, k))
 
 
-@rule
+@inlined
 def check_all(w: World, k: int, t: int, moved: int) -> None:
     """The high watermark rose, or the leadership changed."""
+    if key_at(w, k).hung & (moved | _SETTLED_OR_DEAD) != 0:
+        _check_all(w, k, t, moved)
+
+
+@rule
+def _check_all(w: World, k: int, t: int, moved: int) -> None:
     settling.check(w, k, _PRODUCE, t)
     lists.walk_produces(w, key_at(w, k))
     check_fetches(w, k, t, moved)

@@ -45,8 +45,9 @@ _OF_HELPERS: dict[str, Any] = {
 
 
 def rule(function: Function) -> Function:
-    """A helper of the loop: only compiled code may call it."""
-    return cast("Function", numba.njit(**_OF_HELPERS)(function))
+    """A helper of the loop: only compiled code may call it. If nothing is said, numba takes over from whoever calls it
+    first that it is put where it is called."""
+    return cast("Function", numba.njit(**_OF_HELPERS, forceinline=False)(function))
 
 
 def inlined(function: Function) -> Function:

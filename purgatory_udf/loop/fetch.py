@@ -30,7 +30,7 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, end_of, event_at, key_at, node_at, operation_at, part_at
+from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD
 
@@ -68,12 +68,12 @@ def arrive(w: World, e: int) -> None:
     t, mode, who, least, count = event.t, event.mode, event.who, event.least, event.count
     first = operation_at(w, o).first
     asks = event.first - first
-    accumulated = size = batches = repeated = throttled = 0
+    accumulated = repeated = throttled = 0
     odd = data = False
     rule_, forced_by = _NOTHING, NONE
     for at in range(first, first + count):
         k = part_of(w, e, o, t, at, at + asks)
-        part, key = part_at(w, at), key_at(w, k)
+        part, asked, key = part_at(w, at), asked_at(w, at + asks), key_at(w, k)
         # What happened to the key before is none of its business.
         part.news = key.news
         if key.throttles != NONE:
@@ -81,19 +81,14 @@ def arrive(w: World, e: int) -> None:
             if node != NONE:
                 part.throttled = node_at(w, node).value
         if rule_ == _NOTHING:
-            rule_, forced_by = _refused(key, part, mode), at
+            rule_, forced_by = _refused(key, asked, mode), at
         if rule_ != _NOTHING:
             continue
-        size += key.end_pos
-        batches += key.end_batch
-        if part.again:
-            repeated += 1
-            odd = True
-        if part.throttled:
-            throttled += 1
+        repeated += part.again
+        throttled += part.throttled
         end, end_seg, end_pos = answers.reader_end(key, mode)
-        if part.offset == end and end != UNKNOWN:
-            _begin_at_end(w, key, part, mode)
+        if asked.offset == end and end != UNKNOWN:
+            _begin_at_end(w, key, part, asked.offset, mode)
             continue
         _begin_before_end(w, key, part)
         part.wants = _gained(part, end_pos)
@@ -115,26 +110,26 @@ def arrive(w: World, e: int) -> None:
         _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
     else:
         lists.watch(w, o, count - repeated)
-        _hang(w, o, least - accumulated, odd, count - throttled, size, batches)
+        _hang(w, o, least - accumulated, odd or repeated > 0, count - throttled)
 
 
 @inlined
-def _refused(key: Any, part: Any, mode: int) -> int:
+def _refused(key: Any, asked: Any, mode: int) -> int:
     """The rule that completes the fetch before anything is read, or `TIMEOUT`."""
-    error = answers.error_of(key, part)
+    error = answers.error_of(key, asked)
     if error != _ONLINE:
         return _rule_of(error)
     end = end_of(key, mode).offset
-    return _BY_TRUNCATED if end != UNKNOWN and part.offset > end else _NOTHING  # Case C
+    return _BY_TRUNCATED if end != UNKNOWN and asked.offset > end else _NOTHING  # Case C
 
 
 @inlined
-def _begin_at_end(w: World, key: Any, part: Any, mode: int) -> None:
+def _begin_at_end(w: World, key: Any, part: Any, offset: int, mode: int) -> None:
     """It takes over that end's metadata, be they old."""
     end = end_of(key, mode)
     part.start_seg, part.start_pos, part.batch, part.wants = end.seg, end.pos, end.batch, 0
     if end.batch == NONE:
-        part.batch = logs.batch_of(w, key, part.offset) - key.batch_begin
+        part.batch = logs.batch_of(w, key, offset) - key.batch_begin
 
 
 @inlined
@@ -197,15 +192,15 @@ def _is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
 
 
 @rule
-def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int, size: int, batches: int) -> None:
-    """Where events find the fetch: among the odd ones, by its slack, or to be counted. Of its keys: how many of them
-    share what it lacks, how large they are, and in how many batches."""
+def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int) -> None:
+    """Where events find the fetch: among the odd ones, by its slack, or to be counted. `sharing`: how many of its keys
+    share what it lacks."""
     if odd:
         lists.make_odd(w, o)
         return
     share = -(-lacking // max(1, sharing))
     # What can never be had here (see `shares`) is not counted.
-    if operation_at(w, o).count > 1 and lacking < FOREVER // 2 and share * batches < _WORTH_SHARING * size:
+    if operation_at(w, o).count > 1 and lacking < FOREVER // 2 and share * w.appends < _WORTH_SHARING * w.appended:
         _count(w, o, lacking)
     else:
         _share_out(w, o, lacking, share)
@@ -215,7 +210,7 @@ def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int, size: int, ba
 def _hang_anew(w: World, o: int, lacking: int) -> None:
     """It was tried, and is not complete: by where its keys' ends are now."""
     operation = operation_at(w, o)
-    sharing = size = batches = 0
+    sharing = 0
     odd = False
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)
@@ -225,9 +220,7 @@ def _hang_anew(w: World, o: int, lacking: int) -> None:
         part.wants = _gained(part, end_pos)
         odd |= _is_odd(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
-        size += key.end_pos
-        batches += key.end_batch
-    _hang(w, o, lacking, odd, sharing, size, batches)
+    _hang(w, o, lacking, odd, sharing)
 
 
 @inlined
@@ -265,11 +258,11 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
     """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
     complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
     _, _, end_pos = answers.reader_end(key_at(w, k), reader)
-    at = heap.first_of(w, k, COUNTED + reader)
+    at = listed.first_of(w, k, COUNTED + reader)
     while at != NONE:
         part = part_at(w, at)
         # One that is complete leaves the list; nobody else does.
-        following = part.next
+        following = listed.after(w, at)
         gained = _gained(part, end_pos)
         if gained != part.wants and part.throttled == 0:
             operation = operation_at(w, part.operation)
@@ -302,9 +295,10 @@ def _try(w: World, at: int, t: int) -> bool:
 @rule
 def shake(w: World, k: int, reader: int) -> None:
     """All fetches of this kind of reader that wait on the key are odd from now on."""
-    for kind in (FETCHES, COUNTED):
-        while heap.first_of(w, k, kind + reader) != NONE:
-            lists.make_odd(w, part_at(w, heap.first_of(w, k, kind + reader)).operation)
+    while heap.first_of(w, k, FETCHES + reader) != NONE:
+        lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + reader)).operation)
+    while listed.first_of(w, k, COUNTED + reader) != NONE:
+        lists.make_odd(w, part_at(w, listed.first_of(w, k, COUNTED + reader)).operation)
 
 
 @rule
@@ -323,13 +317,13 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
     else:
         node_at(w, node).value = throttled
     shake(w, k, _FOLLOWER)
-    at = heap.first_of(w, k, ODD)
+    at = listed.first_of(w, k, ODD)
     while at != NONE:
         part = part_at(w, at)
         operation = operation_at(w, part.operation)
         if operation.mode == _FOLLOWER and operation.who == who:
             part.throttled = throttled
-        at = part.next
+        at = listed.after(w, at)
 
 
 @inlined
@@ -361,15 +355,17 @@ def check(w: World, k: int, t: int, moved: int) -> None:
         if key.hung & moved & (1 << by_slack | 1 << counted) == 0:
             continue
         _, end_seg, end_pos = answers.reader_end(key, reader)
-        some = heap.first_of(w, k, by_slack if key.hung & 1 << by_slack else counted)
+        some = heap.first_of(w, k, by_slack)
+        if some == NONE:
+            some = listed.first_of(w, k, counted)
         if end_seg != part_at(w, some).start_seg:
             shake(w, k, reader)
         while _is_ripe(w, k, reader, end_pos):
             _try(w, heap.first_of(w, k, by_slack), t)
         _take_count(w, k, reader, True, t)
-    odd = heap.first_of(w, k, ODD)
+    odd = listed.first_of(w, k, ODD)
     while odd != NONE:
         # What is tried may end, and leave the list; nobody else does.
-        following = part_at(w, odd).next
+        following = listed.after(w, odd)
         _try(w, odd, t)
         odd = following

@@ -82,7 +82,7 @@ def remove(w: World, p: int) -> None:
     kind = part.heap
     if kind >= COUNTED:
         part.heap = NONE
-        listed.remove(w, part, kind)
+        listed.remove(w, p, kind)
     elif kind != NONE:
         _remove(w, p, kind)
 

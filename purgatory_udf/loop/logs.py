@@ -75,6 +75,8 @@ def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
     batch = batch_at(w, key.batch_begin + key.end_batch)
     batch.end = end
     batch.pos, batch.size = key.end_pos, size * whole
+    w.appends += 1
+    w.appended += size
     key.end_batch += 1
     key.end_pos += size
     key.end = end

@@ -23,7 +23,7 @@ from purgatory_udf.loop.tables import (
     purgatory_at,
 )
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import ENDED, NONE, ODD
+from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, ENDED, NONE, ODD
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -59,10 +59,12 @@ def _bury(w: World, p: int, key: Any, code: int) -> None:
         if key.stamp_produce != purgatory.stamp:
             key.stamp_produce, key.dead_produce = purgatory.stamp, 0
         key.dead_produce += 1
+        key.hung |= DEAD_PRODUCES
     elif code == _DELETE:
         if key.stamp_delete != purgatory.stamp:
             key.stamp_delete, key.dead_delete = purgatory.stamp, 0
         key.dead_delete += 1
+        key.hung |= DEAD_DELETIONS
     else:
         # A topic has a list at every broker.
         node = node_of(w, key.lists, p)
@@ -87,29 +89,32 @@ def _unwatch(w: World, p: int, dead: int) -> None:
 
 @inlined
 def walk_fetches(w: World, key: Any) -> None:
-    if key.dead_fetch != 0:
+    if key.hung & DEAD_FETCHES != 0:
         p = purgatory_of(w, key.broker, _FETCH)
         if key.stamp_fetch == purgatory_at(w, p).stamp:
             _unwatch(w, p, key.dead_fetch)
         key.dead_fetch = 0
+        key.hung &= ~DEAD_FETCHES
 
 
 @inlined
 def walk_produces(w: World, key: Any) -> None:
-    if key.dead_produce != 0:
+    if key.hung & DEAD_PRODUCES != 0:
         p = purgatory_of(w, key.broker, _PRODUCE)
         if key.stamp_produce == purgatory_at(w, p).stamp:
             _unwatch(w, p, key.dead_produce)
         key.dead_produce = 0
+        key.hung &= ~DEAD_PRODUCES
 
 
 @inlined
 def walk_deletions(w: World, key: Any) -> None:
-    if key.dead_delete != 0:
+    if key.hung & DEAD_DELETIONS != 0:
         p = purgatory_of(w, key.broker, _DELETE)
         if key.stamp_delete == purgatory_at(w, p).stamp:
             _unwatch(w, p, key.dead_delete)
         key.dead_delete = 0
+        key.hung &= ~DEAD_DELETIONS
 
 
 @rule
@@ -257,6 +262,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
                 if key.stamp_fetch != stamp:
                     key.stamp_fetch, key.dead_fetch = stamp, 0
                 key.dead_fetch += 1
+                key.hung |= DEAD_FETCHES
                 dead += 1
     operation.answered = carried
     purgatory.watched -= walked

@@ -5,16 +5,18 @@ from __future__ import annotations
 from purgatory_udf.loop import fetch, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
-from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.intake import arrived
+from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
-from purgatory_udf.loop.words import UNKNOWN, Acks, Error, Rule
+from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE
 
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
 _SOUND = number(Error.NONE)
 _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
 _BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
+
+_PRODUCE, _PENDING = number(Code.PRODUCE), number(Rule.TIMEOUT)
 
 # What an append did: nothing, it moved the log end only, or the high watermark with it. While a produce is handled its
 # parts have that in `news`.
@@ -27,45 +29,54 @@ def _answer_at_once(w: World, o: int, rule_: int) -> None:
 
 
 @rule
-def _settled(w: World, o: int) -> None:
-    """Every part has its answer already."""
-    operation = operation_at(w, o)
-    for at in range(operation.first, operation.first + operation.count):
-        part_at(w, at).settled = 1
-
-
-@rule
 def produce(w: World, e: int) -> None:
     """Append, answer or wait, and only then check what the appends completed (from Kafka 2.7 on): the produce's own
     first try already sees its own appends."""
-    o = arrived(w, e)
-    event, operation = event_at(w, e), operation_at(w, o)
-    valid, changed = event.mode != _INVALID, 0
-    for at in range(operation.first, operation.first + operation.count):
+    event, o = event_at(w, e), operation_of(w, e)
+    t, mode, operation = event.t, event.mode, operation_at(w, o)
+    first, end = operation.first, operation.first + event.count
+    asks, changed, pending = event.first - first, 0, 0
+    for at in range(first, end):
+        key = key_at(w, part_of(w, e, o, t, at, at + asks))
         part = part_at(w, at)
-        part.bytes = part.size
-        part.settled = part.error != _SOUND
-        if part.error == _SOUND and valid:
-            key = key_at(w, part.key)
+        part.bytes, part.news = part.size, _NOTHING
+        if part.error != _SOUND:
+            part.settled = 1
+            if part.text >= 0:
+                part.text += w.errors
+        else:
             if logs.append(w, key, part.offset, part.size, 1):
                 part.news = _INCREASED if replica.advance_watermark(w, key) else _SAME
                 key.news += 1
                 key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.news == _INCREASED
                 changed += 1
-    if event.mode == _INVALID:
-        _settled(w, o)
+            if mode != _DELAYED:
+                part.settled = 1
+            else:
+                # What is appended to the keys behind it moves no watermark of this one.
+                rule_ = settling.settle(key, part, _PRODUCE, t)
+                if rule_ == _PENDING:
+                    pending += 1
+                else:
+                    operation.rule = rule_
+    if mode == _INVALID:
         _answer_at_once(w, o, _BY_INVALID_ACKS)
-    elif event.mode == _AT_ONCE:
-        _settled(w, o)
+    elif mode == _AT_ONCE:
         _answer_at_once(w, o, _BY_ACKS)
-    elif event.mode != _DELAYED:
+    elif mode != _DELAYED:
         _answer_at_once(w, o, _BY_APPEND_ERROR if event.total > 0 else _BY_EMPTY)
-    elif settling.first_try(w, o):
+    elif pending == 0:
         _answer_at_once(w, o, operation.rule)
     else:
+        operation.pending = pending
         settling.wait(w, o)
-    if changed == 0:
-        return
+    if changed > 0:
+        _check_appends(w, o, t, changed)
+
+
+@inlined
+def _check_appends(w: World, o: int, t: int, changed: int) -> None:
+    operation = operation_at(w, o)
     order = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
@@ -73,9 +84,9 @@ def produce(w: World, e: int) -> None:
             w.checking = order if changed > 1 else NONE
             order += 1
             if part.news == _INCREASED:
-                check_all(w, part.key, event.t, fetch.OF_ANY)
+                check_all(w, part.key, t, fetch.OF_ANY)
             else:
-                check_fetches(w, part.key, event.t, fetch.OF_LOG_END)
+                check_fetches(w, part.key, t, fetch.OF_LOG_END)
     w.checking = NONE
 
 

@@ -21,8 +21,13 @@ from purgatory_udf.loop.tables import named, world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, parts_of
 from purgatory_udf.loop.world import (
     BATCH,
+    DEAD_DELETIONS,
+    DEAD_FETCHES,
+    DEAD_PRODUCES,
     HEAPS,
     KEY,
+    LINK,
+    LISTS,
     MEMBER,
     MORE,
     NODE,
@@ -182,6 +187,8 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     operations, parts = with_room(state.operations, room.operations), with_room(state.parts, room.parts)
     roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
     roots["part"], wheels["first"] = NONE, NONE
+    links = np.empty(len(parts) + len(keys) * int(LISTS), LINK)
+    links["prev"][len(parts) :] = links["next"][len(parts) :] = np.arange(len(parts), len(links))
     tables = {
         "events": call.events,
         "asked": call.asked,
@@ -194,6 +201,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
         "operations": operations,
         "parts": parts,
         "roots": roots,
+        "links": links,
         "purgatories": state.purgatories,
         "queued": state.queued,
         "wheels": wheels,
@@ -253,6 +261,8 @@ def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None
     keys, members = state.keys, tables["in_sync"]
     keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
     keys["hung"] = 0
+    for dead, bit in (("dead_produce", DEAD_PRODUCES), ("dead_fetch", DEAD_FETCHES), ("dead_delete", DEAD_DELETIONS)):
+        keys["hung"][keys[dead] > 0] |= bit
     of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
     batches, rolls = tables["batches"], tables["rolls"]
     in_use, in_use_rolls = trim(named(keys), named(batches), named(rolls), named(members), named(of_keys), retain_bytes)

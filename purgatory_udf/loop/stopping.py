@@ -7,12 +7,12 @@ nothing until it is told so, and estimates its purgatories by what they hold.
 
 from __future__ import annotations
 
-from purgatory_udf.loop import heap, timer
+from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, cancelled_at, key_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import ENDED, HEAPS, NONE, SETTLING_OTHERS
+from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, SETTLING_OTHERS
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
@@ -23,9 +23,12 @@ _UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEA
 def stop(w: World, k: int, t: int) -> None:
     key = key_at(w, k)
     key.news += 1
-    for kind in range(HEAPS):
+    for kind in range(COUNTED):
         while heap.first_of(w, k, kind) != NONE:
             _abandon(w, heap.first_of(w, k, kind), t)
+    for kind in range(COUNTED, KINDS):
+        while listed.first_of(w, k, kind) != NONE:
+            _abandon(w, listed.first_of(w, k, kind), t)
     lists.walk_produces(w, key)
     lists.walk_fetches(w, key)
     lists.walk_deletions(w, key)

@@ -83,7 +83,7 @@ PURGATORY = record(
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
-ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
+ROLL, MEMBER, ROOT, LINK = record("base"), record("", "replica"), record("", "part"), record("", "prev next")
 QUEUED, WHEEL, PLACE = record("", "bits"), record("", "first"), record("", "key")
 WHICH = record("", "operation")
 # What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
@@ -101,6 +101,7 @@ TABLES = {
     "operations": OPERATION,
     "parts": PART,
     "roots": ROOT,
+    "links": LINK,
     "purgatories": PURGATORY,
     "queued": QUEUED,
     "wheels": WHEEL,
@@ -121,7 +122,7 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 # came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
 # have been checked. `upheavals`: changes so far that may have made an error of what a waiting fetch asks.
 # `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
-# many the state had before the call's own.
+# many the state had before the call's own. `appends`, `appended`: batches that came in this call, and their bytes.
 WORLD = world(
     TABLES,
     *("now", "next_due", "retain_bytes"),
@@ -129,6 +130,7 @@ WORLD = world(
     *("completed", "expired", "cancelled", "ended_parts"),
     *("due", "event", "checking", "upheavals"),
     *("texts", "errors", "members"),
+    *("appends", "appended"),
 )
 
 
@@ -140,7 +142,10 @@ OPEN, ENDED = number(0), number(1)
 # Of a key (`roots`): heaps, three of them for fetches, one for each kind of reader; for each kind of reader a list of
 # the fetches whose bytes are counted as they come; and the list of those that are tried in full. Places for `HEAPS` of
 # them make a line of the processor's cache.
-SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, HEAPS = map(number, (0, 1, 2, 5, 8, 16))
+SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, KINDS = map(number, (0, 1, 2, 5, 8, 9))
+HEAPS, LISTS = number(8), KINDS - COUNTED
+# What else a key's `hung` tells: that it has dead entries.
+DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS = (number(1 << int(KINDS + nth)) for nth in range(3))
 
 # A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
 WHEELS = 12
