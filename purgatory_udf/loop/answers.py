@@ -14,7 +14,7 @@ from typing import Any
 
 from purgatory_udf.loop import logs
 from purgatory_udf.loop.compiled import inlined, number
-from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
+from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, link_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error
 
 _ONLINE = number(Error.NONE)
@@ -121,15 +121,18 @@ def first_read(w: World, o: int) -> int:
 
 
 @inlined
-def answer(w: World, key: Any, part: Any, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
+def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
     """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it.
     `calm`: nothing has happened since it came that could make an error of it, or take away batches before it."""
+    part = part_at(w, at)
     if not calm:
         part.error = error_of(key, part)
     if not _has_data(key, part, operation.mode):
+        part.size = 0
         return 0
-    batch = key.batch_begin + part.batch if calm else logs.batch_of(w, key, part.offset)
-    part.bytes = _readable(w, key, part, operation.mode, batch)
-    if part.error != _ONLINE:
-        return 0
-    return _carried(w, key, part, operation, batch, left, at_least_one)
+    batch = key.batch_begin + link_at(w, at).batch if calm else logs.batch_of(w, key, part.offset)
+    carried = 0
+    if part.error == _ONLINE:
+        carried = _carried(w, key, part, operation, batch, left, at_least_one)
+    part.size = _readable(w, key, part, operation.mode, batch)
+    return carried

@@ -14,7 +14,7 @@ from purgatory_udf.loop.entering import tells
 from purgatory_udf.loop.tables import World, access
 from purgatory_udf.loop.texts import WORD, Words, same, spread, text_of
 from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
-from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, Records, record, world
+from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, TOLD, Records, record, world
 
 
 class Of(IntEnum):
@@ -40,6 +40,7 @@ TABLES = {
     "words": WORD,
     "events": EVENT,
     "asked": ASKED,
+    "told": TOLD,
     "in_sync": MEMBER,
     "requests": ROW,
     "named": ROW,
@@ -51,12 +52,12 @@ TABLES = {
 # `mixed`: whether any event comes before one that is earlier.
 WORLD = world(
     TABLES,
-    *("event_count", "asked_count", "members", "request_count", "named_count", "keys", "home_count"),
+    *("event_count", "asked_count", "told_count", "members", "request_count", "named_count", "keys", "home_count"),
     *("parts", "nodes", "most", "mixed"),
 )
 
-_column_at, _word_at, _event_at, _asked_at, _member_at = (
-    access(name, TABLES, WORLD) for name in ("columns", "words", "events", "asked", "in_sync")
+_column_at, _word_at, _event_at, _asked_at, _told_at, _member_at = (
+    access(name, TABLES, WORLD) for name in ("columns", "words", "events", "asked", "told", "in_sync")
 )
 _request_at, _named_at, _name_at, _slot_at, _home_at = (
     access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots", "homes")
@@ -169,7 +170,7 @@ def _event(w: World, row: int, code: int) -> int:
     event.broker, event.code, event.who = _int(w, _BROKER, row, _ZERO), code, UNKNOWN
     event.delay, event.least, event.most, event.mode = 0, 0, 0, 0
     event.hard, event.whole, event.sent = 0, 0, 0
-    event.first, event.count, event.total, event.text, event.apart = w.asked_count, 0, 0, 0, 0
+    event.first, event.count, event.total, event.text, event.apart = w.asked_count, 0, 0, _UNKNOWN, 0
     if e > 0:
         before = _event_at(w, e - 1)
         if before.t > event.t or (before.t == event.t and before.seq > event.seq):
@@ -179,13 +180,12 @@ def _event(w: World, row: int, code: int) -> int:
 
 @inlined
 def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
-    """One more key that the event touches."""
+    """One more key that the request asks."""
     a = w.asked_count
     w.asked_count += 1
     event, asked = _event_at(w, e), _asked_at(w, a)
     asked.offset, asked.size, asked.key, asked.place = offset, size, key, event.count
-    asked.epoch, asked.more, asked.text = UNKNOWN, UNKNOWN, UNKNOWN
-    asked.error, asked.who, asked.throttled = 0, 0, 0
+    asked.epoch, asked.error, asked.throttled = UNKNOWN, 0, 0
     event.count += 1
     return a
 
@@ -235,7 +235,7 @@ def _produce(w: World, row: int) -> None:
         if asked.error == _SOUND:
             sound += 1
             _name_at(w, asked.key).batches += 1
-        else:
+        elif asked.error == _RECORDED:
             asked.text = w.named_count
             _named_at(w, w.named_count).row = item
             w.named_count += 1
@@ -258,7 +258,8 @@ def _fetch(w: World, row: int) -> None:
     e = _request(w, row, _FETCH, _long(w, _WAIT, row, _UNKNOWN))
     event = _event_at(w, e)
     event.most = min(_long(w, _MOST, row, _UNBOUNDED), w.most)
-    event.least = min(_long(w, _LEAST, row, _UNKNOWN), event.most)
+    # Less than nothing is as soon had as nothing.
+    event.least = max(_UNKNOWN, min(_long(w, _LEAST, row, _UNKNOWN), event.most))
     event.hard = flag_of(_column_at(w, _HARD), row)
     event.who = _int(w, _REPLICA, row, _UNKNOWN)
     follows = event.who >= 0
@@ -318,21 +319,31 @@ def _change(w: World, row: int) -> None:
     event.whole = _int(w, _BATCHES, row, _ZERO) == 1
     partition = _int(w, _PARTITION, row, _NO_PARTITION)
     key = _key(w, event.broker, _TOPIC, row, partition)
-    asked = _asked_at(w, _asks(w, e, key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)))
-    asked.epoch = _int(w, _EPOCH, row, _UNKNOWN)
+    event.key, event.offset, event.size = key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)
     if code == _LOG_END:
         _name_at(w, key).batches += 1
     elif code == _ROLL:
         _name_at(w, key).rolls += 1
     elif tells(code, event.mode):
         w.nodes += 1
-    if (leads or code == _ISR_CHANGE) and known(_column_at(w, _ISR), row):
-        begin, end = _items(w, _ISR, row)
-        asked.who, asked.more = w.members, end - begin
-        for item in range(begin, end):
-            _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
-            w.members += 1
+    if leads or code == _ISR_CHANGE:
+        event.told = w.told_count
+        w.told_count += 1
+        _tell(w, event.told, row)
     if leads or code in (_DELETED, _STOPPED):
         of_topic = _event(w, row, _LED if leads else _UNLED if code == _DELETED else _TOPIC_STOPPED)
         w.nodes += 1
-        _asks(w, of_topic, _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO)
+        event = _event_at(w, of_topic)
+        event.key, event.offset, event.size = _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO
+
+
+@inlined
+def _tell(w: World, at: int, row: int) -> None:
+    told = _told_at(w, at)
+    told.epoch, told.first, told.members = _int(w, _EPOCH, row, _UNKNOWN), w.members, _UNKNOWN
+    if known(_column_at(w, _ISR), row):
+        begin, end = _items(w, _ISR, row)
+        told.members = end - begin
+        for item in range(begin, end):
+            _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
+            w.members += 1

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.moving import chosen, copied, joined
-from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, Records
+from purgatory_udf.loop.words import Code, Error
+from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, TOLD, Records
 
 
 def no_texts() -> pa.Array:
@@ -19,7 +20,8 @@ def no_texts() -> pa.Array:
 
 @dataclass
 class Call:
-    """`events` sorted by (t, seq); their `first` and `count` are places in `asked`, whose keys count in `names`.
+    """`events` sorted by (t, seq). A request's `first` and `count` are places in `asked`, a change's `told` in `told`.
+    Keys are places in `names`.
 
     Requests' texts are told by the events' `text`; names of recorded errors by the `text` of what was asked.
     """
@@ -27,6 +29,7 @@ class Call:
     names: list[str] = field(default_factory=list)
     events: Records = field(default_factory=lambda: np.zeros(0, EVENT))
     asked: Records = field(default_factory=lambda: np.zeros(0, ASKED))
+    told: Records = field(default_factory=lambda: np.zeros(0, TOLD))
     in_sync: Records = field(default_factory=lambda: np.zeros(0, MEMBER))
     request_ids: pa.Array = field(default_factory=no_texts)
     client_ids: pa.Array = field(default_factory=no_texts)
@@ -38,15 +41,12 @@ class Call:
 
     def only(self, which: Records) -> Call:
         """Some of the events; what they ask, and all names and texts, stay where they are."""
-        return Call(
-            self.names,
-            chosen(self.events, which),
-            self.asked,
-            self.in_sync,
-            self.request_ids,
-            self.client_ids,
-            self.errors,
-        )
+        return replace(self, events=chosen(self.events, which), room=None)
+
+
+def changes_of(events: Records) -> Records:
+    """Places of those that are no requests."""
+    return np.flatnonzero(events["code"] > Code.CREATE_TOPICS)
 
 
 def in_order(events: Records) -> Records:
@@ -64,22 +64,25 @@ def together(parts: Sequence[Call]) -> Call:
     if len(parts) == 1:
         return parts[0]
     numbers: dict[str, int] = {}
-    events, asked = [copied(part.events) for part in parts], [copied(part.asked) for part in parts]
-    rows = members = texts = errors = 0
-    for part, mine, those in zip(parts, events, asked, strict=True):
+    events, asked, told = ([copied(getattr(part, name)) for part in parts] for name in ("events", "asked", "told"))
+    rows = tales = members = texts = errors = 0
+    for part, mine, those, more in zip(parts, events, asked, told, strict=True):
         key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
-        if len(those):
-            those["key"] = key[those["key"]]
-        mine["first"] += rows
-        mine["text"] += texts
-        those["who"][those["more"] >= 0] += members
-        those["text"][those["text"] >= 0] += errors
-        rows, members = rows + len(those), members + len(part.in_sync)
+        changes, requests = changes_of(mine), np.flatnonzero(mine["code"] <= Code.CREATE_TOPICS)
+        mine["key"][changes] = key[mine["key"][changes]]
+        mine["told"][changes] += tales
+        mine["first"][requests] += rows
+        mine["text"][requests] += texts
+        those["key"] = key[those["key"]]
+        those["text"][those["error"] == Error.RECORDED] += errors
+        more["first"] += members
+        rows, tales, members = rows + len(those), tales + len(more), members + len(part.in_sync)
         texts, errors = texts + len(part.request_ids), errors + len(part.errors)
     return Call(
         list(numbers),
         in_order(joined(EVENT, events)),
         joined(ASKED, asked),
+        joined(TOLD, told),
         joined(MEMBER, [part.in_sync for part in parts]),
         pa.concat_arrays([part.request_ids for part in parts]),
         pa.concat_arrays([part.client_ids for part in parts]),

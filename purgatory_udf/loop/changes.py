@@ -19,7 +19,7 @@ from typing import Any
 from purgatory_udf.loop import fetch, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import inlined, number, rule
-from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, node_at, place_at
+from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import NONE
 
@@ -42,8 +42,8 @@ _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUM
 @inlined
 def change(w: World, e: int) -> None:
     event = event_at(w, e)
-    code, t, asked = event.code, event.t, asked_at(w, event.first)
-    k, offset = place_at(w, asked.key).key, asked.offset
+    code, t, offset = event.code, event.t, event.offset
+    k = place_at(w, event.key).key
     key = key_at(w, k)
     if code == _HIGH_WATERMARK:
         if key.hw == UNKNOWN or offset >= key.hw:
@@ -51,7 +51,7 @@ def change(w: World, e: int) -> None:
             key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
     elif code == _LOG_END:
-        if logs.append(w, key, offset, asked.size, event.whole):
+        if logs.append(w, key, offset, event.size, event.whole):
             key.news += 1
             if replica.advance_watermark(w, key):
                 check_all(w, k, t, fetch.OF_ANY)
@@ -72,8 +72,8 @@ def _rarer(w: World, e: int) -> None:
     """Any of these may make an error of what a waiting fetch asks."""
     w.upheavals += 1
     event = event_at(w, e)
-    code, t, asked = event.code, event.t, asked_at(w, event.first)
-    k, offset = place_at(w, asked.key).key, asked.offset
+    code, t, offset = event.code, event.t, event.offset
+    k = place_at(w, event.key).key
     key = key_at(w, k)
     if code == _LOG_START:
         key.log_start = max(key.log_start, offset)
@@ -86,7 +86,7 @@ def _rarer(w: World, e: int) -> None:
     elif code == _TRUNCATE:
         _truncate(w, k, offset)
     elif code == _ISR:
-        _in_sync(w, key, asked)
+        _in_sync(w, key, told_at(w, event.told))
         if replica.advance_watermark(w, key):
             key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
@@ -105,7 +105,7 @@ def _rarer(w: World, e: int) -> None:
     else:
         if code == _LEADER:
             key.standing = _STANDS_ONLINE
-            _lead(w, k, event, asked)
+            _lead(w, k, event.who, told_at(w, event.told))
         elif code == _ONLINE:
             key.standing = _STANDS_ONLINE
         elif code == _NOT_LEADER:
@@ -149,22 +149,22 @@ def _truncate(w: World, k: int, offset: int) -> None:
 
 
 @rule
-def _in_sync(w: World, key: Any, asked: Any) -> None:
-    key.isr_begin, key.isr_count = w.members + asked.who, asked.more
+def _in_sync(w: World, key: Any, told: Any) -> None:
+    key.isr_begin, key.isr_count = w.members + told.first, told.members
 
 
 @rule
-def _lead(w: World, k: int, event: Any, asked: Any) -> None:
+def _lead(w: World, k: int, min_isr: int, told: Any) -> None:
     """This broker leads the partition (again); what is not said stays as it was."""
     key = key_at(w, k)
-    if asked.epoch != UNKNOWN:
-        if asked.epoch != key.epoch:
+    if told.epoch != UNKNOWN:
+        if told.epoch != key.epoch:
             fetch.shake_all(w, k)
-        key.epoch = asked.epoch
-    if event.who != UNKNOWN:
-        key.min_isr = event.who
-    if asked.more >= 0:
-        _in_sync(w, key, asked)
+        key.epoch = told.epoch
+    if min_isr != UNKNOWN:
+        key.min_isr = min_isr
+    if told.members >= 0:
+        _in_sync(w, key, told)
     replica.advance_watermark(w, key)
 
 

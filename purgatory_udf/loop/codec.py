@@ -27,12 +27,13 @@ from purgatory_udf.loop.world import (
     PURGATORY,
     QUEUED,
     ROLL,
+    TOLD,
     Records,
 )
 from purgatory_udf.sealed import seal, unseal
 
 # Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
-VERSION = 13
+VERSION = 14
 
 _KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")
@@ -49,7 +50,7 @@ _STATE = {
     "purgatories": PURGATORY,
     "queued": QUEUED,
 }
-_CALL = {"events": EVENT, "asked": ASKED, "in_sync": MEMBER}
+_CALL = {"events": EVENT, "asked": ASKED, "told": TOLD, "in_sync": MEMBER}
 
 
 def state_bytes(state: State) -> bytes:
@@ -84,9 +85,9 @@ def call_bytes(call: Call) -> bytes:
 
 def call_of(value: bytes) -> Call:
     sections = _opened(value)
-    events, asked, in_sync = (_records_of(next(sections), kind, False) for kind in _CALL.values())
+    events, asked, told, in_sync = (_records_of(next(sections), kind, False) for kind in _CALL.values())
     names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
-    return Call(names.to_pylist(), events, asked, in_sync, request_ids, client_ids, errors)
+    return Call(names.to_pylist(), events, asked, told, in_sync, request_ids, client_ids, errors)
 
 
 def _sealed(sections: list[bytes], keep: bool) -> bytes:
@@ -160,4 +161,4 @@ def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Ar
 
 def fields(kinds: Mapping[str, np.dtype[np.void]] | None = None) -> str:
     """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
-    return "; ".join(f"{name}: {kind.descr}" for name, kind in (kinds or {**_STATE, **_CALL}).items())
+    return "; ".join(f"{name}: {kind.fields}" for name, kind in (kinds or {**_STATE, **_CALL}).items())

@@ -56,12 +56,16 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
             if at == total.homes:
                 homes[at].code, homes[at].broker = code, event.broker
                 total.homes += 1
+        elif code == _LOG_END:
+            more[event.key].batches += 1
+        elif code == _ROLL:
+            more[event.key].rolls += 1
+        elif tells(code, mode):
+            total.nodes += 1
         for a in range(event.first, event.first + event.count):
             ask = asked[a]
-            if code == _LOG_END or (code == _PRODUCE and ask.error == _SOUND and mode < _INVALID):
+            if code == _PRODUCE and ask.error == _SOUND and mode < _INVALID:
                 more[ask.key].batches += 1
-            elif code == _ROLL:
-                more[ask.key].rolls += 1
             elif tells(code, mode):
                 total.nodes += 1
 

@@ -19,7 +19,7 @@ from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.texts import read
 from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN
-from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, MORE, Records
+from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, MORE, TOLD, Records
 from purgatory_udf.scope.columns import Subjects
 
 _NO_WORDS = pa.array([], pa.string())
@@ -60,17 +60,19 @@ def explode(table: pa.Table, config: Config) -> Call:
     }  # fmt: skip
     rows = len(table)
     changes = rows - columns["change"].null_count
-    asked = len(items) + len(new) + 2 * changes
+    asked = len(items) + len(new)
+    keys = asked + 2 * changes
     tables: dict[str, Records] = {
         "columns": np.array([placed(arrays[column]) for column in Of], COLUMN),
         "words": WORDS.records,
         "events": np.empty(rows + changes, EVENT),
         "asked": np.empty(asked, ASKED),
+        "told": np.empty(changes, TOLD),
         "in_sync": np.empty(len(members), MEMBER),
         "requests": np.empty(rows, ROW),
         "named": np.empty(len(items) - items.field("error").null_count, ROW),
-        "names": np.empty(asked, NAME),
-        "slots": np.empty(1 << (2 * asked).bit_length(), SLOT),
+        "names": np.empty(keys, NAME),
+        "slots": np.empty(1 << (2 * keys).bit_length(), SLOT),
         "homes": np.empty(rows, HOME),
     }
     world = world_of(tables, TABLES, WORLD, most=config.fetch.max_bytes)
@@ -84,6 +86,7 @@ def explode(table: pa.Table, config: Config) -> Call:
         _key_names(names),
         in_order(events) if counts["mixed"] else events,
         tables["asked"][: counts["asked_count"]],
+        tables["told"][: counts["told_count"]],
         tables["in_sync"][: counts["members"]],
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),

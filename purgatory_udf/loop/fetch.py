@@ -30,9 +30,9 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, node_at, operation_at, part_at
+from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, link_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD
+from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD, SOME_HERE
 
 _ONLINE, _FENCED, _UNKNOWN_EPOCH, _OUT_OF_RANGE = map(
     number,
@@ -65,7 +65,7 @@ def arrive(w: World, e: int) -> None:
     """The first read, which answers at once or begins the wait. It also meets the errors of offset and epoch, which a
     waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
     event, o = event_at(w, e), operation_of(w, e)
-    t, mode, who, least, count = event.t, event.mode, event.who, event.least, event.count
+    t, mode, who, least, count = event.t, event.mode, event.who, _least(event), event.count
     first = operation_at(w, o).first
     asks = event.first - first
     accumulated = repeated = throttled = 0
@@ -88,9 +88,9 @@ def arrive(w: World, e: int) -> None:
         throttled += part.throttled
         end, end_seg, end_pos = answers.reader_end(key, mode)
         if asked.offset == end and end != UNKNOWN:
-            _begin_at_end(w, key, part, asked.offset, mode)
+            _begin_at_end(w, key, at, asked.offset, mode)
             continue
-        _begin_before_end(w, key, part)
+        _begin_before_end(w, key, at)
         part.wants = _gained(part, end_pos)
         odd |= _is_odd(part, end, end_seg, end_pos)
         if end != UNKNOWN and part.throttled == 0:
@@ -124,19 +124,26 @@ def _refused(key: Any, asked: Any, mode: int) -> int:
 
 
 @inlined
-def _begin_at_end(w: World, key: Any, part: Any, offset: int, mode: int) -> None:
+def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> None:
     """It takes over that end's metadata, be they old."""
-    end = end_of(key, mode)
-    part.start_seg, part.start_pos, part.batch, part.wants = end.seg, end.pos, end.batch, 0
+    end, part, link = end_of(key, mode), part_at(w, at), link_at(w, at)
+    part.start_seg, part.start_pos, part.wants, link.batch = end.seg, end.pos, 0, end.batch
     if end.batch == NONE:
-        part.batch = logs.batch_of(w, key, offset) - key.batch_begin
+        link.batch = logs.batch_of(w, key, offset) - key.batch_begin
 
 
 @inlined
-def _begin_before_end(w: World, key: Any, part: Any) -> None:
+def _begin_before_end(w: World, key: Any, at: int) -> None:
+    part = part_at(w, at)
     batch = logs.batch_of(w, key, part.offset)
     part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position_of(w, key, batch)
-    part.batch = batch - key.batch_begin
+    link_at(w, at).batch = batch - key.batch_begin
+
+
+@inlined
+def _least(asking: Any) -> int:
+    """How many bytes a fetch wants. Where some of its keys are, nobody can tell when it has them."""
+    return FOREVER if asking.apart == SOME_HERE else asking.least
 
 
 @inlined
@@ -171,9 +178,9 @@ def _tried(w: World, o: int) -> tuple[int, int, int]:
             return _BY_OLDER_SEGMENT, 0, at
         if part.start_seg == end_seg:
             accumulated += min(end_pos - part.start_pos, part.size)
-    if accumulated >= operation.least:  # Case D
+    if accumulated >= _least(operation):  # Case D
         return _BY_MIN_BYTES, 0, NONE
-    return _NOTHING, operation.least - accumulated, NONE
+    return _NOTHING, _least(operation) - accumulated, NONE
 
 
 @inlined
@@ -266,9 +273,9 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
         gained = _gained(part, end_pos)
         if gained != part.wants and part.throttled == 0:
             operation = operation_at(w, part.operation)
-            operation.lacking -= gained - part.wants
+            operation.lacking = max(0, operation.lacking - (gained - part.wants))
             part.wants = gained
-            if operation.lacking <= 0:
+            if operation.lacking == 0:
                 if not heard:
                     lists.make_odd(w, part.operation)
                 elif w.checking != NONE:

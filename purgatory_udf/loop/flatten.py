@@ -48,8 +48,8 @@ def flatten(
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
-            total += part.bytes
-            part_bytes[at], part_ints[PART_KEY, at] = part.bytes, part.key
+            total += part.size
+            part_bytes[at], part_ints[PART_KEY, at] = part.size, part.key
             part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
             at += 1
         longs[SEQ, o], longs[STARTED, o], longs[ENDED, o] = operation.seq, operation.t, operation.end_t
@@ -77,7 +77,8 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
         for nth in range(operation.count):
             part = parts[operation.first + nth]
             longs[WATCH_SEQ, at], longs[WATCH_STARTED, at] = operation.seq, operation.t
-            longs[WATCH_DEADLINE, at], longs[WATCH_ENDED, at] = operation.deadline * 1000, part.end_t
+            longs[WATCH_DEADLINE, at] = operation.deadline * 1000
+            longs[WATCH_ENDED, at] = operation.end_t if fetch else part.end_t
             longs[INCREMENTS, at] = part.news if fetch else 0
             ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
             ints[KEYS, at] = operation.total

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.loop.call import Call
+from purgatory_udf.loop.call import Call, changes_of
 from purgatory_udf.loop.moving import chosen, distinct
-from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, parts_of
+from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, Error, parts_of
 from purgatory_udf.loop.world import Records
 
 GroupOf = Callable[[str], str]
@@ -47,10 +48,11 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
     """The call of each group, with the events that touch a key of it."""
     numbers: dict[str, int] = {}
     of_key = np.array([numbers.setdefault(group(name), len(numbers)) for name in call.names], dtype=np.int64)
-    events = call.events
-    homeless = np.flatnonzero(events["count"] == 0)
+    events, changes = call.events, changes_of(call.events)
     home = np.zeros(len(events), dtype=np.int64)
-    for event in homeless:
+    home[changes] = of_key[events["key"][changes]]
+    asks_nothing = events["count"] == 0
+    for event in np.flatnonzero(asks_nothing & (events["code"] <= Code.CREATE_TOPICS)):
         name = group(f"{events['broker'][event]}/{NO_PARTITION}/")
         home[event] = numbers.setdefault(name, len(numbers))
     if len(numbers) == 1:
@@ -62,10 +64,11 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
     order = np.argsort(belongs.astype(np.int16) if len(numbers) <= _SHORT else belongs, kind="stable")
     pair = belongs[order] * len(events) + parents[order]
     begins = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else np.zeros(0, np.int64)
-    groups = np.append(pair[begins] // len(events), home[homeless]) if len(events) else home
-    whose = np.append(pair[begins] % len(events), homeless) if len(events) else homeless
-    counts = np.append(np.diff(np.append(begins, len(pair))), np.zeros(len(homeless), np.int64))
-    first = np.append(begins, np.zeros(len(homeless), np.int64))
+    undivided = np.flatnonzero(asks_nothing)
+    groups = np.append(pair[begins] // len(events), home[undivided]) if len(events) else home
+    whose = np.append(pair[begins] % len(events), undivided) if len(events) else undivided
+    counts = np.append(np.diff(np.append(begins, len(pair))), np.zeros(len(undivided), np.int64))
+    first = np.append(begins, np.zeros(len(undivided), np.int64))
     by_group = np.lexsort((whose, groups))
     groups, whose, counts, first = groups[by_group], whose[by_group], counts[by_group], first[by_group]
     several = np.bincount(whose, minlength=len(events)) > 1
@@ -80,7 +83,8 @@ def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
         mine = chosen(events, whose[low:high])
         mine["apart"] |= several[whose[low:high]] & (mine["total"] > 0)
         mine["count"] = counts[low:high]
-        mine["first"] = np.where(mine["count"] > 0, first[low:high] - rows_begin[number], 0)
+        asking = np.flatnonzero(mine["count"] > 0)
+        mine["first"][asking] = first[low:high][asking] - rows_begin[number]
         yield name, _with_own_names(call, mine, asked[rows_begin[number] : rows_begin[number + 1]])
 
 
@@ -94,27 +98,32 @@ def _rows(events: Records) -> tuple[Records, Records]:
 
 def _with_own_names(call: Call, events: Records, asked: Records) -> Call:
     """Only the keys and texts that these events, which are nobody else's, know of."""
-    used, places = distinct(asked["key"], len(call.names)), np.empty(len(call.names), np.int32)
+    changes = changes_of(events)
+    used = distinct(np.append(asked["key"], events["key"][changes]), len(call.names))
+    places = np.empty(len(call.names), np.int32)
     places[used] = np.arange(len(used))
     asked["key"] = places[asked["key"]]
+    events["key"][changes] = places[events["key"][changes]]
     requests = np.flatnonzero(events["code"] <= Code.CREATE_TOPICS)
     texts = events["text"][requests]
-    events["text"] = 0
     events["text"][requests] = np.arange(len(requests))
-    named = np.flatnonzero(asked["text"] >= 0)
+    named = np.flatnonzero(asked["error"] == Error.RECORDED)
     errors = call.errors.take(pa.array(asked["text"][named])) if len(named) else call.errors[:0]
     asked["text"][named] = np.arange(len(named))
-    tells = np.flatnonzero(asked["more"] >= 0)
-    in_sync = call.in_sync[:0]
+    tells = changes[events["told"][changes] >= 0]
+    told, in_sync = call.told[:0], call.in_sync[:0]
     if len(tells):
-        counts = asked["more"][tells].astype(np.int64)
+        told = chosen(call.told, events["told"][tells])
+        events["told"][tells] = np.arange(len(tells))
+        counts = np.maximum(told["members"], 0).astype(np.int64)
         inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        in_sync = chosen(call.in_sync, np.repeat(asked["who"][tells].astype(np.int64), counts) + inside)
-        asked["who"][tells] = np.cumsum(counts) - counts
+        in_sync = chosen(call.in_sync, np.repeat(told["first"].astype(np.int64), counts) + inside)
+        told["first"] = np.cumsum(counts) - counts
     return Call(
         [call.names[key] for key in used],
         events,
         asked,
+        told,
         in_sync,
         call.request_ids.take(pa.array(texts)),
         call.client_ids.take(pa.array(texts)),
@@ -138,5 +147,6 @@ def whole(call: Call) -> Call:
     order = np.lexsort((asked["place"], number[parents]))
     merged = chosen(events, ~same)
     merged["count"] = np.bincount(number[parents], minlength=len(merged))
-    merged["first"] = np.cumsum(merged["count"]) - merged["count"]
-    return Call(call.names, merged, chosen(asked, order), call.in_sync, call.request_ids, call.client_ids, call.errors)
+    asking = np.flatnonzero(merged["count"] > 0)
+    merged["first"][asking] = (np.cumsum(merged["count"]) - merged["count"])[asking]
+    return replace(call, events=merged, asked=chosen(asked, order), room=None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop import listed
 from purgatory_udf.loop.compiled import inlined, rule
-from purgatory_udf.loop.tables import World, key_at, part_at, root_at
+from purgatory_udf.loop.tables import World, key_at, link_at, part_at, root_at
 from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
 
 
@@ -23,12 +23,12 @@ def _meld(w: World, left: int, right: int) -> int:
         return left
     if part_at(w, right).wants < part_at(w, left).wants:
         left, right = right, left
-    child = part_at(w, left).child
-    part_at(w, right).prev = left
-    part_at(w, right).next = child
+    above, below = link_at(w, left), link_at(w, right)
+    child = above.child
+    below.prev, below.next = left, child
     if child != NONE:
-        part_at(w, child).prev = right
-    part_at(w, left).child = right
+        link_at(w, child).prev = right
+    above.child = right
     return left
 
 
@@ -37,25 +37,25 @@ def _merged(w: World, first: int) -> int:
     """Siblings as one heap: in pairs from the left, then all pairs from the right."""
     pairs = NONE
     while first != NONE:
-        second = part_at(w, first).next
+        second = link_at(w, first).next
         rest = NONE
-        part_at(w, first).next = NONE
+        link_at(w, first).next = NONE
         if second != NONE:
-            rest = part_at(w, second).next
-            part_at(w, second).next = NONE
+            rest = link_at(w, second).next
+            link_at(w, second).next = NONE
         pair = _meld(w, first, second)
-        part_at(w, pair).next = pairs
+        link_at(w, pair).next = pairs
         pairs = pair
         first = rest
     root = NONE
     while pairs != NONE:
-        rest = part_at(w, pairs).next
-        part_at(w, pairs).next = NONE
+        rest = link_at(w, pairs).next
+        link_at(w, pairs).next = NONE
         root = _meld(w, root, pairs)
         pairs = rest
     if root != NONE:
-        part_at(w, root).prev = NONE
-        part_at(w, root).next = NONE
+        link_at(w, root).prev = NONE
+        link_at(w, root).next = NONE
     return root
 
 
@@ -67,9 +67,9 @@ def first_of(w: World, k: int, kind: int) -> int:
 
 @inlined
 def push(w: World, p: int, kind: int, wants: int) -> None:
-    part = part_at(w, p)
+    part, link = part_at(w, p), link_at(w, p)
     part.wants, part.heap = wants, kind
-    part.child = part.next = part.prev = NONE
+    link.child = link.next = link.prev = NONE
     root = root_at(w, part.key * HEAPS + kind)
     root.part = _meld(w, root.part, p)
     key_at(w, part.key).hung |= 1 << kind
@@ -89,20 +89,21 @@ def remove(w: World, p: int) -> None:
 
 @rule
 def _remove(w: World, p: int, kind: int) -> None:
-    part = part_at(w, p)
+    part, link = part_at(w, p), link_at(w, p)
     part.heap = NONE
     root = root_at(w, part.key * HEAPS + kind)
-    below = _merged(w, part.child)
-    part.child = NONE
+    below = _merged(w, link.child)
+    link.child = NONE
     if root.part == p:
         root.part = below
     else:
-        if part_at(w, part.prev).child == p:
-            part_at(w, part.prev).child = part.next
+        before = link_at(w, link.prev)
+        if before.child == p:
+            before.child = link.next
         else:
-            part_at(w, part.prev).next = part.next
-        if part.next != NONE:
-            part_at(w, part.next).prev = part.prev
+            before.next = link.next
+        if link.next != NONE:
+            link_at(w, link.next).prev = link.prev
         root.part = _meld(w, root.part, below)
     if root.part == NONE:
         key_at(w, part.key).hung &= ~(1 << kind)

@@ -1,4 +1,4 @@
-"""Requests become operations: a copy of the event, and for each key that it asks a part, a copy of what is asked."""
+"""Requests become operations: a copy of the event, and for each key that it asks a part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from purgatory_udf.loop.tables import (
     operation_at,
     part_at,
     place_at,
-    take_asked,
     take_event,
 )
 from purgatory_udf.loop.world import NONE, OPEN
@@ -31,7 +30,7 @@ def operation_of(w: World, e: int) -> int:
     operation.first, operation.text = first, w.texts + event.text
     operation.answered, operation.pending, operation.state, operation.rule = 0, 0, OPEN, 0
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0
-    operation.end_t, operation.settled_by, operation.last_place = 0, NONE, NONE
+    operation.end_t, operation.settled_by, operation.settled_last = 0, NONE, NONE
     operation.upheavals = NONE
     operation.purgatory = lists.purgatory_of(w, event.broker, event.code)
     return o
@@ -41,11 +40,11 @@ def operation_of(w: World, e: int) -> int:
 def part_of(w: World, e: int, o: int, t: int, at: int, a: int) -> int:
     """The operation's part `at`, of what the event asks at `a`; its key."""
     part, asked = part_at(w, at), asked_at(w, a)
-    take_asked(part, asked)
     k = place_at(w, asked.key).key
     key = key_at(w, k)
-    part.key, part.operation, part.settled, part.end_t, part.bytes = k, o, 0, t, 0
-    part.heap = NONE
+    part.offset, part.size, part.epoch = asked.offset, asked.size, asked.epoch
+    part.error, part.throttled, part.settled, part.heap = asked.error, asked.throttled, 0, NONE
+    part.key, part.operation, part.news, part.end_t = k, o, 0, t
     # A key that a request names twice has it on its list once.
     part.again = key.asked == e
     key.asked = e
@@ -60,8 +59,4 @@ def arrived(w: World, e: int) -> int:
     asks = event.first - first
     for at in range(first, first + event.count):
         part_of(w, e, o, t, at, at + asks)
-        part = part_at(w, at)
-        part.news = 0
-        if part.text >= 0:
-            part.text += w.errors
     return o

@@ -1,6 +1,6 @@
 """The parts that every event of their key must look at, in plain lists: those that are counted, and the odd ones.
 
-    root ⇄ part ⇄ part ⇄ root        a list is a ring, and its root one of the links: nothing is asked of who is at an end
+    root ⇄ part ⇄ part ⇄ root        a ring, its root one of the links: so nobody has to ask whether it is at an end
 
 Who ends is taken out at once. To leave it for whoever comes by next, as Kafka does, was tried: fewer instructions, but
 each waits for the one before, where an operation's parts are taken out of many lists side by side.

@@ -211,7 +211,7 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     w.ended_parts += operation.count
     timer.cancel(w, operation)
     if operation.code == _FETCH:
-        _end_parts_of_fetch(w, operation, t, trigger)
+        _end_parts_of_fetch(w, operation, trigger)
     else:
         _end_parts(w, operation, t, trigger)
 
@@ -235,7 +235,7 @@ def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
 
 
 @inlined
-def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
+def _end_parts_of_fetch(w: World, operation: Any, trigger: int) -> None:
     """As the others', and each is read once more: what one carries, those behind it cannot."""
     purgatory = purgatory_at(w, operation.purgatory)
     stamp, watched, several = purgatory.stamp, operation.watched != 0, w.checking > 0 and trigger != NONE
@@ -247,9 +247,7 @@ def _end_parts_of_fetch(w: World, operation: Any, t: int, trigger: int) -> None:
         part = part_at(w, at)
         key = key_at(w, part.key)
         heap.remove(w, at)
-        if part.settled == 0:
-            part.end_t = t
-        more = answers.answer(w, key, part, operation, calm, left, at_least_one)
+        more = answers.answer(w, key, at, operation, calm, left, at_least_one)
         if more > 0:
             at_least_one = False
             left = max(0, left - more)

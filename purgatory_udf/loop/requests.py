@@ -12,7 +12,7 @@ from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE
 
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
-_SOUND = number(Error.NONE)
+_SOUND, _RECORDED = number(Error.NONE), number(Error.RECORDED)
 _BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
 _BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
 
@@ -39,10 +39,9 @@ def produce(w: World, e: int) -> None:
     for at in range(first, end):
         key = key_at(w, part_of(w, e, o, t, at, at + asks))
         part = part_at(w, at)
-        part.bytes, part.news = part.size, _NOTHING
         if part.error != _SOUND:
             part.settled = 1
-            if part.text >= 0:
+            if part.error == _RECORDED:
                 part.text += w.errors
         else:
             if logs.append(w, key, part.offset, part.size, 1):

@@ -106,9 +106,9 @@ def _given_up(w: World, at: int, t: int) -> None:
     o = part.operation
     operation = operation_at(w, o)
     rule_ = settle(key_at(w, part.key), part, operation.code, t)
-    if w.checking < 0 or operation.settled_by != w.event or operation.last_place < part.place:
+    if w.checking < 0 or operation.settled_by != w.event or operation.settled_last < at:
         operation.rule = rule_
-        operation.settled_by, operation.last_place = w.event, part.place
+        operation.settled_by, operation.settled_last = w.event, at
     operation.pending -= 1
     if operation.pending == 0:
         lists.end(w, o, operation.rule, t, lists.trigger_of(w, o, at))

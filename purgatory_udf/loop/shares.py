@@ -13,7 +13,8 @@ import numpy as np
 from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.moving import copied
 from purgatory_udf.loop.state import Decisions
-from purgatory_udf.loop.words import FOREVER, Code
+from purgatory_udf.loop.words import Code
+from purgatory_udf.loop.world import SOME_HERE
 
 
 def undecidable(call: Call) -> Call:
@@ -22,8 +23,8 @@ def undecidable(call: Call) -> Call:
     if not apart.any():
         return call
     events = copied(call.events)
-    events["least"][apart] = FOREVER
-    return Call(call.names, events, call.asked, call.in_sync, call.request_ids, call.client_ids, call.errors)
+    events["apart"][apart] = SOME_HERE
+    return replace(call, events=events, room=None)
 
 
 def decided_here(decided: Decisions) -> Decisions:

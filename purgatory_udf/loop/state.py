@@ -18,7 +18,7 @@ from purgatory_udf.loop.moving import chosen, copied, distinct, joined, with_roo
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
-from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, parts_of
+from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error, parts_of
 from purgatory_udf.loop.world import (
     BATCH,
     DEAD_DELETIONS,
@@ -192,6 +192,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     tables = {
         "events": call.events,
         "asked": call.asked,
+        "told": call.told,
         "places": places,
         "keys": keys,
         "batches": batches,
@@ -246,7 +247,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     texts = pa.array(kept["text"])
     state.request_ids, state.client_ids = request_ids.take(texts), client_ids.take(texts)
     kept["text"] = np.arange(len(kept))
-    erring = np.flatnonzero(of_kept["text"] >= 0)
+    erring = np.flatnonzero(of_kept["error"] == Error.RECORDED)
     state.errors = errors.take(pa.array(of_kept["text"][erring]))
     of_kept["text"][erring] = np.arange(len(erring))
     state.operations, state.parts = kept, of_kept

@@ -10,7 +10,7 @@ from __future__ import annotations
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, cancelled_at, key_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.tables import World, cancelled_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, SETTLING_OTHERS
 
@@ -46,9 +46,9 @@ def stop_topic(w: World, k: int, broker: int, t: int) -> None:
             _abandon(w, at, t)
         else:
             heap.remove(w, at)
-            part_at(w, at).next, kept = kept, at
+            link_at(w, at).next, kept = kept, at
     while kept != NONE:
-        at, kept = kept, part_at(w, kept).next
+        at, kept = kept, link_at(w, kept).next
         heap.push(w, at, SETTLING_OTHERS, part_at(w, at).wants)
     lists.walk_topic_at(w, key_at(w, k), broker)
     _estimate_anew(w, broker, True)
@@ -80,6 +80,7 @@ def _abandon(w: World, by: int, t: int) -> None:
         entries += 1 - part.again
         if operation.code == _FETCH:
             part.news = key_at(w, part.key).news - part.news if operation.total > 1 else 0
-        if part.settled == 0:
+            part.error, part.size = _UNANSWERED, 0
+        elif part.settled == 0:
             part.error, part.end_t = _UNANSWERED, t
     purgatory_at(w, operation.purgatory).watched -= entries

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.world import END, TABLES, WORLD, Kind, Records
+from purgatory_udf.loop.world import END, TABLES, WORLD, Kind, Records, own_fields
 
 World = Any  # the record
 Access = Callable[[World, int], Any]
@@ -74,23 +74,18 @@ def _compiled(kind: Kind, where: int) -> Access:
     return cast("Access", intrinsic(at))
 
 
-def copies(source: str, target: str, begin: str) -> Callable[[Any, Any], None]:
-    """How a whole row of one table becomes a part of another's, from that field on: `to`, `of`."""
-    small, large = TABLES[source], TABLES[target]
-    assert small.fields is not None and large.fields is not None
-    first = large.fields[begin][1]
-    theirs = {place - first: (name, kind) for name, (kind, place, *_) in large.fields.items()}
-    pairs = [(name, theirs[place][0]) for name, (kind, place, *_) in small.fields.items() if kind == theirs[place][1]]
-    assert len(pairs) == len(small.fields), "the fields do not lie alike"
-    return _compiled_copy(small.itemsize, first) if COMPILED else _plain_copy(pairs)
+def copies(source: str, target: str) -> Callable[[Any, Any], None]:
+    """How a whole row of one table becomes the beginning of another's: `to`, `of`."""
+    small, large = own_fields(TABLES[source]), own_fields(TABLES[target])
+    assert large[: len(small)] == small, "the fields do not lie alike"
+    return _compiled_copy(TABLES[source].itemsize) if COMPILED else _plain_copy([name for name, _ in small])
 
 
-def _compiled_copy(size: int, first: int) -> Callable[[Any, Any], None]:
+def _compiled_copy(size: int) -> Callable[[Any, Any], None]:
     def copy(typing: Any, to: Any, of_: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             to_bytes, of_bytes = (builder.bitcast(row, ir.IntType(8).as_pointer()) for row in arguments)
-            target = builder.gep(to_bytes, [ir.Constant(ir.IntType(64), first)])
-            memcpy(builder, target, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
+            memcpy(builder, to_bytes, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
             return context.get_dummy_value()
 
         return types.void(to, of_), code
@@ -98,10 +93,10 @@ def _compiled_copy(size: int, first: int) -> Callable[[Any, Any], None]:
     return cast("Callable[[Any, Any], None]", intrinsic(copy))
 
 
-def _plain_copy(pairs: list[tuple[str, str]]) -> Callable[[Any, Any], None]:
+def _plain_copy(names: list[str]) -> Callable[[Any, Any], None]:
     def copy(to: Any, of_: Any) -> None:
-        for name, theirs in pairs:
-            setattr(to, theirs, getattr(of_, name))
+        for name in names:
+            setattr(to, name, getattr(of_, name))
 
     return copy
 
@@ -165,6 +160,7 @@ def _plain(name: str, kind: Kind) -> Access:
 
 event_at = access("events")
 asked_at = access("asked")
+told_at = access("told")
 place_at = access("places")
 key_at = access("keys")
 batch_at = access("batches")
@@ -186,5 +182,4 @@ reading_at = access("readings")
 # Up to where a kind of reader may read.
 end_of = inside("keys", END, begin="end")
 
-take_event = copies("events", "operations", begin="t")
-take_asked = copies("asked", "parts", begin="offset")
+take_event = copies("events", "operations")

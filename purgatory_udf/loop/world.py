@@ -1,13 +1,14 @@
 """Everything that the loop knows, as a few tables of records.
 
-    events, asked        what comes in: events in order, and the keys that each touches
+    events, asked        what comes in: events in order, and what each request asks of which keys
+    told                 what some changes tell besides: of a leader, of an in-sync set
     places               which of the keys each of the call's is
     keys                 replicas of partitions, and topics: ends, watermarks, standing, and the lists that hang on them
     batches, rolls       their logs: where each batch ends and starts in bytes; the segments' bases
     nodes                short lists that hang on a key: how far its followers are; which partitions of a topic are led
     in_sync              in-sync sets
     operations, parts    requests, and what each asks of each of its keys; an operation's parts lie side by side
-    roots                by key: the waiting parts by what they wait for (see `heap`)
+    roots, links         by key: the waiting parts by what they wait for (see `heap`, `listed`); by part: its neighbours
     purgatories, wheels  one per broker and kind: gauges, reaper, and the heads of its timer's buckets
     completed, expired, cancelled, readings
                          what comes out: operations that ended, in that order, and gauges where they changed
@@ -18,7 +19,8 @@ Between calls a state keeps of it what is open (`state`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -30,21 +32,67 @@ Records = npt.NDArray[Any]
 Kind = np.dtype[Any]
 
 
-def record(i8: str, i4: str = "") -> Kind:
-    """Long fields first, so that each lies at a multiple of its size; the whole is one as well."""
-    short = i4.split()
-    padding = ["padding"] if i8 and len(short) % 2 else []
-    return np.dtype([(name, "i8") for name in i8.split()] + [(name, "i4") for name in short + padding])
+def record(
+    i8: str = "",
+    i4: str = "",
+    i1: str = "",
+    begins: Kind | None = None,
+    also: Mapping[str, tuple[str, str]] | None = None,
+) -> Kind:
+    """Long fields first, so that each lies at a multiple of its size; the whole is one of the longest. `begins`:
+    another record whose fields come first. `also`: further names for what lies where a field does, with their kinds."""
+    fields = own_fields(begins) if begins is not None else []
+    for kind, names in (("i8", i8), ("i4", i4), ("i1", i1)):
+        fields += [(name, np.dtype(kind)) for name in names.split()]
+    size, longest = (chosen(kind.itemsize for _, kind in fields) for chosen in (sum, max))
+    fields += [(f"padding_{place}", np.dtype("i1")) for place in range(size, size + -size % longest)]
+    begins_at = accumulate((kind.itemsize for _, kind in fields), initial=0)
+    places = dict(zip((name for name, _ in fields), begins_at, strict=False))
+    further = [(name, np.dtype(kind), places[field]) for name, (field, kind) in (also or {}).items()]
+    return np.dtype(
+        {
+            "names": [*places, *(name for name, _, _ in further)],
+            "formats": [*(kind for _, kind in fields), *(kind for _, kind, _ in further)],
+            "offsets": [*places.values(), *(place for _, _, place in further)],
+            "itemsize": sum(kind.itemsize for _, kind in fields),
+        }
+    )
 
+
+def own_fields(kind: Kind) -> list[tuple[str, Kind]]:
+    """Without further names for the same."""
+    end, fields = 0, []
+    for name, (field, place, *_) in _fields(kind).items():
+        if place == end:
+            fields.append((name, field))
+            end += field.itemsize
+    return fields
+
+
+def _fields(kind: Kind) -> Mapping[str, Any]:
+    assert kind.fields is not None
+    return {name: kind.fields[name] for name in kind.names or ()}
+
+
+# How large records are counts more than anything else: nearly all of a fast loop's time goes to bring them in and out.
 
 # What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
 # leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
-# `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `whole`: a log end moves by one
-# batch. `sent`: a consumer is told to read elsewhere.
-EVENT = record(i8="t seq delay least most", i4="code mode who first count total broker text apart hard whole sent")
-# `offset`: the log's end after a produce; where a fetch begins; else the event's. `size`: bytes; a fetch's maximum.
-# `who`: where an in-sync set begins in the call's list of them, and `more` how many it has (-1: none is told).
-ASKED = record(i8="offset size", i4="key place epoch error who more throttled text")
+# `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `sent`: a consumer is told to
+# read elsewhere. `apart`: not all of its keys are in one group (`SOME_HERE`: nor in the one whose call this is).
+# A change is of one key, and asks nothing (`count` is 0); `offset`, `size`: the log's end and its bytes, or else what
+# the event says; `whole`: the end moves by one batch; `told`: where it is told more.
+EVENT = record(
+    i8="t seq delay",
+    i4="least most who first count total broker text",
+    i1="code mode apart hard whole sent",
+    also={"offset": ("delay", "i8"), "size": ("least", "i8"), "key": ("first", "i4"), "told": ("text", "i4")},
+)
+# `offset`: the log's end after a produce; where a fetch begins; else what is asked for. `size`: bytes; a fetch's
+# maximum. A produce's recorded `error` has a `text`.
+ASKED = record(i8="offset size", i4="key place epoch", i1="error throttled", also={"text": ("epoch", "i4")})
+# `members`: how many the in-sync set has (-1: it is not told), `first`: where it begins in the call's list of them.
+TOLD = record(i4="epoch first members")
 
 # Up to where each kind of reader may read, one after the other as `Reader` numbers them: a key begins with its log end,
 # its high watermark, and its last stable offset, which is the high watermark until it has been told. `batch`: how many
@@ -62,28 +110,34 @@ KEY = record(
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
 
-# An operation begins as a copy of its event, and a part as one of what was asked: their fields lie in the same order.
+# An operation begins as a copy of its event.
 OPERATION = record(
-    i8="end_t answered t seq deadline least most",
-    i4="code mode who first count total broker text apart hard pending state "
-    "purgatory rule watched trigger bucket next prev odd settled_by last_place lacking upheavals",
+    begins=EVENT,
+    i8="end_t answered",
+    i4="purgatory bucket next prev pending trigger settled_by settled_last lacking upheavals",
+    i1="state rule watched odd",
+    also={"deadline": ("delay", "i8")},
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come. `upheavals`: how many of them there had
 # been in this call when it found no error in any of its partitions.
-# `wants`: the offset or position at which the heap gives the part up; where bytes are counted, how many of its own have
-# been. `start_seg`, `start_pos`: where a fetch begins, and `batch`: how many of its key's batches end there or before.
-# `heap`: which of its key's heaps or lists it is in.
+# `size`: from a fetch's end on, the bytes that it found. `wants`: the offset or position at which the heap gives the
+# part up; where bytes are counted, how many of its own have been. `start_seg`, `start_pos`: where a fetch begins. All
+# parts of a fetch end with it; others each have their `end_t`. `heap`: which of its key's heaps or lists it is in.
 PART = record(
-    i8="wants start_seg start_pos bytes end_t offset size",
-    i4="key place epoch error settled again throttled text operation heap child next prev news batch",
+    i8="offset size wants start_seg start_pos",
+    i4="key operation news epoch",
+    i1="error settled again throttled heap",
+    also={"end_t": ("start_pos", "i8"), "text": ("epoch", "i4")},
 )
+# `batch`: how many of its key's batches end where a fetch begins, or before: of this call, as all links are.
+LINK = record(i4="prev next child batch")
 
 PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
-ROLL, MEMBER, ROOT, LINK = record("base"), record("", "replica"), record("", "part"), record("", "prev next")
+ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
 QUEUED, WHEEL, PLACE = record("", "bits"), record("", "first"), record("", "key")
 WHICH = record("", "operation")
 # What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
@@ -92,6 +146,7 @@ MORE, HOME = record("", "batches rolls"), record("", "broker code")
 TABLES = {
     "events": EVENT,
     "asked": ASKED,
+    "told": TOLD,
     "places": PLACE,
     "keys": KEY,
     "batches": BATCH,
@@ -135,6 +190,9 @@ WORLD = world(
 
 
 NONE = number(-1)  # no index
+
+# Of an event that is `apart`: it is, and this call has some of its keys.
+APART, SOME_HERE = number(1), number(2)
 
 # An operation's state.
 OPEN, ENDED = number(0), number(1)
