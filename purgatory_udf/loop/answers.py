@@ -64,6 +64,8 @@ def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
 def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> int:
     """The position where the offset's segment ends, or the reader's end if that lies on it; of a later one, nothing."""
     _, end_seg, end_pos = reader_end(key, reader)
+    if key.roll_count == 0:
+        return end_pos
     at = key.roll_begin + key.roll_count - 1
     while at >= key.roll_begin and roll_at(w, at).base > offset:
         at -= 1

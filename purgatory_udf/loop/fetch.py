@@ -198,7 +198,7 @@ def _is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
     return end == UNKNOWN or part.offset > end or part.again > 0 or moved or taken_anew
 
 
-@rule
+@inlined
 def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int) -> None:
     """Where events find the fetch: among the odd ones, by its slack, or to be counted. `sharing`: how many of its keys
     share what it lacks."""

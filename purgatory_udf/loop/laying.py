@@ -49,7 +49,9 @@ def trim(
             if in_use > begin and batch.pos <= bound and _are_small(batches[in_use - 1], batch, retain_bytes):
                 in_use -= 1
                 reach = max(reach, batches[in_use].end)
-            batches[in_use] = batch
+            # Most often nothing before it has gone.
+            if in_use != at:
+                batches[in_use] = batch
             in_use += 1
         key.batch_begin, key.end_batch = begin, in_use - begin
 

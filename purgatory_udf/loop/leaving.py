@@ -1,9 +1,20 @@
-"""After a call: what is open stays, as it came; its parts lie together again."""
+"""After a call: what has ended, by arrival; what is open stays, as it came, and its parts lie together again."""
 
 from __future__ import annotations
 
 from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.world import ENDED, Records
+
+
+@entry
+def by_arrival(ended: Records, there: Records, places: Records) -> None:
+    """`places` (out): of operations that ended, as they came, for so they lie; and one more. `there`: nothing yet."""
+    for nth in range(len(ended)):
+        there[ended[nth].operation] = 1
+    at = 0
+    for o in range(len(there)):
+        places[at] = o
+        at += there[o]
 
 
 @entry

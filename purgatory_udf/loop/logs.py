@@ -59,6 +59,8 @@ def further(w: World, key: Any, below: int, offset: int) -> int:
 @inlined
 def segment(w: World, key: Any, offset: int) -> int:
     """The base of the segment that the offset belongs to: 0 before the first roll that is known."""
+    if key.roll_count == 0:
+        return 0
     at = key.roll_begin + key.roll_count - 1
     while at >= key.roll_begin and roll_at(w, at).base > offset:
         at -= 1

@@ -5,7 +5,8 @@ So it is worth a look wherever a table's rows are indexed, copied or concatenate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from purgatory_udf.loop.world import Kind, Records
 
 # One of so many is sorted sooner than all are looked through.
 _FEW = 16
+_LINE = 64
 
 
 def _bytes(rows: Records) -> Records:
@@ -37,11 +39,22 @@ def joined(kind: Kind, parts: Sequence[Records]) -> Records:
     return rows
 
 
-def with_room(held: Records, more: int) -> Records:
-    """A copy with so many rows behind it that hold anything."""
-    rows = np.empty(len(held) + more, held.dtype)
+def put(held: Records, rows: Records) -> None:
+    """To the front of `rows`."""
     _bytes(rows)[: len(held)] = _bytes(held)
-    return rows
+
+
+def side_by_side(rooms: Mapping[str, tuple[Kind, int]]) -> dict[str, Records]:
+    """Tables of so many rows that hold anything, in one piece of memory: if that is large numpy asks for large pages.
+    Each begins with a line of the processor's cache."""
+    sizes = [kind.itemsize * count for kind, count in rooms.values()]
+    begins = list(accumulate((size + -size % _LINE for size in sizes), initial=0))
+    memory = np.empty(begins[-1] + _LINE, np.uint8)
+    memory = memory[-memory.ctypes.data % _LINE :]
+    return {
+        name: memory[begin : begin + size].view(kind)
+        for (name, (kind, _)), begin, size in zip(rooms.items(), begins, sizes, strict=False)
+    }
 
 
 def distinct(numbers: Records, below: int) -> Records:

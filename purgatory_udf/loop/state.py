@@ -12,13 +12,13 @@ from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, no_texts
 from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
-from purgatory_udf.loop.leaving import keep
+from purgatory_udf.loop.leaving import by_arrival, keep
 from purgatory_udf.loop.links import link
-from purgatory_udf.loop.moving import chosen, copied, distinct, joined, with_room
+from purgatory_udf.loop.moving import chosen, copied, joined, put, side_by_side
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
-from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error, parts_of
+from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
 from purgatory_udf.loop.world import (
     BATCH,
     DEAD_DELETIONS,
@@ -150,7 +150,7 @@ def _unknown(names: list[str]) -> Records:
         keys[field_] = UNKNOWN
     for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped", "asked"):
         keys[field_] = NONE
-    brokers = [parts_of(name)[0] for name in names]
+    brokers = [name.partition("/")[0] for name in names]
     topics = np.array([broker == ANY_BROKER for broker in brokers], bool)
     keys["broker"] = [UNKNOWN if broker == ANY_BROKER else int(broker) for broker in brokers]
     keys["log_start"][topics] = 0
@@ -178,38 +178,40 @@ def _meet(state: State, homes: Records, limits: Limits) -> None:
 def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[str, Records], Records]:
     places = _number(state, call.names)
     _meet(state, room.homes, limits)
-    keys = state.keys
-    more = np.zeros(len(keys), MORE)
+    keys, operations = len(state.keys), len(state.operations) + room.operations
+    parts = len(state.parts) + room.parts
+    tables = side_by_side(
+        {
+            "operations": (OPERATION, operations),
+            "keys": (KEY, keys),
+            "roots": (ROOT, keys * int(HEAPS)),
+            "batches": (BATCH, len(state.batches) + int(room.more["batches"].sum())),
+            "rolls": (ROLL, len(state.rolls) + int(room.more["rolls"].sum())),
+            "nodes": (NODE, len(state.nodes) + len(state.parts) + room.nodes),
+            "wheels": (WHEEL, len(state.purgatories) * int(TIMER)),
+            "parts": (PART, parts),
+            "links": (LINK, parts + keys * int(LISTS)),
+            **dict.fromkeys(("completed", "expired", "cancelled"), (WHICH, operations)),
+            "readings": (READING, 2 * operations + 2 * parts + 16),
+        }
+    )
+    for name in ("keys", "operations", "parts", "nodes"):
+        put(getattr(state, name), tables[name])
+    tables["roots"]["part"], tables["wheels"]["first"] = NONE, NONE
+    of_lists = tables["links"][parts:]
+    of_lists["prev"] = of_lists["next"] = np.arange(parts, len(tables["links"]))
+    more = np.zeros(keys, MORE)
     more[places["key"]] = room.more
-    batches = np.empty(len(state.batches) + int(room.more["batches"].sum()), BATCH)
-    rolls = np.empty(len(state.rolls) + int(room.more["rolls"].sum()), ROLL)
-    lay_out(named(keys), named(more), state.batches, state.rolls, batches, rolls)
-    operations, parts = with_room(state.operations, room.operations), with_room(state.parts, room.parts)
-    roots, wheels = np.empty(len(keys) * int(HEAPS), ROOT), np.empty(len(state.purgatories) * int(TIMER), WHEEL)
-    roots["part"], wheels["first"] = NONE, NONE
-    links = np.empty(len(parts) + len(keys) * int(LISTS), LINK)
-    links["prev"][len(parts) :] = links["next"][len(parts) :] = np.arange(len(parts), len(links))
-    tables = {
+    laid_out = (tables[name] for name in ("batches", "rolls"))
+    lay_out(named(tables["keys"]), named(more), state.batches, state.rolls, *laid_out)
+    tables |= {
         "events": call.events,
         "asked": call.asked,
         "told": call.told,
         "places": places,
-        "keys": keys,
-        "batches": batches,
-        "rolls": rolls,
-        "nodes": with_room(state.nodes, len(state.parts) + room.nodes),
         "in_sync": joined(MEMBER, [state.in_sync, call.in_sync]),
-        "operations": operations,
-        "parts": parts,
-        "roots": roots,
-        "links": links,
         "purgatories": state.purgatories,
         "queued": state.queued,
-        "wheels": wheels,
-        "completed": np.empty(len(operations), WHICH),
-        "expired": np.empty(len(operations), WHICH),
-        "cancelled": np.empty(len(operations), WHICH),
-        "readings": np.empty(2 * len(operations) + 2 * len(parts) + 16, READING),
     }
     return tables, world_of(
         tables,
@@ -230,8 +232,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
 def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Decisions:
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
     ends = ("completed", "expired", "cancelled")
-    # By arrival, for that is how they lie.
-    completed, expired, cancelled = (distinct(tables[end]["operation"][: world[end]], len(operations)) for end in ends)
+    completed, expired, cancelled = (_by_arrival(tables[end][: world[end]], len(operations)) for end in ends)
     request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
     client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
     errors = pa.concat_arrays([state.errors, call.errors])
@@ -257,9 +258,18 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     return decided
 
 
+def _by_arrival(ended: Records, operations: int) -> Records:
+    if not len(ended):
+        return np.zeros(0, np.int32)
+    places = np.empty(operations + 1, np.int32)
+    by_arrival(named(ended), np.zeros(operations, np.int8), places)
+    return places[: len(ended)]
+
+
 def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
     """Of batches that no answer can depend on any more, and of everything else that is not in use."""
-    keys, members = state.keys, tables["in_sync"]
+    keys, members = copied(tables["keys"]), tables["in_sync"]
+    state.keys = keys
     keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
     keys["hung"] = 0
     for dead, bit in (("dead_produce", DEAD_PRODUCES), ("dead_fetch", DEAD_FETCHES), ("dead_delete", DEAD_DELETIONS)):

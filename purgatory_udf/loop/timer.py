@@ -18,7 +18,7 @@ from purgatory_udf.loop.world import BUCKETS, NONE, TIMER, WHEELS
 _ROUND, _ROUNDS = BUCKETS * BUCKETS, BUCKETS * BUCKETS * BUCKETS
 
 
-@rule
+@inlined
 def add(w: World, p: int, o: int) -> bool:
     """Put the operation into its bucket. False if it is due already, by the wheels' clock, so that it is in none."""
     purgatory, operation = purgatory_at(w, p), operation_at(w, o)

@@ -97,12 +97,17 @@ TOLD = record(i4="epoch first members")
 # Up to where each kind of reader may read, one after the other as `Reader` numbers them: a key begins with its log end,
 # its high watermark, and its last stable offset, which is the high watermark until it has been told. `batch`: how many
 # batches end at or before it, where that has been looked up in this call.
-END = record("offset seg pos batch")
+END = record(i8="offset seg pos", i4="batch")
+_END = record(i8="end end_seg end_pos", i4="end_batch", i1="standing lso_own")
+_HIGH = record(begins=_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
+_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch throttles")
 KEY = record(
-    i8="end end_seg end_pos end_batch hw hw_seg hw_pos hw_batch lso lso_seg lso_pos lso_batch log_start",
-    i4="broker standing epoch min_isr isr_begin isr_count lso_own nodes lists throttles "
-    "batch_begin roll_begin roll_count news hung "
-    "dead_produce dead_fetch dead_delete stamp_produce stamp_fetch stamp_delete stamped stamp_order stamp_all asked",
+    begins=_STABLE,
+    i8="log_start",
+    i4="hung news asked batch_begin roll_count isr_count "
+    "dead_fetch stamp_fetch dead_produce stamp_produce dead_delete stamp_delete "
+    "broker min_isr isr_begin roll_begin nodes lists stamped stamp_order",
+    i1="stamp_all",
 )
 # `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and lists in
 # which anything is.

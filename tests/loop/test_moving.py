@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.loop.moving import chosen, copied, distinct, joined, with_room
+from purgatory_udf.loop.moving import chosen, copied, distinct, joined, put, side_by_side
 from purgatory_udf.loop.world import ASKED, BATCH, KEY, TABLES, Kind, Records
 
 _NUMBERS = st.lists(st.integers(0, 99), max_size=120).map(lambda numbers: np.array(numbers, np.int32))
@@ -28,7 +28,6 @@ def test_rows_keep_every_byte_and_are_copies(kind: Kind) -> None:
         "by places": (chosen(rows, places), rows[places].tobytes()),
         "by a mask": (chosen(rows, _mask(places, 7)), rows[[0, 3, 6]].tobytes()),
         "joined": (joined(kind, [rows, rows[:0], more]), before + more.tobytes()),
-        "with room": (with_room(rows, 2)[:7], before),
     }
     for how, (those, expected) in moved.items():
         assert those.dtype == kind, how
@@ -46,7 +45,19 @@ def _mask(places: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
 def test_of_nothing_nothing_is_moved() -> None:
     none = np.zeros(0, BATCH)
     assert len(copied(none)) == len(chosen(none, np.zeros(0, np.int64))) == len(joined(KEY, [])) == 0
-    assert len(with_room(np.zeros(0, ASKED), 3)) == 3
+    assert [len(table) for table in side_by_side({"none": (ASKED, 0), "three": (KEY, 3)}).values()] == [0, 3]
+
+
+def test_tables_in_one_piece_of_memory_lie_apart_each_at_a_line() -> None:
+    tables = side_by_side({name: (kind, 3) for name, kind in TABLES.items()})
+    rows = {name: _rows(kind, 2, seed) for seed, (name, kind) in enumerate(TABLES.items())}
+    for name, table in tables.items():
+        table.view(np.uint8)[:] = 0
+        put(rows[name], table)
+    for name, table in tables.items():
+        kind = TABLES[name]
+        assert (len(table), table.dtype, table.ctypes.data % 64) == (3, kind, 0)
+        assert table.tobytes() == rows[name].tobytes() + bytes(kind.itemsize)
 
 
 @given(_NUMBERS, st.sampled_from([100, 1_000, 100_000]))
