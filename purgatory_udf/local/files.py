@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from itertools import chain, pairwise
 from pathlib import Path
@@ -41,18 +42,24 @@ def at_borders(rows: pa.Table, column: str, count: int, width: int) -> Iterator[
 
 
 def write_files(
-    parts: Sequence[Part], path: str, skipped_by: Sequence[str], metadata: Mapping[str, str], schema: pa.Schema
+    parts: Sequence[Part],
+    path: str,
+    skipped_by: Sequence[str],
+    metadata: Mapping[str, str],
+    schema: pa.Schema,
+    before: Callable[[], None] | None = None,
 ) -> None:
     """A file a part, by as many processes as there are cores. The log says between which values of these columns each
     file lies, and has no others: whoever reads takes a column that the table is skipped by, and that no file tells of,
-    for empty."""
+    for empty. `before` is done before there is a log."""
     place = str(require_here(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
+        written = _written(parts, place, skipped_by) if before is None else _and(before, parts, place, skipped_by)
         create_table_with_add_actions(
             place,
             Schema.from_arrow(schema),
-            _written(parts, place, skipped_by),
+            written,
             mode="error",
             configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),
@@ -80,6 +87,17 @@ def add_files(
                 custom_metadata=dict(metadata), app_transactions=[step] if step is not None else None
             ),
         )
+
+
+def _and(before: Callable[[], None], parts: Sequence[Part], path: str, skipped_by: Sequence[str]) -> list[AddAction]:
+    """A file alone is written meanwhile; while processes are forked for several, no other thread may hold a lock."""
+    if len(parts) > 1:
+        before()
+        return _written(parts, path, skipped_by)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(_written, parts, path, skipped_by)
+        before()
+        return written.result()
 
 
 def _written(parts: Sequence[Part], path: str, skipped_by: Sequence[str]) -> list[AddAction]:

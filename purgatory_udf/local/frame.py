@@ -190,7 +190,7 @@ class LocalFrame:
         (made,) = mapped_apart([(self, work, together)])
         if task:
             schema = schema.append(pa.field(task, pa.int32()))
-            made = [[_numbered(batch, number, schema) for batch in batches] for number, batches in enumerate(made)]
+            made = [[_numbered(batch, number, task) for batch in batches] for number, batches in enumerate(made)]
         return frame_of(self._asking, pa.Table.from_batches(list(chain.from_iterable(made)), schema))
 
     def cache(self) -> LocalFrame:
@@ -291,8 +291,8 @@ Made = list[list[pa.RecordBatch]]
 
 
 def mapped_apart(frames: Sequence[tuple[LocalFrame, Work, Sequence[str]]]) -> list[Made]:
-    """What the work of each frame makes of its parts; the processes take the parts of one frame after those of the
-    other. `mapApart` says what the columns are."""
+    """What the work of each frame makes of its parts, which the same processes take. `mapApart` says what the columns
+    are."""
     apart = [frame.in_parts(together) for frame, _, together in frames]
     parts = [(work, part) for (_, work, _), parts in zip(frames, apart, strict=True) for part in parts]
 
@@ -304,13 +304,13 @@ def mapped_apart(frames: Sequence[tuple[LocalFrame, Work, Sequence[str]]]) -> li
         # Each is too little for a fork; and so are some of them.
         made = [list(worked_on(part)) for part in parts]
     else:
-        made = side_by_side(worked_on, parts)
+        # The last frame's first: it may be in one part, for which all would wait if it were begun last.
+        made = side_by_side(worked_on, parts[::-1])[::-1]
     return [[made.pop(0) for _ in of_frame] for of_frame in apart]
 
 
-def _numbered(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch:
-    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
-    return pa.RecordBatch.from_arrays([*batch.columns, numbers], schema=schema)
+def _numbered(batch: pa.RecordBatch, number: int, name: str) -> pa.RecordBatch:
+    return batch.append_column(name, pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows))
 
 
 class Grouped:

@@ -55,13 +55,13 @@ class Sheet:
 
     def ordered(self, keys: Sequence[Formula | None]) -> Sheet | None:
         """Nulls first. What is the same in all keys keeps its order."""
-        named = [(self._inside(key), f"key{place}") for place, key in enumerate(keys) if key is not None]
+        named = [(self._inside(key), f"the key {place}") for place, key in enumerate(keys) if key is not None]
         if len(named) < len(keys):
             return None
 
         def arranged() -> Arranged:
-            table = self.table()
-            by = Sheet(self._rows, {name: key for key, name in named}, self._conditions).table()
+            both = Sheet(self._rows, {**self._columns, **{name: key for key, name in named}}, self._conditions).table()
+            table, by = both.select(self.names), both.select([name for _, name in named])
             places = _in_order(by)
             lies_so = np.array_equal(places, np.arange(len(places)))
             return Arranged(table) if lies_so else Arranged(table.combine_chunks(), places)

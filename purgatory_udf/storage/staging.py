@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -38,11 +38,23 @@ def write_in_time_order(
     write_files(in_files(events, count, per_file), path, mode, **options)
 
 
+def write_last_in_time_order(
+    events: DataFrame, path: str, count: int, per_file: int, before: Callable[[], None]
+) -> None:
+    """A table that is not there until `before` is done."""
+    if is_local():
+        rows = events.sortWithinPartitions("time_us", "seq").toArrow()
+        write_parts_here(_parts_of(rows, per_file), path, rows.schema, before)
+        return
+    before()
+    write_files(in_files(events, count, per_file), path)
+
+
 def _write_rows_here(events: pa.Table, path: str, per_file: int, mode: str, options: Mapping[str, Any]) -> None:
-    from purgatory_udf.local.files import add_files, at_borders
+    from purgatory_udf.local.files import add_files
     from purgatory_udf.local.writer import step_of
 
-    parts = list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
+    parts = _parts_of(events, per_file)
     if mode == "append":
         commit_info = {"userMetadata": IN_TIME_ORDER}
         add_files(parts, path, _SKIPPED_BY, commit_info, events.schema, step_of(options))
@@ -50,11 +62,20 @@ def _write_rows_here(events: pa.Table, path: str, per_file: int, mode: str, opti
         write_parts_here(parts, path, events.schema)
 
 
-def write_parts_here(parts: Sequence[Part], path: str, schema: pa.Schema) -> None:
-    """A table in one process or some of this machine: parts in time order, each one file."""
+def _parts_of(events: pa.Table, per_file: int) -> list[pa.Table]:
+    from purgatory_udf.local.files import at_borders
+
+    return list(at_borders(events, "time_us", max(1, -(-len(events) // per_file)), 1000)) or [events]
+
+
+def write_parts_here(
+    parts: Sequence[Part], path: str, schema: pa.Schema, before: Callable[[], None] | None = None
+) -> None:
+    """A table in one process or some of this machine: parts in time order, each one file. There is no table until
+    `before` is done."""
     from purgatory_udf.local import files
 
-    files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, schema)
+    files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, schema, before)
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:

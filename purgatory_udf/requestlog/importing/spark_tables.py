@@ -11,7 +11,7 @@ from purgatory_udf.query import functions as sf
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.files import files_of, require_no_file
 from purgatory_udf.storage.layout import Layout
-from purgatory_udf.storage.staging import write_in_time_order
+from purgatory_udf.storage.staging import write_last_in_time_order
 from purgatory_udf.tables import RECORDED, TABLES
 
 if TYPE_CHECKING:
@@ -63,16 +63,19 @@ def write(
         files_of(spark).remove(layout.table(name))
     tasks = _tasks(finished)
     refused = sum(task.refused for task in tasks)
-    if bad_lines + refused:
-        rejections(finished, run_id).write.format("delta").save(layout.table(REJECTED_TABLE))
-    else:
-        delta.create(spark, layout.table(REJECTED_TABLE), TABLES[REJECTED_TABLE])
     # What the contract refuses keeps its number, so that nothing else's depends on it.
     events = _numbered(spark, finished, run_id, tasks, 0).where("rule IS NULL")
-    recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
     accepted = sum(task.size for task in tasks) - refused
     rows = events.select(*TABLES[EVENTS_TABLE].names)
-    write_in_time_order(rows, layout.table(EVENTS_TABLE), accepted, per_file)
+
+    def write_others() -> None:
+        if bad_lines + refused:
+            rejections(finished, run_id).write.format("delta").save(layout.table(REJECTED_TABLE))
+        else:
+            delta.create(spark, layout.table(REJECTED_TABLE), TABLES[REJECTED_TABLE])
+        recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
+
+    write_last_in_time_order(rows, layout.table(EVENTS_TABLE), accepted, per_file, write_others)
     return accepted, bad_lines + refused
 
 

@@ -52,6 +52,9 @@ _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # How a request's text begins.
 _NAMED = b'{"request_id":"-",'
 
+# What becomes of a row but for its event's own text.
+_BESIDE = ["file", "at_line", "recorded", "request_id", "time_us"]
+
 Batches = Iterator[pa.RecordBatch]
 Work = Callable[[Batches], Batches]
 Row = dict[str, Any]
@@ -128,16 +131,19 @@ def finish_events(rename: Rename | None) -> Work:
 
 def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
     lines = _texts(batch)
+    beside = batch.select(_BESIDE)
     taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
     for events, places in zip(taken.events, taken.numbers, strict=True):
-        rows = batch.take(pa.array(places))
+        rows = beside.take(pa.array(places))
         given = {
             "number": pa.array(places + first, pa.int64()),
             **{name: rows.column(name) for name in ("file", "at_line")},
             **dict(zip(events.schema.names, events.columns, strict=True)),
             **_tried(events, rows),
         }
-        columns = [given.get(field.name, pa.nulls(len(places), field.type)) for field in FINISHED]
+        columns = [
+            given[field.name] if field.name in given else pa.nulls(len(places), field.type) for field in FINISHED
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
     judged = []
     for number in taken.left:

@@ -50,4 +50,5 @@ def is_controllers(request: Request) -> bool:
 def _is_of_metadata(request: Request) -> bool:
     if request.fetch is None:
         return is_metadata_fetch(request.body)
-    return any(partition.topic in (METADATA_TOPIC_ID, METADATA_TOPIC) for partition in request.fetch[0].partitions)
+    topics = {partition.topic for partition in request.fetch[0].partitions}
+    return METADATA_TOPIC_ID in topics or METADATA_TOPIC in topics

@@ -26,7 +26,8 @@ def place_appends(appends: Sequence[Append], positions: Sequence[Position], trie
     `tries` are those of followers: consumers see no append before the high watermark has passed it.
     """
     latest = _latest(appends, positions)
-    earliest = _Earliest(tries, [(position.proven_us, position.offset) for position in positions])
+    had = [position.proven_us for position in positions], [position.offset for position in positions]
+    earliest = _Earliest(tries, *had)
     moments_of_tries = tries.at_us.tolist()
     before = 0
     for append, bound in zip(appends, latest, strict=True):
@@ -39,11 +40,13 @@ def place_appends(appends: Sequence[Append], positions: Sequence[Position], trie
         append.check_us = after = min(check, after)
 
 
-def place_positions(positions: Sequence[Position], sights: Iterable[Sight], tries: Attempts) -> None:
+def place_positions(positions: Sequence[Position], sights: Sequence[Sight], tries: Attempts) -> None:
     """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
     wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
-    readable = [(position.at_us, position.offset) for position in positions if position.replica < 0]
-    earliest = _Earliest(tries, [*readable, *((sight.until_us, sight.offset) for sight in sights)])
+    readable = [position for position in positions if position.replica < 0]
+    moments = [*(position.at_us for position in readable), *(sight.until_us for sight in sights)]
+    offsets = [*(position.offset for position in readable), *(sight.offset for sight in sights)]
+    earliest = _Earliest(tries, moments, offsets)
     moments_of_tries = tries.at_us.tolist()
     for position in positions:
         if position.replica >= 0:
@@ -104,12 +107,12 @@ def _before_a_try(at: int, check: int, tries: Sequence[int]) -> int:
 
 
 class _Earliest:
-    """The last moment at which a reader was turned away below some offset. `had`: when which offset was there."""
+    """The last moment at which a reader was turned away below some offset. At `moments` these `offsets` were there."""
 
-    def __init__(self, tries: Attempts, had: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, tries: Attempts, moments: Sequence[int], offsets: Sequence[int]) -> None:
         at, offset = tries.in_vain()
         # A reader that asks for what others had before proves nothing.
-        new = offset >= _highest(had, at)
+        new = offset >= _highest(moments, offsets, at)
         at, offset = at[new], offset[new]
         order = np.argsort(offset, kind="stable")
         offset, latest = offset[order], np.maximum.accumulate(at[order])
@@ -123,11 +126,12 @@ class _Earliest:
         return self._moments[place_of] + 1 if place_of >= 0 else 0
 
 
-def _highest(had: Sequence[tuple[int, int]], at_us: Integers) -> Integers:
+def _highest(moments: Sequence[int], offsets: Sequence[int], at_us: Integers) -> Integers:
     """Of what was there before each of these moments."""
-    moments, offsets = np.array(sorted(had), np.int64).reshape(-1, 2).T
-    highest = np.maximum.accumulate(np.concatenate([[-1], offsets]))
-    return highest[np.searchsorted(moments, at_us)]
+    when = np.array(moments, np.int64)
+    order = np.argsort(when)
+    highest = np.maximum.accumulate(np.concatenate([[-1], np.array(offsets, np.int64)[order]]))
+    return highest[np.searchsorted(when[order], at_us)]
 
 
 def _latest(appends: Sequence[Append], positions: Iterable[Position]) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from purgatory_udf.requestlog.requests.tries import Attempts, Tries, Try
+from purgatory_udf.requestlog.requests.tries import NO_ATTEMPTS, Attempts, Tries, Try
 
 Key = tuple[str, int]
 
@@ -124,10 +124,6 @@ class Copied(msgspec.Struct, array_like=True, tag=7, gc=False):
 Fact = Append | Position | Sight | Try | Tries | Delivered | Trouble | Trim | Copied
 
 
-def _none() -> Attempts:
-    return Attempts.of(())
-
-
 @dataclass(slots=True)
 class PartitionFacts:
     """All facts of one partition at one broker, each kind in time order."""
@@ -137,8 +133,8 @@ class PartitionFacts:
     partition: int
     appends: list[Append] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
-    follower_tries: Attempts = field(default_factory=_none)
-    consumer_tries: Attempts = field(default_factory=_none)
+    follower_tries: Attempts = NO_ATTEMPTS
+    consumer_tries: Attempts = NO_ATTEMPTS
     sights: list[Sight] = field(default_factory=list)
     deliveries: list[Delivered] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)

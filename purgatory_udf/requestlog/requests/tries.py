@@ -85,6 +85,8 @@ class Attempts:
     @classmethod
     def of(cls, tries: Iterable[Try | Tries]) -> Attempts:
         runs = [attempt if isinstance(attempt, Tries) else _alone(attempt) for attempt in tries]
+        if not runs:
+            return NO_ATTEMPTS
         at = np.frombuffer(b"".join([run.moments for run in runs]), np.int64)
         lengths = np.array([len(run.moments) // at.itemsize for run in runs], np.int64)
         replica, offset = (
@@ -107,6 +109,10 @@ class Attempts:
         """Of a replica, until that moment; 0 if there is none."""
         moments = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
         return int(moments[-1]) if len(moments) else 0
+
+
+_NO_NUMBERS = np.zeros(0, np.int64)
+NO_ATTEMPTS = Attempts(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
 
 
 def _alone(attempt: Try) -> Tries:
