@@ -31,6 +31,9 @@ OURS = {
 }
 
 
+_LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit", "purgatory_udf.charts")
+
+
 def _home() -> Path:
     """The tree, whose samples are not part of the package."""
     return Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
@@ -52,7 +55,8 @@ def _taken_in(place: str) -> tuple[str, str]:
     trace = _home() / "conf" / "sample" / "trace.jsonl"
     with locally():
         taken = ingest_trace(session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False)
-    import_module("purgatory_udf.stream.replay")
+    for name in _LATER:
+        import_module(name)
     return taken
 
 
