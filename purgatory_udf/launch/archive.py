@@ -90,11 +90,11 @@ def archive_for(
         return None
     if (spark_home / "conf").exists():
         return None
-    # A Java may be replaced by a newer one in the same place.
-    release = runtime.resolve().parent.parent / "release"
+    # The archive is put on this, which a small Java may lack; and by it a Java is told from the one that it replaces.
+    base = runtime.resolve().parent.parent / "lib" / "server" / "classes.jsa"
     told = hashlib.sha256()
     try:
-        for file in (runtime.resolve(), release, *jars, *sorted((spark_home / "jars").iterdir())):
+        for file in (runtime.resolve(), base, *jars, *sorted((spark_home / "jars").iterdir())):
             known = file.stat()
             told.update(f"{file}\0{known.st_size}\0{known.st_mtime_ns}\0".encode())
     except OSError:

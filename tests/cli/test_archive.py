@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A Spark, a Java, and Delta's jar."""
-    for file in ("spark/jars/core.jar", "jdk/bin/java", "jdk/release", "delta.jar"):
+    for file in ("spark/jars/core.jar", "jdk/bin/java", "jdk/lib/server/classes.jsa", "delta.jar"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("as it was")
     return tmp_path
@@ -41,7 +41,9 @@ def _made(known: Archive, text: str = "classes") -> None:
     known.keep()
 
 
-@pytest.mark.parametrize("file", ["spark/jars/core.jar", "spark/jars/new.jar", "delta.jar", "jdk/release"])
+@pytest.mark.parametrize(
+    "file", ["spark/jars/core.jar", "spark/jars/new.jar", "delta.jar", "jdk/lib/server/classes.jsa"]
+)
 def test_another_java_or_another_jar_has_another_archive(place: Path, file: str) -> None:
     before = _name(place)
     assert _name(place) == before
@@ -62,11 +64,11 @@ def test_who_has_told_the_jvm_otherwise_is_left_alone(place: Path, environ: dict
     assert _found(place, **environ) is None
 
 
-def test_a_spark_with_settings_of_its_own_and_a_java_that_is_none_have_no_archive(place: Path) -> None:
+def test_a_spark_with_settings_of_its_own_and_a_java_without_one_of_its_own_have_no_archive(place: Path) -> None:
     (place / "spark" / "conf").mkdir()
     assert _found(place) is None
     (place / "spark" / "conf").rmdir()
-    (place / "jdk" / "release").unlink()
+    (place / "jdk/lib/server/classes.jsa").unlink()
     assert _found(place) is None
 
 

@@ -218,7 +218,8 @@ def test_only_what_runs_in_one_process_with_nothing_but_our_jars_has_an_archive_
     runtime = tmp_path / "jdk" / "bin" / "java"
     runtime.parent.mkdir(parents=True)
     runtime.touch()
-    (tmp_path / "jdk" / "release").touch()
+    (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
     java_home = str(java.home(runtime, tmp_path / "java"))
     (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
     (tmp_path / "delta.jar").touch()
