@@ -30,7 +30,7 @@ OURS = {
     *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }
 
-
+# What the replay, and who looks at its tables, need.
 _LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit", "purgatory_udf.charts")
 
 

@@ -105,8 +105,9 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
 
 
 def _archive_afterwards(archive: Archive) -> None:
-    """The demo loads what nearly every job does."""
-    line = CommandLine(job=DEFAULT_JOB, arguments=("--out", str(archive.draft / "demo")))
+    """The demo loads what nearly every job does; here, whatever `MASTER` says of other jobs."""
+    out = ("--out", str(archive.draft / "demo"))
+    line = CommandLine(spark=(("--master", "local[*]"),), job=DEFAULT_JOB, arguments=out)
     demo = submission.prepare(ROOT, line, catalog.find(ROOT, DEFAULT_JOB).file, os.environ, TINY, archive)
     make_afterwards(archive, demo.command, demo.environ)
 
