@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +30,9 @@ OURS = {
     *("metrics", "_report", "report.html", "what_if", "_what_if", "what-if.html"),
 }
 
+# What the replay, and who looks at its tables, need.
+_LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit", "purgatory_udf.charts")
+
 
 def _home() -> Path:
     """The tree, whose samples are not part of the package."""
@@ -41,6 +46,20 @@ def _checks(out: Path) -> None:
         raise UserError(f"{out}: holds {strange[0]}, which no demo made; choose another --out")
 
 
+def _taken_in(place: str) -> tuple[str, str]:
+    """What is so small is taken in and looked at without Spark; to be shown is its stream."""
+    from purgatory_udf.ingest.trace import ingest_trace
+    from purgatory_udf.query import locally
+    from purgatory_udf.session import session_for
+
+    trace = _home() / "conf" / "sample" / "trace.jsonl"
+    with locally():
+        taken = ingest_trace(session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False)
+    for name in _LATER:
+        import_module(name)
+    return taken
+
+
 @cli.job(checks=_checks, brief=True)
 def main(
     out: Annotated[
@@ -48,25 +67,29 @@ def main(
     ] = Path("demo"),
 ) -> None:
     """Replay a bundled sample trace, check its laws, sum it up and draw it (what runs without a JOB)."""
-    from purgatory_udf.audit import audit, report, require_all
-    from purgatory_udf.charts import save_waits
-    from purgatory_udf.ingest.trace import ingest_trace
-    from purgatory_udf.query import locally
+    # What both threads import is there before: Python lets neither wait for the other within a circle of modules.
+    for name in ("pandas", "pyspark.sql"):
+        import_module(name)
     from purgatory_udf.session import build_session, session_for
-    from purgatory_udf.stream.options import ReplayOptions
-    from purgatory_udf.stream.replay import run_replay
-    from purgatory_udf.summary import summary
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
-    spark = build_session("purgatory-demo")
     # A cluster's default file system is not where this folder is.
     place = f"file://{out.absolute()}"
-    trace = _home() / "conf" / "sample" / "trace.jsonl"
-    # What is so small is taken in and looked at without Spark; to be shown is its stream.
-    with locally():
-        events, ingested = ingest_trace(session_for("purgatory-demo"), [str(trace)], place, Config(), overwrite=False)
+    # While Spark starts, for which this process only waits, the trace is taken in, and what comes after it is loaded.
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(_taken_in, place)
+        spark = build_session("purgatory-demo")
+        events, ingested = coming.result()
+
+    from purgatory_udf.audit import audit, report, require_all
+    from purgatory_udf.charts import save_waits
+    from purgatory_udf.query import locally
+    from purgatory_udf.stream.options import ReplayOptions
+    from purgatory_udf.stream.replay import run_replay
+    from purgatory_udf.summary import summary
+
     run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
     with locally():
         near = session_for("purgatory-demo")

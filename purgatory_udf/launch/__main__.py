@@ -14,10 +14,12 @@ import purgatory_udf
 from purgatory_udf import stdio
 from purgatory_udf.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import catalog, command_line, java, spark_home, submission
+from purgatory_udf.launch.archive import Archive, make_afterwards
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import Environment, say
 from purgatory_udf.launch.submission import Submission
 from purgatory_udf.query import locally
+from purgatory_udf.size import TINY
 
 if TYPE_CHECKING:
     from purgatory_udf.cli import Job
@@ -96,7 +98,18 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
         with contextlib.suppress(NeedsSparkError), locally():
             return job.status(line.arguments)
     _take_java(os.environ)
-    return _become(submission.prepare(ROOT, line, entry.file, os.environ, job.settings))
+    call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
+    if call.archive and call.archive.wanted():
+        _archive_afterwards(call.archive)
+    return _become(call)
+
+
+def _archive_afterwards(archive: Archive) -> None:
+    """The demo loads what nearly every job does; here, whatever `MASTER` says of other jobs."""
+    out = ("--out", str(archive.draft / "demo"))
+    line = CommandLine(spark=(("--master", "local[*]"),), job=DEFAULT_JOB, arguments=out)
+    demo = submission.prepare(ROOT, line, catalog.find(ROOT, DEFAULT_JOB).file, os.environ, TINY, archive)
+    make_afterwards(archive, demo.command, demo.environ)
 
 
 def _become(call: Submission) -> NoReturn:

@@ -28,6 +28,7 @@ KEYS = {
     "--archives": "spark.archives",
     "--master": "spark.master",
     "--deploy-mode": "spark.submit.deployMode",
+    "--driver-class-path": "spark.driver.extraClassPath",
     "--driver-memory": "spark.driver.memory",
     "--driver-java-options": "spark.driver.extraJavaOptions",
     "--jars": "spark.jars",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,15 @@ def home(java: Path, at: Path | None = None) -> Path:
         draft.chmod(0o755)
         draft.replace(script)
     return at
+
+
+def behind(home: Path) -> Path | None:
+    """The Java that the `bin/java` of such a home starts; None if it is none of ours."""
+    script = home / "bin" / "java"
+    if not _is_wrapper(script):
+        return None
+    head, _, tail = WRAPPER.partition("{java}")
+    return Path(shlex.split(script.read_text(encoding="utf-8").removeprefix(head).removesuffix(tail))[0])
 
 
 def _is_wrapper(java: Path) -> bool:

@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import bundle, delta, package, spark_home
+from purgatory_udf.launch import bundle, delta, java, package, spark_home
+from purgatory_udf.launch.archive import Archive, archive_for
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import say
 from purgatory_udf.properties import read_properties
@@ -22,6 +23,8 @@ class Submission:
 
     command: tuple[str, ...]
     environ: dict[str, str]
+    # Of the classes that it loads, where there can be one.
+    archive: Archive | None = None
 
 
 def runs_here(settings: Mapping[str, str]) -> bool:
@@ -35,10 +38,15 @@ def is_local(settings: Mapping[str, str]) -> bool:
 
 
 def prepare(
-    root: Path, line: CommandLine, file: Path, environ: Mapping[str, str], more: Sequence[str] = ()
+    root: Path,
+    line: CommandLine,
+    file: Path,
+    environ: Mapping[str, str],
+    more: Sequence[str] = (),
+    making: Archive | None = None,
 ) -> Submission:
     """Everything between the words of the command line and spark-submit's own. `more`: files of settings that suit the
-    job where it runs on this machine."""
+    job where it runs on this machine. `making`: what the call leaves at its end."""
     home = spark_home.find(environ)
     settings = line.settings(spark_home.defaults(home, environ))
     if "spark.master" not in settings:
@@ -49,6 +57,12 @@ def prepare(
     # before it, and each worker compile for itself.
     shipped = [] if packed or is_local(settings) else [bundle.build(root, root / ".venv" / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
+    # In one process there are no workers to send jars to; and what a JVM finds itself it may have in its archive.
+    theirs, sent = settings.get("spark.driver.extraClassPath"), jars
+    found: list[Path] = []
+    if _is_one_process(settings):
+        found, sent = jars, []
+    archive = None if theirs or not found else _archive(root, home, found, environ)
     command = [
         str(home / "bin" / "spark-submit"),
         *("--master", settings["spark.master"]),
@@ -56,11 +70,23 @@ def prepare(
         *_options(line),
         *_python_of(packed, settings, environ),
         *_joined("--py-files", settings.get("spark.submit.pyFiles"), shipped),
-        *_joined("--jars", settings.get("spark.jars"), jars),
+        *_joined("--jars", settings.get("spark.jars"), sent),
+        *_joined("--driver-class-path", theirs, found, os.pathsep),
         str(file),
         *line.arguments,
     ]
-    return Submission(tuple(command), _environment(root, home, settings, line, environ, packed))
+    classes = making.making() if making else archive.used() if archive else None
+    return Submission(tuple(command), _environment(root, home, settings, line, environ, packed, classes), archive)
+
+
+def _is_one_process(settings: Mapping[str, str]) -> bool:
+    """`local-cluster` starts workers of its own."""
+    return is_local(settings) and runs_here(settings) and not settings["spark.master"].startswith("local-cluster")
+
+
+def _archive(root: Path, home: Path, jars: list[Path], environ: Mapping[str, str]) -> Archive | None:
+    runtime = java.behind(Path(environ["JAVA_HOME"])) if "JAVA_HOME" in environ else None
+    return archive_for(root / ".venv" / "classes", runtime, home, jars, environ) if runtime else None
 
 
 def _require_possible(settings: Mapping[str, str]) -> None:
@@ -91,15 +117,18 @@ def _python_of(packed: str | None, settings: Mapping[str, str], environ: Mapping
     return ["--conf", f"spark.pyspark.python=./{packed}/{package.PYTHON}"]
 
 
+_JOINED = ("--master", "--py-files", "--jars", "--driver-class-path")
+
+
 def _options(line: CommandLine) -> list[str]:
     """The user's own options, but for those that are joined with ours."""
-    kept = [pair for pair in line.spark if pair[0] not in ("--master", "--py-files", "--jars")]
+    kept = [pair for pair in line.spark if pair[0] not in _JOINED]
     return [word for pair in kept for word in pair if word is not None]
 
 
-def _joined(option: str, given: str | None, ours: list[Path]) -> list[str]:
-    values = [*filter(None, (given or "").split(",")), *map(str, ours)]
-    return [option, ",".join(values)] if values else []
+def _joined(option: str, given: str | None, ours: list[Path], between: str = ",") -> list[str]:
+    values = [*filter(None, (given or "").split(between)), *map(str, ours)]
+    return [option, between.join(values)] if values else []
 
 
 def _local_defaults(root: Path, settings: Mapping[str, str], more: Sequence[str]) -> list[str]:
@@ -146,6 +175,7 @@ def _environment(
     line: CommandLine,
     environ: Mapping[str, str],
     packed: str | None,
+    classes: str | None,
 ) -> dict[str, str]:
     given = {**environ, "SPARK_HOME": str(home), "PURGATORY_HOME": str(root)}
     if (packed is not None or is_local(settings)) and runs_here(settings):
@@ -163,9 +193,10 @@ def _environment(
                 given.setdefault("PYSPARK_PYTHON", sys.executable)
             elif packed is not None:
                 given.setdefault("PYSPARK_PYTHON", f"./{packed}/{package.PYTHON}")
+    quiet = None
     if line.verbose:
         given["PURGATORY_VERBOSE"] = "1"
     else:
         quiet = f"-Dlog4j2.configurationFile=file:{quote(str(root / 'conf' / 'log4j2.properties'))}"
-        given["SPARK_SUBMIT_OPTS"] = " ".join(filter(None, [environ.get("SPARK_SUBMIT_OPTS"), quiet]))
-    return given
+    options = " ".join(filter(None, [environ.get("SPARK_SUBMIT_OPTS"), quiet, classes]))
+    return given | ({"SPARK_SUBMIT_OPTS": options} if options else {})

@@ -52,11 +52,17 @@ class LocalSession:
             _require_whole_log(require_here(path))
             return table
 
-    def create_table(self, path: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+    def create_table(
+        self, path: str, schema: pa.Schema, properties: Mapping[str, str], partitioned_by: Sequence[str] = ()
+    ) -> None:
         """Without rows, and told from a write: its log says that a table was created."""
         with needing_spark():
             DeltaTable.create(
-                str(require_here(path)), Schema.from_arrow(schema), mode="error", configuration=dict(properties)
+                str(require_here(path)),
+                Schema.from_arrow(schema),
+                mode="error",
+                partition_by=[*partitioned_by],
+                configuration=dict(properties),
             )
 
     def delete(self, path: str, which: str) -> None:

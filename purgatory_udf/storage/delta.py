@@ -47,13 +47,10 @@ def create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Se
     """An empty table, unless there is one: two first writes to one path would conflict."""
     if is_table(spark, path):
         return
-    if partitioned_by:
-        _create(spark, path, schema, partitioned_by)
-    else:
-        asked(spark, path, lambda session: _create(session, path, schema))
+    asked(spark, path, lambda session: _create(session, path, schema, partitioned_by))
 
 
-def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str] = ()) -> None:
+def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: Sequence[str]) -> None:
     here, files = local(spark), files_of(spark)
     if not any(name[0].isdigit() or name == _LAST for name in files.names(f"{path}/_delta_log")):
         # What a kill has left of a first commit: Delta makes no table where anything lies.
@@ -61,7 +58,7 @@ def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: S
     elif here:
         raise NeedsSparkError(f"{path}: has a log that is not read here")
     if here:
-        here.create_table(path, schema, OF_LOG)
+        here.create_table(path, schema, OF_LOG, partitioned_by)
         return
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.

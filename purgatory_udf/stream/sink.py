@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -21,6 +22,7 @@ from purgatory_udf.storage.relay import UNTIL
 from purgatory_udf.stream import few
 from purgatory_udf.stream.coordinator_gauges import CoordinatorGauges
 from purgatory_udf.stream.ending import closing_ms, until
+from purgatory_udf.stream.packing import PACKED
 from purgatory_udf.stream.rules import LIVE, RELAY, WAITS, AnyRules
 from purgatory_udf.tables import ENDS
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 GAUGES, TOLD = "purgatory_gauges", "told"
 # What one task writes without being long: a file for each task that has only a few is dear, to write and to read.
 _ROWS_A_TASK = 1 << 18
+# What is surely one file, where this process writes it.
+_BYTES_OF_A_FILE = 1 << 26
 
 
 @dataclass
@@ -67,7 +71,7 @@ class Sink:
             wanted = {*rows} - self._unwritten
             readings = self._readings(number, parcels)
             if few.goes_here(batch.sparkSession, self.layout.out, rows.total()):
-                wanted -= self._written_here(batch, wanted - {RELAY}, number)
+                wanted -= self._written_here(batch, wanted, number)
                 if readings is not None and few.append(
                     readings, self.layout.table(GAUGES), **self._once(GAUGES, number)
                 ):
@@ -116,10 +120,12 @@ class Sink:
         """Those of the tables that this process has appended the batch's rows to."""
         if not tables:
             return set()
-        parcels = batch.where(sf.col("table").isin(*tables)).select("table", "payload").toArrow()
+        parcels = batch.where(sf.col("table").isin(*tables)).select("table", "group", "time_us", "payload").toArrow()
 
         def written(table: str) -> bool:
             mine = parcels.filter(pc.equal(parcels.column("table"), table))
+            if table == RELAY:
+                return mine.nbytes <= _BYTES_OF_A_FILE and self._append_here(_relayed(mine), table, number)
             rows = unpacked(self.rules, table, self._end_ms(table))(iter(mine.to_batches()))
             return self._append_here(pa.Table.from_batches(rows, self.rules.schema(table)), table, number)
 
@@ -166,6 +172,14 @@ class Sink:
                 yield row.group, json.loads(row.said)
         if self.gauges is not None:
             yield "coordinators", self.gauges.said()
+
+
+def _relayed(parcels: pa.Table) -> pa.Table:
+    """All of a batch, in a partition of its own."""
+    times_us = parcels.column("time_us")
+    until_ms = pa.array(np.full(len(parcels), pc.max(times_us).as_py() // 1000))
+    columns = [parcels.column("group"), times_us.cast(PACKED.field("event_time").type), parcels.column("payload")]
+    return pa.table([*columns, until_ms], names=[*PACKED.names, UNTIL])
 
 
 def unpacked(

@@ -52,5 +52,7 @@ class TraceSource:
         if local(spark):
             return spark.read.format("delta").load(self.path)
         if self.files is None:
-            return delta_stream(spark, self.path, _ALL_FILES)
+            # Of one commit, Delta reads the log's line; a snapshot's files it sorts with queries of its own.
+            since = since_began(spark, self.path)
+            return delta_stream(spark, self.path, _ALL_FILES, since[0].version if len(since) == 1 else None)
         return delta_stream(spark, self.path, self.files, began(spark, self.path))

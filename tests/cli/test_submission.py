@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.errors import UserError
-from purgatory_udf.launch import bundle, checksums, delta, kafka, maven, package, spark_home, submission
+from purgatory_udf.launch import bundle, checksums, delta, java, kafka, maven, package, spark_home, submission
 from purgatory_udf.launch.command_line import parse
 from purgatory_udf.loop.compiled import fingerprint
 from purgatory_udf.size import BRIEF
@@ -198,11 +198,41 @@ def test_deltas_jars_come_from_the_cache_beside_the_users_own(
             jar.writestr("a", "b")
         digest = hashlib.sha256((ivy / "jars" / name).read_bytes()).hexdigest()
         monkeypatch.setitem(checksums.KNOWN, name, digest)
-    call = _prepare(root, home, "--conf", f"spark.jars.ivy={ivy}", "--jars", "mine.jar", "replay")
-    option = call.command.index("--jars")
-    assert call.command[option + 1] == ",".join(["mine.jar", *(str(ivy / "jars" / name) for name in names)])
+    jars = [str(ivy / "jars" / name) for name in names]
+    words = ["--conf", f"spark.jars.ivy={ivy}", "--jars", "mine.jar", "--driver-class-path", "theirs", "replay"]
+    for master in ("yarn", "local-cluster[1,1,1024]"):
+        call = _prepare(root, home, "--master", master, *words)
+        assert call.command[call.command.index("--jars") + 1] == ",".join(["mine.jar", *jars])
+        assert call.command[call.command.index("--driver-class-path") + 1] == "theirs"
+    # In one process nothing has to be sent.
+    call = _prepare(root, home, *words)
+    assert call.command[call.command.index("--jars") + 1] == "mine.jar"
+    assert call.command[call.command.index("--driver-class-path") + 1] == ":".join(["theirs", *jars])
     (ivy / "jars" / names[0]).write_bytes(b"PK cut short")
     assert delta.cached("4.2.0", ivy) is None
+
+
+def test_only_what_runs_in_one_process_with_nothing_but_our_jars_has_an_archive_of_classes(
+    root: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = tmp_path / "jdk" / "bin" / "java"
+    runtime.parent.mkdir(parents=True)
+    runtime.touch()
+    (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
+    java_home = str(java.home(runtime, tmp_path / "java"))
+    (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
+    (tmp_path / "delta.jar").touch()
+    monkeypatch.setattr(delta, "cached", lambda *_: [tmp_path / "delta.jar"])
+    call = _prepare(root, home, "replay", JAVA_HOME=java_home)
+    assert call.archive and call.archive.folder == root / ".venv" / "classes"
+    assert "Archive" not in call.environ["SPARK_SUBMIT_OPTS"]
+
+    demo = submission.prepare(root, parse(["demo"]), root, {"SPARK_HOME": str(home)}, making=call.archive)
+    assert demo.environ["SPARK_SUBMIT_OPTS"].endswith(f" -XX:ArchiveClassesAtExit={call.archive.draft}/archive")
+
+    for words in (["--master", "yarn"], ["--driver-class-path", "x"], ["--master", "local-cluster[1,1,1024]"]):
+        assert _prepare(root, home, *words, "replay", JAVA_HOME=java_home).archive is None
 
 
 def test_every_jar_has_its_checksum_and_another_file_of_that_name_is_not_used(tmp_path: Path) -> None:
