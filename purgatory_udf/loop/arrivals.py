@@ -48,12 +48,12 @@ TABLES = {
     "slots": SLOT,
     "homes": HOME,
 }
-# How many there are of each, and how many parts and nodes they will be; `most`: the most bytes that a fetch is given;
-# `mixed`: whether any event comes before one that is earlier.
+# How many there are of each (of slots: in use), and how many parts and nodes they will be; `most`: the most bytes that
+# a fetch is given; `mixed`: whether any event comes before one that is earlier.
 WORLD = world(
     TABLES,
     *("event_count", "asked_count", "told_count", "members", "request_count", "named_count", "keys", "home_count"),
-    *("parts", "nodes", "most", "mixed"),
+    *("slots", "parts", "nodes", "most", "mixed"),
 )
 
 _column_at, _word_at, _event_at, _asked_at, _told_at, _member_at = (
@@ -77,12 +77,14 @@ _DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT
 _FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
 _SOUND, _INVALID_ACKS = number(Error.NONE), number(Error.INVALID_REQUIRED_ACKS)
 _UNKNOWN, _NO_PARTITION, _ANYBODY = map(number, (UNKNOWN, NO_PARTITION, UNKNOWN))
+_FEW_SLOTS = number(1 << 8)
 _SPREAD = (number(40_503), number(374_761_393))
 _ZERO, _UNBOUNDED = number(0), number(INT32_MAX)
 
 WORDS = Words(
     [
-        {name: int(code) for code, name in KINDS.items()} | {"partition": -1},
+        # By how often they come, for they are tried one after the other.
+        {"partition": -1} | {name: int(code) for code, name in KINDS.items()},
         {name: int(code) for name, code in CHANGES.items()},
         {"read_committed": 1},
         {error.name: int(error) for error in Error if error is not Error.RECORDED},
@@ -95,8 +97,7 @@ _RECORDED = number(Error.RECORDED)
 @entry
 def arrive(arrivals: Records, rows: int) -> None:
     w = arrivals[0]
-    for slot in range(w.slots_room):
-        _slot_at(w, slot).key = NONE
+    _use_slots(w, min(_FEW_SLOTS, w.slots_room))
     for row in range(rows):
         code = _meant(w, _TYPE, row, _TYPES, _CHANGES, _ZERO)
         if code == _PRODUCE:
@@ -136,9 +137,7 @@ def _meant(w: World, column: int, row: int, begin: int, end: int, other: int) ->
 def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
     """The number of the key whose topic is the column's text; a new one if it has not been met."""
     topic, length = text_of(_column_at(w, column), row)
-    last = w.slots_room - 1
-    mixed = broker * _SPREAD[0] + spread(topic, length) + partition * _SPREAD[1]
-    slot = (mixed ^ (mixed >> 24)) & last
+    slot = _first_slot(w, broker, topic, length, partition)
     while True:
         key = _slot_at(w, slot).key
         if key == NONE:
@@ -151,14 +150,36 @@ def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
             and (name.topic == topic or same(name.topic, topic, length))
         ):
             return key
-        slot = (slot + 1) & last
+        slot = (slot + 1) & (w.slots - 1)
     key = w.keys
     w.keys += 1
     _slot_at(w, slot).key = key
     name = _name_at(w, key)
     name.broker, name.topic, name.length, name.partition = broker, topic, length, partition
     name.batches, name.rolls = 0, 0
+    if 2 * w.keys > w.slots:
+        _use_slots(w, 2 * w.slots)
     return key
+
+
+@inlined
+def _first_slot(w: World, broker: int, topic: int, length: int, partition: int) -> int:
+    mixed = broker * _SPREAD[0] + spread(topic, length) + partition * _SPREAD[1]
+    return (mixed ^ (mixed >> 24)) & (w.slots - 1)
+
+
+@rule
+def _use_slots(w: World, slots: int) -> None:
+    """So many of them, and all keys in their places. They are as few as do: what is looked up stays near."""
+    w.slots = slots
+    for slot in range(slots):
+        _slot_at(w, slot).key = NONE
+    for key in range(w.keys):
+        name = _name_at(w, key)
+        slot = _first_slot(w, name.broker, name.topic, name.length, name.partition)
+        while _slot_at(w, slot).key != NONE:
+            slot = (slot + 1) & (slots - 1)
+        _slot_at(w, slot).key = key
 
 
 @inlined

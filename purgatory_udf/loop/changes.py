@@ -23,9 +23,8 @@ from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import NONE
 
-_LOG_END, _HIGH_WATERMARK, _LAST_STABLE = number(Code.LOG_END), number(Code.HIGH_WATERMARK), number(Code.LAST_STABLE)
 _LOG_START, _SEGMENT_ROLL, _TRUNCATE = number(Code.LOG_START), number(Code.SEGMENT_ROLL), number(Code.TRUNCATE)
-_LEADER, _ISR, _REPLICA_END = number(Code.LEADER), number(Code.ISR), number(Code.REPLICA_END)
+_LEADER, _ISR = number(Code.LEADER), number(Code.ISR)
 _ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
     number(Code.ONLINE),
     number(Code.NOT_LEADER),
@@ -40,35 +39,41 @@ _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUM
 
 
 @inlined
-def change(w: World, e: int) -> None:
+def high_watermark(w: World, e: int) -> None:
     event = event_at(w, e)
-    code, t, offset = event.code, event.t, event.offset
     k = place_at(w, event.key).key
     key = key_at(w, k)
-    if code == _HIGH_WATERMARK:
-        if key.hw == UNKNOWN or offset >= key.hw:
-            replica.take_watermark(w, key, offset)
-            key.news += 1
-            check_all(w, k, t, fetch.OF_WATERMARK)
-    elif code == _LOG_END:
-        if logs.append(w, key, offset, event.size, event.whole):
-            key.news += 1
-            if replica.advance_watermark(w, key):
-                check_all(w, k, t, fetch.OF_ANY)
-            else:
-                check_fetches(w, k, t, fetch.OF_LOG_END)
-    elif code == _REPLICA_END:
-        if replica.follower_reached(w, key, event.who, offset):
-            key.news += 1
-            check_all(w, k, t, fetch.OF_WATERMARK)
-    elif code == _LAST_STABLE:
-        _last_stable(w, k, offset)
-    else:
-        _rarer(w, e)
+    if key.hw == UNKNOWN or event.offset >= key.hw:
+        replica.take_watermark(w, key, event.offset)
+        key.news += 1
+        check_all(w, k, event.t, fetch.OF_WATERMARK)
+
+
+@inlined
+def log_end(w: World, e: int) -> None:
+    event = event_at(w, e)
+    k = place_at(w, event.key).key
+    key = key_at(w, k)
+    if logs.append(w, key, event.offset, event.size, event.whole):
+        key.news += 1
+        if replica.advance_watermark(w, key):
+            check_all(w, k, event.t, fetch.OF_ANY)
+        else:
+            check_fetches(w, k, event.t, fetch.OF_LOG_END)
+
+
+@inlined
+def replica_end(w: World, e: int) -> None:
+    event = event_at(w, e)
+    k = place_at(w, event.key).key
+    key = key_at(w, k)
+    if replica.follower_reached(w, key, event.who, event.offset):
+        key.news += 1
+        check_all(w, k, event.t, fetch.OF_WATERMARK)
 
 
 @rule
-def _rarer(w: World, e: int) -> None:
+def rarer(w: World, e: int) -> None:
     """Any of these may make an error of what a waiting fetch asks."""
     w.upheavals += 1
     event = event_at(w, e)
@@ -119,8 +124,10 @@ def _rarer(w: World, e: int) -> None:
 
 
 @inlined
-def _last_stable(w: World, k: int, offset: int) -> None:
+def last_stable(w: World, e: int) -> None:
     """The first one may lie below the high watermark, which was what counted before."""
+    event = event_at(w, e)
+    offset, k = event.offset, place_at(w, event.key).key
     key = key_at(w, k)
     first, seg = key.lso_own == 0, key.lso_seg
     if not first and offset < key.lso:

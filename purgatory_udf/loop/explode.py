@@ -136,7 +136,9 @@ def _key_names(keys: Records) -> list[str]:
 
 
 def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
-    """Requests' texts; most often every row is a request, or none has a text."""
+    """Requests' texts; often every row is a request, or none has a text."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(rows), pa.string())
     return texts if len(rows) == len(texts) else texts.take(rows)
 
 

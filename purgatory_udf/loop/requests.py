@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop import fetch, logs, replica, settling
+from purgatory_udf.loop import fetch, heap, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
-from purgatory_udf.loop.world import NONE
+from purgatory_udf.loop.world import NONE, SETTLING_PRODUCES
 
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
 _SOUND, _RECORDED = number(Error.NONE), number(Error.RECORDED)
@@ -35,10 +35,11 @@ def produce(w: World, e: int) -> None:
     event, o = event_at(w, e), operation_of(w, e)
     t, mode, operation = event.t, event.mode, operation_at(w, o)
     first, end = operation.first, operation.first + event.count
-    asks, changed, pending = event.first - first, 0, 0
+    asks, changed, pending, repeated = event.first - first, 0, 0, 0
     for at in range(first, end):
         key = key_at(w, part_of(w, e, o, t, at, at + asks))
         part = part_at(w, at)
+        repeated += part.again
         if part.error != _SOUND:
             part.settled = 1
             if part.error == _RECORDED:
@@ -56,6 +57,7 @@ def produce(w: World, e: int) -> None:
                 rule_ = settling.settle(key, part, _PRODUCE, t)
                 if rule_ == _PENDING:
                     pending += 1
+                    heap.push(w, at, SETTLING_PRODUCES, part.offset)
                 else:
                     operation.rule = rule_
     if mode == _INVALID:
@@ -68,7 +70,7 @@ def produce(w: World, e: int) -> None:
         _answer_at_once(w, o, operation.rule)
     else:
         operation.pending = pending
-        settling.wait(w, o)
+        lists.watch(w, o, event.count - repeated)
     if changed > 0:
         _check_appends(w, o, t, changed)
 

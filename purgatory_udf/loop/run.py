@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop import reaper
-from purgatory_udf.loop.changes import change
+from purgatory_udf.loop import changes, reaper
 from purgatory_udf.loop.compiled import entry, number
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
 from purgatory_udf.loop.tables import event_at
@@ -16,6 +15,12 @@ _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.DELETE_RECORDS),
     number(Code.CREATE_TOPICS),
 )
+_LOG_END, _HIGH_WATERMARK, _LAST_STABLE, _REPLICA_END = (
+    number(Code.LOG_END),
+    number(Code.HIGH_WATERMARK),
+    number(Code.LAST_STABLE),
+    number(Code.REPLICA_END),
+)
 
 
 @entry
@@ -27,16 +32,25 @@ def run(world: Records, events: int, horizon_ms: int) -> None:
         code = event.code
         w.event += 1
         reaper.advance(w, event.t)
+        # Where this leads to cannot be foreseen, so it is asked once.
         if code == _FETCH:
             fetch_messages(w, e)
         elif code == _PRODUCE:
             produce(w, e)
+        elif code == _LOG_END:
+            changes.log_end(w, e)
+        elif code == _HIGH_WATERMARK:
+            changes.high_watermark(w, e)
+        elif code == _LAST_STABLE:
+            changes.last_stable(w, e)
+        elif code == _REPLICA_END:
+            changes.replica_end(w, e)
         elif code == _DELETE:
             delete_records(w, e)
         elif code == _CREATE:
             create_topics(w, e)
         else:
-            change(w, e)
+            changes.rarer(w, e)
     if horizon_ms >= FOREVER:
         reaper.run_out(w)
     else:

@@ -87,14 +87,14 @@ def first_try(w: World, o: int) -> bool:
 
 @inlined
 def wait(w: World, o: int) -> None:
+    """(A produce's parts wait as soon as they have been tried, see `requests`.)"""
     operation = operation_at(w, o)
-    kind = SETTLING_PRODUCES if operation.code == _PRODUCE else SETTLING_OTHERS
     entries = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         entries += 1 - part.again
         if part.settled == 0:
-            heap.push(w, at, kind, part.offset)
+            heap.push(w, at, SETTLING_OTHERS, part.offset)
     lists.watch(w, o, entries)
 
 
