@@ -32,7 +32,7 @@ from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
 from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, link_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, ODD, SOME_HERE
+from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, NOTHING_YET, ODD, SOME_HERE
 
 _ONLINE, _FENCED, _UNKNOWN_EPOCH, _OUT_OF_RANGE = map(
     number,
@@ -43,6 +43,7 @@ _BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.
 _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
 _BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
+_NEVER = number(FOREVER)
 READERS = 3
 
 
@@ -68,7 +69,7 @@ def arrive(w: World, e: int) -> None:
     t, mode, who, least, count = event.t, event.mode, event.who, _least(event), event.count
     first = operation_at(w, o).first
     asks = event.first - first
-    accumulated = repeated = throttled = 0
+    accumulated = repeated = throttled = NOTHING_YET
     odd = data = False
     rule_, forced_by = _NOTHING, NONE
     for at in range(first, first + count):
@@ -143,7 +144,7 @@ def _begin_before_end(w: World, key: Any, at: int) -> None:
 @inlined
 def _least(asking: Any) -> int:
     """How many bytes a fetch wants. Where some of its keys are, nobody can tell when it has them."""
-    return FOREVER if asking.apart == SOME_HERE else asking.least
+    return _NEVER if asking.apart == SOME_HERE else asking.least
 
 
 @inlined
@@ -217,7 +218,7 @@ def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int) -> None:
 def _hang_anew(w: World, o: int, lacking: int) -> None:
     """It was tried, and is not complete: by where its keys' ends are now."""
     operation = operation_at(w, o)
-    sharing = 0
+    sharing = NOTHING_YET
     odd = False
     for at in range(operation.first, operation.first + operation.count):
         heap.remove(w, at)

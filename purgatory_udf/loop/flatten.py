@@ -48,8 +48,10 @@ def flatten(
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
-            total += part.size
-            part_bytes[at], part_ints[PART_KEY, at] = part.size, part.key
+            # numpy calls something else a record's `size`.
+            size = part["size"]
+            total += size
+            part_bytes[at], part_ints[PART_KEY, at] = size, part.key
             part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
             at += 1
         longs[SEQ, o], longs[STARTED, o], longs[ENDED, o] = operation.seq, operation.t, operation.end_t

@@ -11,7 +11,7 @@ from __future__ import annotations
 from purgatory_udf.loop import listed
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at, root_at
-from purgatory_udf.loop.world import COUNTED, HEAPS, NONE
+from purgatory_udf.loop.world import BIT, COUNTED, HEAPS, NONE
 
 
 @inlined
@@ -72,7 +72,7 @@ def push(w: World, p: int, kind: int, wants: int) -> None:
     link.child = link.next = link.prev = NONE
     root = root_at(w, part.key * HEAPS + kind)
     root.part = _meld(w, root.part, p)
-    key_at(w, part.key).hung |= 1 << kind
+    key_at(w, part.key).hung |= BIT << kind
 
 
 @inlined
@@ -106,4 +106,4 @@ def _remove(w: World, p: int, kind: int) -> None:
             link_at(w, link.next).prev = link.prev
         root.part = _meld(w, root.part, below)
     if root.part == NONE:
-        key_at(w, part.key).hung &= ~(1 << kind)
+        key_at(w, part.key).hung &= ~(BIT << kind)

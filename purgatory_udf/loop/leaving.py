@@ -14,7 +14,8 @@ def by_arrival(ended: Records, there: Records, places: Records) -> None:
     at = 0
     for o in range(len(there)):
         places[at] = o
-        at += there[o]
+        if there[o] != 0:
+            at += 1
 
 
 @entry

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop.compiled import inlined
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at
-from purgatory_udf.loop.world import COUNTED, LISTS, NONE
+from purgatory_udf.loop.world import BIT, COUNTED, LISTS, NONE
 
 
 @inlined
@@ -31,7 +31,7 @@ def push(w: World, p: int, kind: int) -> None:
     link.prev, link.next = at, following
     link_at(w, following).prev = p
     root.next = p
-    key_at(w, k).hung |= 1 << kind
+    key_at(w, k).hung |= BIT << kind
 
 
 @inlined
@@ -41,7 +41,7 @@ def remove(w: World, p: int, kind: int) -> None:
     link_at(w, before).next = following
     link_at(w, following).prev = before
     # Nobody but the root lies on both sides of the last one.
-    key_at(w, part_at(w, p).key).hung &= ~((before == following) << kind)
+    key_at(w, part_at(w, p).key).hung &= ~(BIT * (before == following) << kind)
 
 
 @inlined

@@ -9,7 +9,7 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
-from purgatory_udf.loop.world import NONE, SETTLING_PRODUCES
+from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLING_PRODUCES
 
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
 _SOUND, _RECORDED = number(Error.NONE), number(Error.RECORDED)
@@ -35,7 +35,7 @@ def produce(w: World, e: int) -> None:
     event, o = event_at(w, e), operation_of(w, e)
     t, mode, operation = event.t, event.mode, operation_at(w, o)
     first, end = operation.first, operation.first + event.count
-    asks, changed, pending, repeated = event.first - first, 0, 0, 0
+    asks, changed, pending, repeated = event.first - first, 0, 0, NOTHING_YET
     for at in range(first, end):
         key = key_at(w, part_of(w, e, o, t, at, at + asks))
         part = part_at(w, at)

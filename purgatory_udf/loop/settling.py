@@ -21,7 +21,7 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import under_min_isr
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
-from purgatory_udf.loop.world import NONE, SETTLING_OTHERS, SETTLING_PRODUCES
+from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLING_OTHERS, SETTLING_PRODUCES
 
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 _ONLINE, _NOT_LEADER, _OFFLINE = (
@@ -70,26 +70,24 @@ def settle(key: Any, part: Any, code: int, t: int) -> int:
 
 @inlined
 def first_try(w: World, o: int) -> bool:
-    """On arrival; whether no part is pending."""
+    """On arrival; whether no part is pending. (A produce's parts are tried, and wait, one by one: see `requests`.)"""
     operation = operation_at(w, o)
     code, t, pending = operation.code, operation.t, 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        if part.settled == 0:
-            rule_ = settle(key_at(w, part.key), part, code, t)
-            if rule_ == _PENDING:
-                pending += 1
-            else:
-                operation.rule = rule_
+        rule_ = settle(key_at(w, part.key), part, code, t)
+        if rule_ == _PENDING:
+            pending += 1
+        else:
+            operation.rule = rule_
     operation.pending = pending
     return pending == 0
 
 
 @inlined
 def wait(w: World, o: int) -> None:
-    """(A produce's parts wait as soon as they have been tried, see `requests`.)"""
     operation = operation_at(w, o)
-    entries = 0
+    entries = NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         entries += 1 - part.again

@@ -12,7 +12,7 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, cancelled_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, SETTLING_OTHERS
+from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLING_OTHERS
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
@@ -73,7 +73,7 @@ def _abandon(w: World, by: int, t: int) -> None:
     w.ended_parts += operation.count
     operation.trigger = by - operation.first
     timer.cancel(w, operation)
-    entries = 0
+    entries = NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         heap.remove(w, at)

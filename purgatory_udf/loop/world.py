@@ -195,6 +195,7 @@ WORLD = world(
 
 
 NONE = number(-1)  # no index
+NOTHING_YET = number(0)  # where small numbers are summed up: uncompiled, a sum of theirs is no larger than they are
 
 # Of an event that is `apart`: it is, and this call has some of its keys.
 APART, SOME_HERE = number(1), number(2)
@@ -207,6 +208,7 @@ OPEN, ENDED = number(0), number(1)
 # them make a line of the processor's cache.
 SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, KINDS = map(number, (0, 1, 2, 5, 8, 9))
 HEAPS, LISTS = number(8), KINDS - COUNTED
+BIT = number(1)  # shifted by its kind, of a key's `hung`
 # What else a key's `hung` tells: that it has dead entries.
 DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS = (number(1 << int(KINDS + nth)) for nth in range(3))
 
