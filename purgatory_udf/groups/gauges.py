@@ -21,11 +21,11 @@ from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
 from purgatory_udf.groups.waits import ToldWaits
 from purgatory_udf.loop.dictated import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
-from purgatory_udf.loop.links import link
+from purgatory_udf.loop.links import link, no_neighbours
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
-from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, WHEEL, WHEELS, WHICH, Records
+from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, TURN, WHEELS, WHICH, Records
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -144,13 +144,13 @@ class CoordinatorPurgatory:
         moments["operation"][owned] = order[np.searchsorted(ids, now.op[owned], sorter=order)]
         lists = np.zeros(len(self.names), LIST).view(np.recarray)
         lists["dead"], lists["stamp"] = self.dead, self.record["stamp"][0]
-        wheels = np.zeros(int(TIMER), WHEEL)
-        wheels["first"] = NONE
+        turns = np.zeros(len(operations) + int(TIMER), TURN)
+        no_neighbours(turns, len(operations))
         tables = {
             "operations": operations,
             "purgatories": self.record,
             "queued": self.queued,
-            "wheels": wheels,
+            "turns": turns,
             "expired": np.empty(len(operations), WHICH),
             "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
         }

@@ -91,7 +91,7 @@ def _happen(w: World, moment: Any, dead: Records) -> None:
     if mine.stamp != purgatory.stamp:
         mine.stamp, mine.dead = purgatory.stamp, 0
     if moment.kind == END:
-        timer.cancel(w, operation_at(w, moment.operation))
+        timer.cancel(w, moment.operation)
         mine.dead += 1
         purgatory.dead += 1
     else:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop import heap, listed
+import numpy as np
+
+from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop.compiled import entry
-from purgatory_udf.loop.tables import operation_at, part_at, wheel_at
-from purgatory_udf.loop.world import COUNTED, NONE, TIMER, Records
+from purgatory_udf.loop.tables import operation_at, part_at
+from purgatory_udf.loop.world import COUNTED, NONE, Records
+
+
+def no_neighbours(rows: Records, begin: int) -> None:
+    """From there on they are the roots of rings, and nobody is in these."""
+    roots = rows[begin:]
+    roots["prev"] = roots["next"] = np.arange(begin, len(rows))
 
 
 @entry
@@ -24,9 +32,4 @@ def link(world: Records) -> None:
         operation.upheavals = NONE
         # Between calls of the loop nothing is due: every open operation is in its timer. Not so in a group's world.
         if operation.bucket != NONE:  # pragma: no branch
-            bucket = operation.purgatory * TIMER + operation.bucket
-            first = wheel_at(w, bucket).first
-            operation.prev, operation.next = NONE, first
-            if first != NONE:
-                operation_at(w, first).prev = o
-            wheel_at(w, bucket).first = o
+            timer.enter(w, timer.root_of(w, operation.purgatory, operation.bucket), o)

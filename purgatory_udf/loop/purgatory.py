@@ -21,6 +21,7 @@ from purgatory_udf.loop.tables import (
     operation_at,
     part_at,
     purgatory_at,
+    turn_at,
 )
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, ENDED, NONE, ODD
@@ -169,7 +170,7 @@ def watch(w: World, o: int, entries: int) -> None:
         w.next_due = min(w.next_due, purgatory.next_bucket_ms * 1000)
     else:
         # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
-        operation.next, w.due = w.due, o
+        turn_at(w, o).next, w.due = w.due, o
 
 
 @inlined
@@ -209,7 +210,7 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
         completed_at(w, w.completed).operation = o
         w.completed += 1
     w.ended_parts += operation.count
-    timer.cancel(w, operation)
+    timer.cancel(w, o)
     if operation.code == _FETCH:
         _end_parts_of_fetch(w, operation, trigger)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop import timer
 from purgatory_udf.loop.compiled import inlined, number, rule
-from purgatory_udf.loop.tables import World, operation_at, purgatory_at, reading_at
+from purgatory_udf.loop.tables import World, operation_at, purgatory_at, reading_at, turn_at
 from purgatory_udf.loop.words import FOREVER, Rule
 from purgatory_udf.loop.world import NONE
 
@@ -56,7 +56,7 @@ def fire(w: World, p: int, at_ms: int) -> None:
         o = timer.take_bucket(w, p)
         while o != NONE:
             operation = operation_at(w, o)
-            following = operation.next
+            following = timer.after(w, o)
             operation.bucket = NONE
             purgatory.delayed -= 1
             if not timer.add(w, p, o):
@@ -121,7 +121,7 @@ def _advance(w: World, now_ms: int) -> None:
     # Tasks that were due when they were added wake no reaper.
     while w.due != NONE:
         o = w.due
-        w.due = operation_at(w, o).next
+        w.due = turn_at(w, o).next
         _expire(w, o)
     for p in range(w.purgatories):
         advance_one(w, p, now_ms)

@@ -13,7 +13,7 @@ from purgatory_udf.loop.call import Call, no_texts
 from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import by_arrival, keep
-from purgatory_udf.loop.links import link
+from purgatory_udf.loop.links import link, no_neighbours
 from purgatory_udf.loop.moving import chosen, copied, joined, put, side_by_side
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
@@ -41,7 +41,7 @@ from purgatory_udf.loop.world import (
     ROLL,
     ROOT,
     TIMER,
-    WHEEL,
+    TURN,
     WHEELS,
     WHICH,
     Records,
@@ -188,18 +188,18 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
             "batches": (BATCH, len(state.batches) + int(room.more["batches"].sum())),
             "rolls": (ROLL, len(state.rolls) + int(room.more["rolls"].sum())),
             "nodes": (NODE, len(state.nodes) + len(state.parts) + room.nodes),
-            "wheels": (WHEEL, len(state.purgatories) * int(TIMER)),
             "parts": (PART, parts),
             "links": (LINK, parts + keys * int(LISTS)),
+            "turns": (TURN, operations + len(state.purgatories) * int(TIMER)),
             **dict.fromkeys(("completed", "expired", "cancelled"), (WHICH, operations)),
             "readings": (READING, 2 * operations + 2 * parts + 16),
         }
     )
     for name in ("keys", "operations", "parts", "nodes"):
         put(getattr(state, name), tables[name])
-    tables["roots"]["part"], tables["wheels"]["first"] = NONE, NONE
-    of_lists = tables["links"][parts:]
-    of_lists["prev"] = of_lists["next"] = np.arange(parts, len(tables["links"]))
+    tables["roots"]["part"] = NONE
+    no_neighbours(tables["links"], parts)
+    no_neighbours(tables["turns"], operations)
     more = np.zeros(keys, MORE)
     more[places["key"]] = room.more
     laid_out = (tables[name] for name in ("batches", "rolls"))

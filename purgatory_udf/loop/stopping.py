@@ -72,7 +72,7 @@ def _abandon(w: World, by: int, t: int) -> None:
     w.cancelled += 1
     w.ended_parts += operation.count
     operation.trigger = by - operation.first
-    timer.cancel(w, operation)
+    timer.cancel(w, o)
     entries = NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)

@@ -7,10 +7,8 @@ whose operations have all ended still begins, and wakes the reaper; `queued` has
 
 from __future__ import annotations
 
-from typing import Any
-
 from purgatory_udf.loop.compiled import inlined, rule
-from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, wheel_at
+from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, turn_at
 from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.loop.world import BUCKETS, NONE, TIMER, WHEELS
 
@@ -27,11 +25,8 @@ def add(w: World, p: int, o: int) -> bool:
         return False
     wheel, slot, begins = _slot_of(deadline, now)
     bucket = wheel * BUCKETS + slot % BUCKETS
-    first = wheel_at(w, p * TIMER + bucket).first
-    operation.bucket, operation.prev, operation.next = bucket, NONE, first
-    if first != NONE:
-        operation_at(w, first).prev = o
-    wheel_at(w, p * TIMER + bucket).first = o
+    operation.bucket = bucket
+    enter(w, root_of(w, p, bucket), o)
     queued_at(w, p * WHEELS + wheel).bits |= 1 << slot % BUCKETS
     # Of buckets that begin together the finer wheel's is the first, as for `find_next_bucket`.
     if begins < purgatory.next_bucket_ms or (begins == purgatory.next_bucket_ms and bucket < purgatory.next_bucket):
@@ -58,16 +53,36 @@ def _slot_of(deadline: int, now: int) -> tuple[int, int, int]:
 
 
 @inlined
-def cancel(w: World, operation: Any) -> None:
+def root_of(w: World, p: int, bucket: int) -> int:
+    """A bucket is a ring (as `listed` has them), whose root is one of the turns, behind those of the operations."""
+    return w.operations_room + p * TIMER + bucket
+
+
+@inlined
+def enter(w: World, root: int, o: int) -> None:
+    turn, following = turn_at(w, o), turn_at(w, root).next
+    turn.prev, turn.next = root, following
+    turn_at(w, following).prev = o
+    turn_at(w, root).next = o
+
+
+@inlined
+def after(w: World, at: int) -> int:
+    """Who follows in the bucket, if anybody does."""
+    following = turn_at(w, at).next
+    return following if following < w.operations_room else NONE
+
+
+@inlined
+def cancel(w: World, o: int) -> None:
     """Leave the timer at once. The bucket stays queued, even if it is empty now."""
+    operation = operation_at(w, o)
     if operation.bucket == NONE:
         return
-    if operation.prev == NONE:
-        wheel_at(w, operation.purgatory * TIMER + operation.bucket).first = operation.next
-    else:
-        operation_at(w, operation.prev).next = operation.next
-    if operation.next != NONE:
-        operation_at(w, operation.next).prev = operation.prev
+    turn = turn_at(w, o)
+    before, following = turn.prev, turn.next
+    turn_at(w, before).next = following
+    turn_at(w, following).prev = before
     operation.bucket = NONE
     purgatory_at(w, operation.purgatory).delayed -= 1
 
@@ -94,12 +109,13 @@ def find_next_bucket(w: World, p: int) -> None:
 
 @inlined
 def take_bucket(w: World, p: int) -> int:
-    """The next bucket begins: the wheels' clock moves to it. Its first operation; the others follow by `next`."""
+    """The next bucket begins: the wheels' clock moves to it. Its first operation; the others come `after` it."""
     purgatory = purgatory_at(w, p)
     bucket = purgatory.next_bucket
     purgatory.wheel_ms = purgatory.next_bucket_ms
     wheel = bucket // BUCKETS
     queued_at(w, p * WHEELS + wheel).bits &= ~(1 << bucket % BUCKETS)
-    first = wheel_at(w, p * TIMER + bucket).first
-    wheel_at(w, p * TIMER + bucket).first = NONE
+    at = root_of(w, p, bucket)
+    first, root = after(w, at), turn_at(w, at)
+    root.prev = root.next = at
     return first

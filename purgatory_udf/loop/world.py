@@ -9,7 +9,8 @@
     in_sync              in-sync sets
     operations, parts    requests, and what each asks of each of its keys; an operation's parts lie side by side
     roots, links         by key: the waiting parts by what they wait for (see `heap`, `listed`); by part: its neighbours
-    purgatories, wheels  one per broker and kind: gauges, reaper, and the heads of its timer's buckets
+    purgatories, turns   one per broker and kind: gauges, reaper; and the buckets of its timer: of each operation, its
+                         neighbours, and each bucket's root
     completed, expired, cancelled, readings
                          what comes out: operations that ended, in that order, and gauges where they changed
 
@@ -119,7 +120,7 @@ NODE = record(i8="value", i4="who next")
 OPERATION = record(
     begins=EVENT,
     i8="end_t answered",
-    i4="purgatory bucket next prev pending trigger settled_by settled_last lacking upheavals",
+    i4="purgatory bucket pending trigger settled_by settled_last lacking upheavals",
     i1="state rule watched odd",
     also={"deadline": ("delay", "i8")},
 )
@@ -143,7 +144,7 @@ PURGATORY = record(
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
-QUEUED, WHEEL, PLACE = record("", "bits"), record("", "first"), record("", "key")
+QUEUED, TURN, PLACE = record("", "bits"), record("", "prev next"), record("", "key")
 WHICH = record("", "operation")
 # What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
 MORE, HOME = record("", "batches rolls"), record("", "broker code")
@@ -164,7 +165,7 @@ TABLES = {
     "links": LINK,
     "purgatories": PURGATORY,
     "queued": QUEUED,
-    "wheels": WHEEL,
+    "turns": TURN,
     "completed": WHICH,
     "expired": WHICH,
     "cancelled": WHICH,
