@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf import secrets
+from purgatory_udf.launch import archive
 from tests import brief, browser, shares
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Commands that tests run start a Spark each, and are over before an archive of its classes was worth making.
+os.environ[archive.OFF] = "1"
 
 # Traces and recordings are some hundred thousand objects that stay; by default Python looks through them all again and
 # again, for a fifth of the time.

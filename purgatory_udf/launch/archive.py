@@ -22,6 +22,8 @@ from pathlib import Path
 # Who says anything of this is left alone.
 _THEIRS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:AOT")
 _SPOKEN_IN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+# For who wants none.
+OFF = "PURGATORY_NO_ARCHIVE"
 # Where Spark is given more to load, in other places of the class path.
 _OTHERWISE = ("SPARK_CONF_DIR", "SPARK_PREPEND_CLASSES", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 # So many archives are kept, of 200 MB each; others than the newest are of a Java or of jars that were replaced.
@@ -84,7 +86,10 @@ class Archive:
 def archive_for(
     folder: Path, runtime: Path, spark_home: Path, jars: Sequence[Path], environ: Mapping[str, str]
 ) -> Archive | None:
-    """None where a JVM could not use one: its class path is the jars, then Spark's, and no folder with files."""
+    """None where none is wanted, and where a JVM could not use it: its class path is the jars, then Spark's, and no
+    folder with files."""
+    if environ.get(OFF):
+        return None
     spoken = " ".join(environ.get(name, "") for name in _SPOKEN_IN)
     if any(word in spoken for word in _THEIRS) or any(environ.get(name) for name in _OTHERWISE):
         return None

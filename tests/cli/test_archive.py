@@ -57,6 +57,7 @@ def test_another_java_or_another_jar_has_another_archive(place: Path, file: str)
         {"JAVA_TOOL_OPTIONS": "-Xmx1g -Xshare:off"},
         {"SPARK_SUBMIT_OPTS": "-XX:SharedArchiveFile=mine"},
         {"SPARK_CONF_DIR": "/etc/spark"},
+        {"PURGATORY_NO_ARCHIVE": "1"},
     ],
 )
 def test_who_has_told_the_jvm_otherwise_is_left_alone(place: Path, environ: dict[str, str]) -> None:
