@@ -70,7 +70,7 @@ def together(parts: Sequence[Call]) -> Call:
         key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
         changes, requests = changes_of(mine), np.flatnonzero(mine["code"] <= Code.CREATE_TOPICS)
         mine["key"][changes] = key[mine["key"][changes]]
-        mine["told"][changes] += tales
+        mine["told"][changes[mine["told"][changes] >= 0]] += tales
         mine["first"][requests] += rows
         mine["text"][requests] += texts
         those["key"] = key[those["key"]]
