@@ -110,7 +110,7 @@ KEY = record(
     "broker min_isr isr_begin roll_begin nodes lists stamped stamp_order",
     i1="stamp_all",
 )
-# Nearly all visits look at its first two lines of the processor's cache alone.
+# What an append, a watermark and a fetch that comes look at lies in its first two lines of the processor's cache.
 # `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and lists in
 # which anything is, and for dead entries.
 # `size`: 0 if it is not known to be one batch.
