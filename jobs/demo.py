@@ -31,7 +31,9 @@ OURS = {
 }
 
 # What the replay, and who looks at its tables, need.
-_LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit", "purgatory_udf.charts")
+_LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit")
+# What the chart needs, which comes last.
+_DRAWING = "altair"
 
 
 def _home() -> Path:
@@ -70,34 +72,40 @@ def main(
     # What both threads import is there before: Python lets neither wait for the other within a circle of modules.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
-    from purgatory_udf.session import build_session, session_for
+    from purgatory_udf.session import build_session, let_go, session_for
+    from purgatory_udf.stream.first_worker import load_ahead
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
     print(STORY)
     # A cluster's default file system is not where this folder is.
     place = f"file://{out.absolute()}"
-    # While Spark starts, for which this process only waits, the trace is taken in, and what comes after it is loaded.
     with ThreadPoolExecutor(1) as beside:
+        # While Spark starts, for which this process waits, the trace is taken in, and what comes after it is loaded.
         coming = beside.submit(_taken_in, place)
+        beside.submit(import_module, _DRAWING)
         spark = build_session("purgatory-demo")
+        load_ahead(spark)
         events, ingested = coming.result()
 
-    from purgatory_udf.audit import audit, report, require_all
-    from purgatory_udf.charts import save_waits
-    from purgatory_udf.query import locally
-    from purgatory_udf.stream.options import ReplayOptions
-    from purgatory_udf.stream.replay import run_replay
-    from purgatory_udf.summary import summary
+        from purgatory_udf.audit import audit, report, require_all
+        from purgatory_udf.query import locally
+        from purgatory_udf.stream.options import ReplayOptions
+        from purgatory_udf.stream.replay import run_replay
+        from purgatory_udf.summary import summary
 
-    run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
-    with locally():
-        near = session_for("purgatory-demo")
-        print("\n".join(summary(near, place, run)))
-        findings = audit(near, place)
-        print("\n".join(["", *report(findings)]))
-        require_all(findings)
-        print(f"\nChart: {save_waits(near, place, out.absolute() / 'waits.svg')}")
+        run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
+        beside.submit(let_go, spark)
+        with locally():
+            near = session_for("purgatory-demo")
+            print("\n".join(summary(near, place, run)))
+            findings = audit(near, place)
+            print("\n".join(["", *report(findings)]))
+            require_all(findings)
+
+            from purgatory_udf.charts import save_waits
+
+            print(f"\nChart: {save_waits(near, place, out.absolute() / 'waits.svg')}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from purgatory_udf import query
-from purgatory_udf.launch import delta, java
+from purgatory_udf.launch import beside, delta, java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +67,7 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     """
     from pyspark.sql import SparkSession
 
+    beside.arrive()
     submitted = _submitted()
     settings = {**submitted, **(conf or {})}
     if not submitted:
@@ -89,6 +90,12 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         # A JVM made from within Python is taken for a shell, and shells warn whatever the log's settings say.
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def let_go(spark: SparkSession) -> None:
+    """Spark is not needed any more; where its JVM is beside this process, it ends while what is left is done."""
+    spark.stop()
+    beside.release()
 
 
 def session_for(app: str) -> SparkSession:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import purgatory_udf
 from purgatory_udf import stdio
 from purgatory_udf.errors import NeedsSparkError, UserError
-from purgatory_udf.launch import catalog, command_line, java, spark_home, submission
+from purgatory_udf.launch import beside, catalog, command_line, java, spark_home, submission
 from purgatory_udf.launch.archive import Archive, make_afterwards
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import Environment, say
@@ -101,6 +101,9 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
     call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
     if call.archive and call.archive.wanted():
         _archive_afterwards(call.archive)
+    if call.apart:
+        beside.begin(call.beside, call.environ)
+        return job.status(line.arguments)
     return _become(call)
 
 

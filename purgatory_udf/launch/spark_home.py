@@ -25,6 +25,12 @@ def find(environ: Mapping[str, str]) -> Path:
     return Path(package.origin).parent
 
 
+def is_ours(home: Path) -> bool:
+    """Whether it is the Spark whose Python part this process imports."""
+    package = importlib.util.find_spec("pyspark")
+    return package is not None and package.origin is not None and Path(package.origin).parent == home
+
+
 def version(home: Path) -> str | None:
     """Spark's version, from the name of its core jar; None if that cannot be told."""
     jars = sorted((home / "jars").glob("spark-core_*.jar"))

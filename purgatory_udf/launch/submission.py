@@ -12,6 +12,7 @@ from urllib.parse import quote
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import bundle, delta, java, package, spark_home
 from purgatory_udf.launch.archive import Archive, archive_for
+from purgatory_udf.launch.beside import SHELL
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.environment import say
 from purgatory_udf.properties import read_properties
@@ -19,12 +20,27 @@ from purgatory_udf.properties import read_properties
 
 @dataclass(frozen=True)
 class Submission:
-    """What is handed to the operating system in place of this process."""
+    """What is handed to the operating system, in place of this process or beside it."""
 
-    command: tuple[str, ...]
+    # Spark's program with its options.
+    spark: tuple[str, ...]
+    # The job's file, and what it is given.
+    job: tuple[str, ...]
     environ: dict[str, str]
+    # Whether the job may as well be this process, with Spark's JVM beside it.
+    apart: bool = False
     # Of the classes that it loads, where there can be one.
     archive: Archive | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Spark starts the job."""
+        return (*self.spark, *self.job)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The job is there, and calls Spark's JVM."""
+        return (*self.spark, "--name", Path(self.job[0]).name, SHELL)
 
 
 def runs_here(settings: Mapping[str, str]) -> bool:
@@ -72,11 +88,16 @@ def prepare(
         *_joined("--py-files", settings.get("spark.submit.pyFiles"), shipped),
         *_joined("--jars", settings.get("spark.jars"), sent),
         *_joined("--driver-class-path", theirs, found, os.pathsep),
-        str(file),
-        *line.arguments,
     ]
+    job = (str(file), *line.arguments)
     classes = making.making() if making else archive.used() if archive else None
-    return Submission(tuple(command), _environment(root, home, settings, line, environ, packed, classes), archive)
+    given = _environment(root, home, settings, line, environ, packed, classes)
+    return Submission(tuple(command), job, given, _is_apart(line, home, settings), archive)
+
+
+def _is_apart(line: CommandLine, home: Path, settings: Mapping[str, str]) -> bool:
+    """Whoever gives options to Spark, or has another one than ours, is given what Spark makes of it."""
+    return not line.spark and not line.verbose and _is_one_process(settings) and spark_home.is_ours(home)
 
 
 def _is_one_process(settings: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
+from purgatory_udf.local.checksum import write_first
 from purgatory_udf.local.cores import side_by_side
 from purgatory_udf.local.needing import needing_spark
 from purgatory_udf.local.paths import require_here
@@ -64,6 +65,7 @@ def write_files(
             configuration={"delta.dataSkippingStatsColumns": ",".join(skipped_by)},
             commit_properties=CommitProperties(custom_metadata=dict(metadata)),
         )
+        write_first(Path(place))
 
 
 def add_files(

@@ -65,6 +65,18 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
     }
 
 
+def test_with_spark_of_the_environment_the_job_may_be_there_first(root: Path, home: Path) -> None:
+    ours = spark_home.find({})
+    call = _prepare(root, ours, "replay", "--out", "a b")
+    assert call.apart
+    assert call.beside == (*call.spark, "--name", "replay.py", "pyspark-shell")
+    assert not _prepare(root, home, "replay").apart
+    assert not _prepare(root, ours, "--driver-memory", "9g", "replay").apart
+    assert not _prepare(root, ours, "replay", "--verbose").apart
+    assert not _prepare(root, ours, "replay", MASTER="spark://there:7077").apart
+    assert not _prepare(root, ours, "replay", MASTER="local-cluster[2,1,1024]").apart
+
+
 def test_the_users_own_words_win(root: Path, home: Path) -> None:
     words = ["--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7", "--py-files", "mine.zip", "replay"]
     call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y", MALLOC_ARENA_MAX="4")
