@@ -1,10 +1,12 @@
-"""Work in parts, side by side on the machine's cores: processes that are forked when there is work, and end with it.
+"""Work in parts, side by side on the machine's cores: this process takes parts, and so do others, which are forked when
+there is work, and end with it.
 
 What a part makes comes back as Arrow in memory that both share; what it is made of needs no way there, for a fork has
 it all. So work may be any function, and read whatever lies in memory. It must neither ask DuckDB nor write tables:
-their threads stay behind.
+their threads stay behind. A fork costs milliseconds, by the memory of who forks, and what it has made others more on
+its way back: one core's share has neither.
 
-    numbers of parts ─────► each process takes the next when it is done with one
+    numbers of parts ─────► each process, this one too, takes the next when it is done with one
     shared memory ◄──────── its batches, behind those of its other parts
     this process ◄───────── which part, and where its batches lie    (a thread reads from each)
 """
@@ -54,19 +56,21 @@ def side_by_side(work: Work[Part], parts: Sequence[Part]) -> list[list[pa.Record
     count = min(cores(), len(parts))
     if count < 2:
         return [list(work(part)) for part in parts]
-    made: dict[int, list[pa.RecordBatch]] = {}
-    processes = _Processes(work, parts, count)
+    processes = _Processes(work, parts, count - 1)
     try:
-        for error in processes.run(made):
-            raise error
+        made = processes.run()
     finally:
         processes.end()
     return [made[number] for number in range(len(parts))]
 
 
 class _Processes:
+    """This one, and `count` others."""
+
     def __init__(self, work: Work[Part], parts: Sequence[Part], count: int) -> None:
-        self._parts = parts
+        self._work, self._parts = work, parts
+        self._made: dict[int, list[pa.RecordBatch]] = {}
+        self._wrong: list[BaseException] = []
         self._taking, self._giving = os.pipe()
         ends = [os.pipe() for _ in range(count)]
         self._outputs = [os.fdopen(reading, "rb") for reading, _ in ends]
@@ -82,43 +86,56 @@ class _Processes:
                 others = {self._giving, *(output.fileno() for output in self._outputs), *(end for _, end in ends)}
                 _serve(work, parts, self._taking, writing, shared, others - {writing}, parent)
             self._ids.append(forked)
-        for end in (self._taking, *(writing for _, writing in ends)):
-            os.close(end)
-
-    def run(self, made: dict[int, list[pa.RecordBatch]]) -> list[BaseException]:
-        """What went wrong."""
-        wrong: list[BaseException] = []
-
-        def read(output: IO[bytes], shared: IO[bytes]) -> None:
-            try:
-                _read(output, shared, made)
-            except BaseException as error:
-                wrong.append(error)
-
+        for _, writing in ends:
+            os.close(writing)
         each = zip(self._outputs, self._shared, strict=True)
-        threads = [threading.Thread(target=read, args=ends, daemon=True) for ends in each]
-        for thread in threads:
+        self._threads = [threading.Thread(target=self._read, args=ends, daemon=True) for ends in each]
+        self._threads.append(threading.Thread(target=self._give, daemon=True))
+
+    def run(self) -> dict[int, list[pa.RecordBatch]]:
+        """What all parts came to."""
+        for thread in self._threads:
             thread.start()
-        # Where all of them have ended, their threads tell why.
-        with suppress(BrokenPipeError):
-            for number in range(len(self._parts)):
-                os.write(self._giving, _NUMBER.pack(number))
-        os.close(self._giving)
-        self._giving = -1
-        for thread in threads:
-            thread.join()
-        return wrong
+        while not self._wrong and (number := _next(self._taking)) is not None:
+            self._made[number] = list(self._work(self._parts[number]))
+        # Where something went wrong, parts are left, which nobody is to wait for.
+        if not self._wrong:
+            for thread in self._threads:
+                thread.join()
+        for error in self._wrong:
+            raise error
+        return self._made
 
     def end(self) -> None:
         """None of them outlives this."""
-        if self._giving >= 0:
-            os.close(self._giving)
+        os.close(self._taking)
         for process in self._ids:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
+        for thread in self._threads:
+            thread.join()
         for file in (*self._outputs, *self._shared):
             file.close()
+
+    def _read(self, output: IO[bytes], shared: IO[bytes]) -> None:
+        try:
+            _read(output, shared, self._made)
+        except BaseException as error:
+            self._wrong.append(error)
+
+    def _give(self) -> None:
+        """A pipe holds only some thousand numbers. Where nobody takes any, something went wrong."""
+        with suppress(BrokenPipeError):
+            for number in range(len(self._parts)):
+                os.write(self._giving, _NUMBER.pack(number))
+        os.close(self._giving)
+
+
+def _next(taking: int) -> int | None:
+    """The number of a part that nobody has taken; None where there is none."""
+    said = os.read(taking, _NUMBER.size)
+    return _NUMBER.unpack(said)[0] if said else None
 
 
 def _read(output: IO[bytes], shared: IO[bytes], made: dict[int, list[pa.RecordBatch]]) -> None:
@@ -167,8 +184,7 @@ def _serve(
         gc.freeze()
         with os.fdopen(writing, "wb") as output:
             try:
-                while said := os.read(taking, _NUMBER.size):
-                    (number,) = _NUMBER.unpack(said)
+                while (number := _next(taking)) is not None:
                     begin = shared.tell()
                     _pack(work(parts[number]), shared)
                     _tell(output, number, begin, shared)

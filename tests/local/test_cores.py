@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from time import monotonic, sleep
 
 import pyarrow as pa
 import pytest
@@ -23,21 +24,54 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values, pa.int64())})
 
 
+HERE = os.getpid()
+
+
 def by_whom(part: int) -> Iterator[pa.RecordBatch]:
     """As many batches as the part's number."""
     yield from (batch(part, os.getpid()) for _ in range(part))
 
 
+def wait_here() -> None:
+    """For longer than the other processes need for all other parts."""
+    if os.getpid() == HERE:
+        sleep(1)
+
+
+def wait_there() -> None:
+    if os.getpid() != HERE:
+        sleep(1)
+
+
 def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone() -> None:
-    made = side_by_side(by_whom, [2, 0, 1, 3])
+    def whoever(part: int) -> Iterator[pa.RecordBatch]:
+        wait_here()
+        yield from by_whom(part)
+
+    made = side_by_side(whoever, [2, 0, 1, 3])
     assert [len(part) for part in made] == [2, 0, 1, 3]
     values = [[rows.column(0).to_pylist() for rows in part] for part in made]
     assert [[value for value, _ in rows] for rows in values] == [[2, 2], [], [1], [3, 3, 3]]
     workers = {process for rows in values for _, process in rows}
-    assert os.getpid() not in workers and 1 <= len(workers) <= 2
-    for process in workers:
+    assert len(workers) == 2 or os.getpid() not in workers
+    for process in workers - {os.getpid()}:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+def test_this_process_takes_parts_as_well() -> None:
+    def whoever(part: int) -> Iterator[pa.RecordBatch]:
+        wait_there()
+        yield from by_whom(part)
+
+    made = side_by_side(whoever, [1] * 8)
+    makers = [rows.column(0)[1].as_py() for (rows,) in made]
+    assert makers.count(os.getpid()) > 4
+
+
+def test_there_may_be_more_parts_than_a_pipe_holds_numbers() -> None:
+    made = side_by_side(lambda part: iter([batch(part)]), range(10_000))
+    assert [rows.column(0)[0].as_py() for (rows,) in made] == list(range(10_000))
 
 
 def test_a_part_alone_is_made_here() -> None:
@@ -53,22 +87,26 @@ def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
     assert [rows.column(0).to_numpy().sum() for (rows,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
 
 
+@pytest.mark.parametrize("wait", [wait_here, wait_there], ids=["raised there", "raised here"])
 @pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), OSError(28, "No space left on device")])
-def test_what_a_part_raises_is_raised_here(error: Exception) -> None:
+def test_what_a_part_raises_is_raised_here(error: Exception, wait: Callable[[], None]) -> None:
     def fail(part: int) -> Iterator[pa.RecordBatch]:
-        if part == 3:
+        wait()
+        if part >= 2:
             raise error
         yield batch(part)
 
     with pytest.raises(type(error)) as raised:
-        side_by_side(fail, range(5))
+        side_by_side(fail, range(20_000))
     assert str(raised.value) == str(error)
 
 
 def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
     def fail(part: int) -> Iterator[pa.RecordBatch]:
+        wait_here()
         yield batch(part)
-        raise type("Own", (Exception,), {})(part)
+        if os.getpid() != HERE:
+            raise type("Own", (Exception,), {})(part)
 
     with pytest.raises(RuntimeError, match=r"(?s)in fail.*Own: "):
         side_by_side(fail, [1, 2])
@@ -76,9 +114,23 @@ def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
 
 def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
     def killed(part: int) -> Iterator[pa.RecordBatch]:
-        if part == 1:
+        wait_here()
+        if os.getpid() != HERE:
             os.kill(os.getpid(), signal.SIGKILL)
         yield batch(part)
 
     with pytest.raises(NeedsSparkError, match="killed"):
         side_by_side(killed, range(4))
+
+
+def test_nobody_goes_on_for_long_where_a_process_was_killed() -> None:
+    def killed(part: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sleep(0.1)
+        yield batch(part)
+
+    began = monotonic()
+    with pytest.raises(NeedsSparkError, match="killed"):
+        side_by_side(killed, range(1000))
+    assert monotonic() - began < 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.ingest.tasks import without_collection
 from purgatory_udf.query import functions as sf
 from purgatory_udf.query import is_local, local
 from purgatory_udf.requestlog.importing import reading, rows, tasks
@@ -32,8 +32,8 @@ def mapped(frame: DataFrame, work: Work, schema: pa.Schema, together: Sequence[s
     column for its number; tasks have the frame's order."""
     here: Any = frame
     if is_local():
-        return here.mapApart(_without_collection(work), schema, together, task)
-    made = frame.mapInArrow(_without_collection(work), from_arrow_schema(schema))
+        return here.mapApart(without_collection(work), schema, together, task)
+    made = frame.mapInArrow(without_collection(work), from_arrow_schema(schema))
     return made.withColumn(task, sf.spark_partition_id()) if task else made
 
 
@@ -58,24 +58,11 @@ def mapped_side_by_side(mappings: Sequence[Mapping], schema: pa.Schema) -> DataF
 
     frames: list[Any] = [each.frame for each in mappings]
     made = mapped_apart(
-        [(frame, _without_collection(each.work), each.together) for frame, each in zip(frames, mappings, strict=True)]
+        [(frame, without_collection(each.work), each.together) for frame, each in zip(frames, mappings, strict=True)]
     )
     batches = list(chain.from_iterable(chain.from_iterable(made)))
     made_of: Any = frames[0].sparkSession.createDataFrame(pa.Table.from_batches(batches, schema))
     return made_of
-
-
-def _without_collection(work: Work) -> Work:
-    """Rows make many small objects and no cycles: looking for cycles takes a third of the time and finds none."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        gc.disable()
-        try:
-            yield from work(batches)
-        finally:
-            gc.enable()
-
-    return run
 
 
 def held(spark: SparkSession, value: Any) -> Callable[[], Any]:
