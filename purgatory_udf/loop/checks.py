@@ -10,16 +10,20 @@ from purgatory_udf.loop.words import Code
 from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, SETTLING_OTHERS, SETTLING_PRODUCES
 
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
-_SETTLED_OR_DEAD = number(
-    1 << int(SETTLING_PRODUCES) | 1 << int(SETTLING_OTHERS) | int(DEAD_PRODUCES | DEAD_FETCHES | DEAD_DELETIONS)
-)
+# As in a key's `hung`: of produces, or deletions, waiting ones and dead entries.
+_PRODUCES = number(1 << int(SETTLING_PRODUCES) | int(DEAD_PRODUCES))
+_DELETIONS = number(1 << int(SETTLING_OTHERS) | int(DEAD_DELETIONS))
+_SETTLED_OR_DEAD = _PRODUCES | _DELETIONS | DEAD_FETCHES
 
 
 @inlined
 def check_fetches(w: World, k: int, t: int, moved: int) -> None:
     """`moved`: whose end has (see `fetch`)."""
-    if key_at(w, k).hung & (moved | DEAD_FETCHES) != 0:
+    key = key_at(w, k)
+    if key.hung & moved != 0:
         _check_fetches(w, k, t, moved)
+    elif key.hung & DEAD_FETCHES != 0:
+        lists.walk_fetches(w, key)
 
 
 @rule
@@ -29,9 +33,17 @@ def _check_fetches(w: World, k: int, t: int, moved: int) -> None:
 
 
 @inlined
+def _check_produces(w: World, k: int, t: int) -> None:
+    if key_at(w, k).hung & _PRODUCES != 0:
+        settling.check(w, k, _PRODUCE, t)
+        lists.walk_produces(w, key_at(w, k))
+
+
+@inlined
 def check_deletions(w: World, k: int, t: int) -> None:
-    settling.check(w, k, _DELETE, t)
-    lists.walk_deletions(w, key_at(w, k))
+    if key_at(w, k).hung & _DELETIONS != 0:
+        settling.check(w, k, _DELETE, t)
+        lists.walk_deletions(w, key_at(w, k))
 
 
 @inlined
@@ -43,8 +55,7 @@ def check_all(w: World, k: int, t: int, moved: int) -> None:
 
 @rule
 def _check_all(w: World, k: int, t: int, moved: int) -> None:
-    settling.check(w, k, _PRODUCE, t)
-    lists.walk_produces(w, key_at(w, k))
+    _check_produces(w, k, t)
     check_fetches(w, k, t, moved)
     check_deletions(w, k, t)
 

@@ -47,14 +47,16 @@ _NEVER = number(FOREVER)
 READERS = 3
 
 
-def _hung_by(*readers: int) -> int:
-    """As in a key's `hung`: fetches of these readers, and the odd ones."""
-    kinds = [kind + reader for kind in (FETCHES, COUNTED) for reader in readers]
-    return number(sum(1 << int(kind) for kind in (*kinds, ODD)))
+def _hung_by(reader: int) -> int:
+    """As in a key's `hung`: fetches of this kind of reader that are not odd."""
+    return number(sum(1 << int(kind + reader) for kind in (FETCHES, COUNTED)))
 
+
+_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = map(_hung_by, (_FOLLOWER, _CONSUMER, _COMMITTED))
+_ODD = number(1 << int(ODD))
 
 # Whom a check may concern, by what has moved: other readers' fetches are as complete as they were.
-OF_LOG_END, OF_WATERMARK = _hung_by(_FOLLOWER), _hung_by(_CONSUMER, _COMMITTED)
+OF_LOG_END, OF_WATERMARK = _OF_FOLLOWERS | _ODD, _OF_CONSUMERS | _OF_COMMITTED | _ODD
 OF_ANY = OF_LOG_END | OF_WATERMARK
 
 # A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
@@ -67,6 +69,7 @@ def arrive(w: World, e: int) -> None:
     waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
     event, o = event_at(w, e), operation_of(w, e)
     t, mode, who, least, count = event.t, event.mode, event.who, _least(event), event.count
+    counted = _is_counted(w, count, least, _share(least, count))
     first = operation_at(w, o).first
     asks = event.first - first
     accumulated = repeated = throttled = NOTHING_YET
@@ -89,10 +92,14 @@ def arrive(w: World, e: int) -> None:
         throttled += part.throttled
         end, end_seg, end_pos = answers.reader_end(key, mode)
         if asked.offset == end and end != UNKNOWN:
-            _begin_at_end(w, key, at, asked.offset, mode)
+            odd |= not _begin_at_end(w, key, at, asked.offset, mode)
+            if counted:
+                listed.push(w, at, COUNTED + mode)
             continue
         _begin_before_end(w, key, at)
         part.wants = _gained(part, end_pos)
+        if counted:
+            listed.push(w, at, COUNTED + mode)
         odd |= _is_odd(part, end, end_seg, end_pos)
         if end != UNKNOWN and part.throttled == 0:
             data = True
@@ -103,7 +110,8 @@ def arrive(w: World, e: int) -> None:
     if rule_ != _NOTHING:
         _complete(w, o, rule_, t, NONE, forced_by)
         return
-    operation_at(w, o).upheavals = w.upheavals
+    if not odd:
+        operation_at(w, o).upheavals = w.upheavals
     # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
     if accumulated >= least or (data and not event.sent and answers.first_read(w, o) >= least):  # Case D
         _complete(w, o, _BY_MIN_BYTES, t, NONE, NONE)
@@ -111,7 +119,7 @@ def arrive(w: World, e: int) -> None:
         _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
     else:
         lists.watch(w, o, count - repeated)
-        _hang(w, o, least - accumulated, odd or repeated > 0, count - throttled)
+        _hang(w, o, least - accumulated, odd or repeated > 0, counted, count - throttled)
 
 
 @inlined
@@ -125,12 +133,15 @@ def _refused(key: Any, asked: Any, mode: int) -> int:
 
 
 @inlined
-def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> None:
-    """It takes over that end's metadata, be they old."""
+def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
+    """It takes over that end's metadata, be they old. Whether that is where it will be read from."""
     end, part, link = end_of(key, mode), part_at(w, at), link_at(w, at)
     part.start_seg, part.start_pos, part.wants, link.batch = end.seg, end.pos, 0, end.batch
-    if end.batch == NONE:
-        link.batch = logs.batch_of(w, key, offset) - key.batch_begin
+    if end.batch != NONE:
+        return True
+    batch = logs.batch_of(w, key, offset)
+    link.batch = batch - key.batch_begin
+    return logs.position_of(w, key, batch) == end.pos
 
 
 @inlined
@@ -200,18 +211,26 @@ def _is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
 
 
 @inlined
-def _hang(w: World, o: int, lacking: int, odd: bool, sharing: int) -> None:
-    """Where events find the fetch: among the odd ones, by its slack, or to be counted. `sharing`: how many of its keys
-    share what it lacks."""
+def _hang(w: World, o: int, lacking: int, odd: bool, counted: bool, sharing: int) -> None:
+    """Where events find the fetch: among the odd ones, by its slack, or where its parts are already, to be counted.
+    `sharing`: how many of its keys share what it lacks."""
     if odd:
         lists.make_odd(w, o)
-        return
-    share = -(-lacking // max(1, sharing))
-    # What can never be had here (see `shares`) is not counted.
-    if operation_at(w, o).count > 1 and lacking < FOREVER // 2 and share * w.appends < _WORTH_SHARING * w.appended:
-        _count(w, o, lacking)
+    elif counted:
+        operation_at(w, o).lacking = lacking
     else:
-        _share_out(w, o, lacking, share)
+        _share_out(w, o, lacking, _share(lacking, sharing))
+
+
+@inlined
+def _share(lacking: int, sharing: int) -> int:
+    return -(-lacking // max(1, sharing))
+
+
+@inlined
+def _is_counted(w: World, count: int, lacking: int, share: int) -> bool:
+    """What can never be had here (see `shares`) is not."""
+    return count > 1 and lacking < FOREVER // 2 and share * w.appends < _WORTH_SHARING * w.appended
 
 
 @inlined
@@ -221,14 +240,17 @@ def _hang_anew(w: World, o: int, lacking: int) -> None:
     sharing = NOTHING_YET
     odd = False
     for at in range(operation.first, operation.first + operation.count):
-        heap.remove(w, at)
         part = part_at(w, at)
         key = key_at(w, part.key)
+        heap.remove(w, at, key)
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         part.wants = _gained(part, end_pos)
         odd |= _is_odd(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
-    _hang(w, o, lacking, odd, sharing)
+    counted = not odd and _is_counted(w, operation.count, lacking, _share(lacking, sharing))
+    if counted:
+        _count(w, o)
+    _hang(w, o, lacking, odd, counted, sharing)
 
 
 @inlined
@@ -251,11 +273,10 @@ def _gained(part: Any, end_pos: int) -> int:
 
 
 @inlined
-def _count(w: World, o: int, lacking: int) -> None:
+def _count(w: World, o: int) -> None:
     """Put every part, which knows what it has gained, on the list of those that are counted; one that has its maximum,
     or is throttled, gains nothing any more, and is only there to be shaken."""
     operation = operation_at(w, o)
-    operation.lacking = lacking
     kind = COUNTED + operation.mode
     for at in range(operation.first, operation.first + operation.count):
         listed.push(w, at, kind)
@@ -337,6 +358,8 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
 @inlined
 def ripen(w: World, k: int) -> None:
     """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
+    if key_at(w, k).hung & _OF_COMMITTED == 0:
+        return
     _, _, end_pos = answers.reader_end(key_at(w, k), _COMMITTED)
     while _is_ripe(w, k, _COMMITTED, end_pos):
         lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + _COMMITTED)).operation)
@@ -351,26 +374,32 @@ def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
 
 
 @inlined
+def _check_readers(w: World, k: int, reader: int, t: int) -> None:
+    """Some fetch of this kind of reader waits on the key, and is not odd."""
+    _, end_seg, end_pos = answers.reader_end(key_at(w, k), reader)
+    by_slack, counted = FETCHES + reader, COUNTED + reader
+    some = heap.first_of(w, k, by_slack)
+    if some == NONE:
+        some = listed.first_of(w, k, counted)
+    if end_seg != part_at(w, some).start_seg:
+        shake(w, k, reader)
+    while _is_ripe(w, k, reader, end_pos):
+        _try(w, heap.first_of(w, k, by_slack), t)
+    _take_count(w, k, reader, True, t)
+
+
+@inlined
 def check(w: World, k: int, t: int, moved: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
     key = key_at(w, k)
-    if key.hung & moved == 0:
-        return
     if key.standing != _ONLINE:
         shake_all(w, k)
-    for reader in range(READERS):
-        by_slack, counted = FETCHES + reader, COUNTED + reader
-        if key.hung & moved & (1 << by_slack | 1 << counted) == 0:
-            continue
-        _, end_seg, end_pos = answers.reader_end(key, reader)
-        some = heap.first_of(w, k, by_slack)
-        if some == NONE:
-            some = listed.first_of(w, k, counted)
-        if end_seg != part_at(w, some).start_seg:
-            shake(w, k, reader)
-        while _is_ripe(w, k, reader, end_pos):
-            _try(w, heap.first_of(w, k, by_slack), t)
-        _take_count(w, k, reader, True, t)
+    if key.hung & moved & _OF_FOLLOWERS != 0:
+        _check_readers(w, k, _FOLLOWER, t)
+    if key.hung & moved & _OF_CONSUMERS != 0:
+        _check_readers(w, k, _CONSUMER, t)
+    if key.hung & moved & _OF_COMMITTED != 0:
+        _check_readers(w, k, _COMMITTED, t)
     odd = listed.first_of(w, k, ODD)
     while odd != NONE:
         # What is tried may end, and leave the list; nobody else does.

@@ -8,6 +8,8 @@ ends otherwise is taken out from wherever it is. Parts that every event must loo
 
 from __future__ import annotations
 
+from typing import Any
+
 from purgatory_udf.loop import listed
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at, root_at
@@ -76,13 +78,29 @@ def push(w: World, p: int, kind: int, wants: int) -> None:
 
 
 @inlined
-def remove(w: World, p: int) -> None:
-    """Out of whichever heap or list it is in; nothing if it is in none."""
+def take_first(w: World, k: int, kind: int) -> int:
+    """Out of a heap that has somebody: the part that wants least."""
+    root, key = root_at(w, k * HEAPS + kind), key_at(w, k)
+    first = root.part
+    part_at(w, first).heap = NONE
+    link = link_at(w, first)
+    below = link.child
+    if below != NONE:
+        below = _merged(w, below)
+        link.child = NONE
+    root.part = below
+    key.hung &= ~(BIT * (below == NONE) << kind)
+    return first
+
+
+@inlined
+def remove(w: World, p: int, key: Any) -> None:
+    """Out of whichever of its key's heaps and lists it is in; nothing if it is in none."""
     part = part_at(w, p)
     kind = part.heap
     if kind >= COUNTED:
         part.heap = NONE
-        listed.remove(w, p, kind)
+        listed.remove(w, p, key, kind)
     elif kind != NONE:
         _remove(w, p, kind)
 

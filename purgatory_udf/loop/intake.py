@@ -10,11 +10,16 @@ from purgatory_udf.loop.tables import (
     event_at,
     key_at,
     operation_at,
+    operation_soon,
     part_at,
+    part_soon,
     place_at,
     take_event,
 )
 from purgatory_udf.loop.world import NONE, OPEN
+
+# So far ahead lies what is brought near for requests to come.
+_OPERATIONS_AHEAD, _PARTS_AHEAD = 4, 10
 
 
 @inlined
@@ -25,6 +30,7 @@ def operation_of(w: World, e: int) -> int:
     w.operations += 1
     w.parts += event.count
     operation = operation_at(w, o)
+    operation_soon(w, o + _OPERATIONS_AHEAD)
     take_event(operation, event)
     operation.deadline = event.t // 1000 + max(0, event.delay)
     operation.first, operation.text = first, w.texts + event.text
@@ -40,6 +46,7 @@ def operation_of(w: World, e: int) -> int:
 def part_of(w: World, e: int, o: int, t: int, at: int, a: int) -> int:
     """The operation's part `at`, of what the event asks at `a`; its key."""
     part, asked = part_at(w, at), asked_at(w, a)
+    part_soon(w, at + _PARTS_AHEAD)
     k = place_at(w, asked.key).key
     key = key_at(w, k)
     part.offset, part.size, part.epoch = asked.offset, asked.size, asked.epoch

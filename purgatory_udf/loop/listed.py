@@ -8,6 +8,8 @@ each waits for the one before, where an operation's parts are taken out of many 
 
 from __future__ import annotations
 
+from typing import Any
+
 from purgatory_udf.loop.compiled import inlined
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at
 from purgatory_udf.loop.world import BIT, COUNTED, LISTS, NONE
@@ -35,13 +37,13 @@ def push(w: World, p: int, kind: int) -> None:
 
 
 @inlined
-def remove(w: World, p: int, kind: int) -> None:
+def remove(w: World, p: int, key: Any, kind: int) -> None:
     link = link_at(w, p)
     before, following = link.prev, link.next
     link_at(w, before).next = following
     link_at(w, following).prev = before
     # Nobody but the root lies on both sides of the last one.
-    key_at(w, part_at(w, p).key).hung &= ~(BIT * (before == following) << kind)
+    key.hung &= ~(BIT * (before == following) << kind)
 
 
 @inlined

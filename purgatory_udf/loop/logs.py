@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import inlined, rule
-from purgatory_udf.loop.tables import World, batch_at, roll_at
+from purgatory_udf.loop.tables import World, batch_at, batch_soon, roll_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import NONE
+
+# A log's batches lie side by side. So many batches ahead begins what no append has written to yet.
+_AHEAD = 3
 
 
 @rule
@@ -77,6 +80,7 @@ def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
     batch = batch_at(w, key.batch_begin + key.end_batch)
     batch.end = end
     batch.pos, batch.size = key.end_pos, size * whole
+    batch_soon(w, key.batch_begin + key.end_batch + _AHEAD)
     w.appends += 1
     w.appended += size
     key.end_batch += 1

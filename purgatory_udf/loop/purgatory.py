@@ -85,37 +85,42 @@ def _unwatch(w: World, p: int, dead: int) -> None:
     purgatory.dead -= dead
 
 
-# A key's list has been walked: what had ended before is gone from it.
+# A key's list has been walked: what had ended before is gone from it, unless a purge has taken it before. There is
+# somebody on it, or has been. To take away nothing costs less than to ask whether there is anything.
 
 
 @inlined
 def walk_fetches(w: World, key: Any) -> None:
-    if key.hung & DEAD_FETCHES != 0:
-        p = purgatory_of(w, key.broker, _FETCH)
-        if key.stamp_fetch == purgatory_at(w, p).stamp:
-            _unwatch(w, p, key.dead_fetch)
-        key.dead_fetch = 0
-        key.hung &= ~DEAD_FETCHES
+    p, dead = purgatory_of(w, key.broker, _FETCH), key.dead_fetch
+    _unwatch(w, p, dead * (key.stamp_fetch == purgatory_at(w, p).stamp))
+    key.dead_fetch = 0
+    key.hung &= ~DEAD_FETCHES
 
 
 @inlined
 def walk_produces(w: World, key: Any) -> None:
-    if key.hung & DEAD_PRODUCES != 0:
-        p = purgatory_of(w, key.broker, _PRODUCE)
-        if key.stamp_produce == purgatory_at(w, p).stamp:
-            _unwatch(w, p, key.dead_produce)
-        key.dead_produce = 0
-        key.hung &= ~DEAD_PRODUCES
+    p, dead = purgatory_of(w, key.broker, _PRODUCE), key.dead_produce
+    _unwatch(w, p, dead * (key.stamp_produce == purgatory_at(w, p).stamp))
+    key.dead_produce = 0
+    key.hung &= ~DEAD_PRODUCES
 
 
 @inlined
 def walk_deletions(w: World, key: Any) -> None:
+    p, dead = purgatory_of(w, key.broker, _DELETE), key.dead_delete
+    _unwatch(w, p, dead * (key.stamp_delete == purgatory_at(w, p).stamp))
+    key.dead_delete = 0
+    key.hung &= ~DEAD_DELETIONS
+
+
+@rule
+def walk_all(w: World, key: Any) -> None:
+    if key.hung & DEAD_PRODUCES != 0:
+        walk_produces(w, key)
+    if key.hung & DEAD_FETCHES != 0:
+        walk_fetches(w, key)
     if key.hung & DEAD_DELETIONS != 0:
-        p = purgatory_of(w, key.broker, _DELETE)
-        if key.stamp_delete == purgatory_at(w, p).stamp:
-            _unwatch(w, p, key.dead_delete)
-        key.dead_delete = 0
-        key.hung &= ~DEAD_DELETIONS
+        walk_deletions(w, key)
 
 
 @rule
@@ -170,7 +175,7 @@ def watch(w: World, o: int, entries: int) -> None:
         w.next_due = min(w.next_due, purgatory.next_bucket_ms * 1000)
     else:
         # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
-        turn_at(w, o).next, w.due = w.due, o
+        turn_at(w, o).next, w.due, w.next_due = w.due, o, w.now
 
 
 @inlined
@@ -211,35 +216,38 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
         w.completed += 1
     w.ended_parts += operation.count
     timer.cancel(w, o)
+    several = w.checking > 0 and trigger != NONE
     if operation.code == _FETCH:
-        _end_parts_of_fetch(w, operation, trigger)
+        _end_parts_of_fetch(w, operation, several)
     else:
-        _end_parts(w, operation, t, trigger)
+        _end_parts(w, operation, t, several)
+
+
+# The walk that ends an operation takes its entry off: a dead one like others, for it is walked to the end. Of an event
+# that checks `several` keys, walks before that one have taken theirs off as well.
 
 
 @inlined
-def _end_parts(w: World, operation: Any, t: int, trigger: int) -> None:
+def _end_parts(w: World, operation: Any, t: int, several: bool) -> None:
     p, code, watched = operation.purgatory, operation.code, operation.watched != 0
-    several = w.checking > 0 and trigger != NONE
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        heap.remove(w, at)
+        key = key_at(w, part.key)
+        heap.remove(w, at, key)
         if part.settled == 0:
             part.end_t, part.error = t, _TIMED_OUT
         if watched and part.again == 0:
-            key = key_at(w, part.key)
-            # The walk that ends it takes it off; a later walk of the same event has taken it off as well.
-            if at == trigger or (several and walked_before(w, key, code)):
+            if several and walked_before(w, key, code):
                 purgatory_at(w, p).watched -= 1
             else:
                 _bury(w, p, key, code)
 
 
 @inlined
-def _end_parts_of_fetch(w: World, operation: Any, trigger: int) -> None:
+def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     """As the others', and each is read once more: what one carries, those behind it cannot."""
     purgatory = purgatory_at(w, operation.purgatory)
-    stamp, watched, several = purgatory.stamp, operation.watched != 0, w.checking > 0 and trigger != NONE
+    stamp, watched = purgatory.stamp, operation.watched != 0
     calm = operation.upheavals == w.upheavals
     counts = watched and operation.total > 1
     left, at_least_one, carried = operation.most, operation.hard == 0, 0
@@ -247,7 +255,7 @@ def _end_parts_of_fetch(w: World, operation: Any, trigger: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        heap.remove(w, at)
+        heap.remove(w, at, key)
         more = answers.answer(w, key, at, operation, calm, left, at_least_one)
         if more > 0:
             at_least_one = False
@@ -255,7 +263,7 @@ def _end_parts_of_fetch(w: World, operation: Any, trigger: int) -> None:
             carried += more
         part.news = key.news - part.news if counts else 0
         if watched and part.again == 0:
-            if at == trigger or (several and walked_before(w, key, _FETCH)):
+            if several and walked_before(w, key, _FETCH):
                 walked += 1
             else:
                 if key.stamp_fetch != stamp:
@@ -274,6 +282,7 @@ def make_odd(w: World, o: int) -> None:
     operation = operation_at(w, o)
     operation.odd = 1
     for at in range(operation.first, operation.first + operation.count):
-        heap.remove(w, at)
-        if part_at(w, at).again == 0:
+        part = part_at(w, at)
+        heap.remove(w, at, key_at(w, part.key))
+        if part.again == 0:
             listed.push(w, at, ODD)

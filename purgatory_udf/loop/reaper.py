@@ -131,7 +131,7 @@ def _advance(w: World, now_ms: int) -> None:
 @inlined
 def advance(w: World, now: int) -> None:
     """Expire everything whose deadline is the present millisecond or an earlier one."""
-    if w.due != NONE or w.next_due <= now:
+    if w.next_due <= now:
         _advance(w, now // 1000)
     w.now = now
 

@@ -53,13 +53,16 @@ def take_last_stable(w: World, key: Any, offset: int) -> None:
     key.lso_pos = logs.position_of(w, key, key.batch_begin + key.lso_batch)
 
 
-@rule
+@inlined
 def advance_watermark(w: World, key: Any) -> bool:
-    """Up to the least log end over the in-sync replicas, where all of these are known.
+    """Up to the least log end over the in-sync replicas, where all of these are known."""
+    return key.isr_count >= 0 and _advance_watermark(w, key)
 
-    From Kafka 3.7 on it stands still while the in-sync set is smaller than `min.insync.replicas`.
-    """
-    if key.isr_count < 0 or key.end == UNKNOWN or under_min_isr(key):
+
+@rule
+def _advance_watermark(w: World, key: Any) -> bool:
+    """From Kafka 3.7 on it stands still while the in-sync set is smaller than `min.insync.replicas`."""
+    if key.end == UNKNOWN or under_min_isr(key):
         return False
     least = key.end
     for at in range(key.isr_begin, key.isr_begin + key.isr_count):

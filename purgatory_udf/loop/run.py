@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from purgatory_udf.loop import changes, reaper
-from purgatory_udf.loop.compiled import entry, number
+from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
-from purgatory_udf.loop.tables import event_at
+from purgatory_udf.loop.tables import World, event_at, key_soon, place_at
 from purgatory_udf.loop.words import FOREVER, Code
-from purgatory_udf.loop.world import Records
+from purgatory_udf.loop.world import NONE, Records
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -22,12 +22,23 @@ _LOG_END, _HIGH_WATERMARK, _LAST_STABLE, _REPLICA_END = (
     number(Code.REPLICA_END),
 )
 
+# How many events ahead of their turn keys are brought near.
+_AHEAD = 6
+
+
+@inlined
+def _key_of(w: World, e: int) -> int:
+    """Of a change. Of a request some key or other: to ask which it is costs more than to bring one near in vain."""
+    return place_at(w, min(event_at(w, e).key, w.places_room - 1)).key if w.places_room > 0 else NONE
+
 
 @entry
 def run(world: Records, events: int, horizon_ms: int) -> None:
     """Apply the events, then expire what is due by the horizon; `FOREVER` lets the clock run out."""
     w = world[0]
+    last = events - 1
     for e in range(events):
+        key_soon(w, _key_of(w, min(e + _AHEAD, last)))
         event = event_at(w, e)
         code = event.code
         w.event += 1

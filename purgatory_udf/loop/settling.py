@@ -17,7 +17,7 @@ from typing import Any
 
 from purgatory_udf.loop import heap
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.compiled import inlined, number
 from purgatory_udf.loop.replica import under_min_isr
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
@@ -34,6 +34,7 @@ _BY_NOT_LEADER, _BY_OFFLINE, _BY_UNKNOWN = number(Rule.NOT_LEADER), number(Rule.
 _BY_HIGH, _BY_LOW, _BY_LEADERS = number(Rule.HIGH_WATERMARK), number(Rule.LOW_WATERMARK), number(Rule.LEADERS)
 _BY_SHORT = number(Rule.NOT_ENOUGH_REPLICAS)
 _PENDING = number(Rule.TIMEOUT)
+_ANY = number(2**63 - 1)
 
 
 @inlined
@@ -96,14 +97,15 @@ def wait(w: World, o: int) -> None:
     lists.watch(w, o, entries)
 
 
-@rule
-def _given_up(w: World, at: int, t: int) -> None:
-    """The part is settled now. Its operation's rule is that of the part settled last, in the order of the request."""
+@inlined
+def _give_up(w: World, k: int, kind: int, code: int, t: int) -> None:
+    """The key's part that wants least is settled now. Its operation's rule is that of the part settled last, in the
+    order of the request."""
+    at = heap.take_first(w, k, kind)
     part = part_at(w, at)
-    heap.remove(w, at)
     o = part.operation
     operation = operation_at(w, o)
-    rule_ = settle(key_at(w, part.key), part, operation.code, t)
+    rule_ = settle(key_at(w, k), part, code, t)
     if w.checking < 0 or operation.settled_by != w.event or operation.settled_last < at:
         operation.rule = rule_
         operation.settled_by, operation.settled_last = w.event, at
@@ -117,13 +119,8 @@ def check(w: World, k: int, code: int, t: int) -> None:
     """Something happened to the key: settle what it settles."""
     key = key_at(w, k)
     kind = SETTLING_PRODUCES if code == _PRODUCE else SETTLING_OTHERS
-    if key.hung & 1 << kind == 0:
-        return
-    if key.standing != _ONLINE:
-        while heap.first_of(w, k, kind) != NONE:
-            _given_up(w, heap.first_of(w, k, kind), t)
-        return
-    reached = watermark(key, code)
+    # An error settles all of them.
+    reached = watermark(key, code) if key.standing == _ONLINE else _ANY
     if reached != UNKNOWN:
         while heap.first_of(w, k, kind) != NONE and part_at(w, heap.first_of(w, k, kind)).wants <= reached:
-            _given_up(w, heap.first_of(w, k, kind), t)
+            _give_up(w, k, kind, code, t)

@@ -29,9 +29,7 @@ def stop(w: World, k: int, t: int) -> None:
     for kind in range(COUNTED, KINDS):
         while listed.first_of(w, k, kind) != NONE:
             _abandon(w, listed.first_of(w, k, kind), t)
-    lists.walk_produces(w, key)
-    lists.walk_fetches(w, key)
-    lists.walk_deletions(w, key)
+    lists.walk_all(w, key)
     _estimate_anew(w, key.broker, False)
     key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
 
@@ -45,7 +43,7 @@ def stop_topic(w: World, k: int, broker: int, t: int) -> None:
         if operation_at(w, part_at(w, at).operation).broker == broker:
             _abandon(w, at, t)
         else:
-            heap.remove(w, at)
+            heap.remove(w, at, key_at(w, k))
             link_at(w, at).next, kept = kept, at
     while kept != NONE:
         at, kept = kept, link_at(w, kept).next
@@ -76,10 +74,11 @@ def _abandon(w: World, by: int, t: int) -> None:
     entries = NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        heap.remove(w, at)
+        key = key_at(w, part.key)
+        heap.remove(w, at, key)
         entries += 1 - part.again
         if operation.code == _FETCH:
-            part.news = key_at(w, part.key).news - part.news if operation.total > 1 else 0
+            part.news = key.news - part.news if operation.total > 1 else 0
             part.error, part.size = _UNANSWERED, 0
         elif part.settled == 0:
             part.error, part.end_t = _UNANSWERED, t

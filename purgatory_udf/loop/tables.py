@@ -25,6 +25,8 @@ Access = Callable[[World, int], Any]
 
 memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
 
+_LINE = 64  # of the processor's cache
+
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
@@ -52,26 +54,62 @@ def access(name: str, kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD) -
 
 
 def _compiled(kind: Kind, where: int) -> Access:
-    record = numba.from_dtype(kind)
-    long, byte = ir.IntType(64), ir.IntType(8)
+    record, address = numba.from_dtype(kind), _place(kind, where)
 
     def at(typing: Any, w: Any, index: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            world, place = arguments
-            if place.type.width < 64:
-                place = builder.sext(place, long)
-            field = builder.gep(builder.bitcast(world, byte.as_pointer()), [ir.Constant(long, where)])
-            address = builder.load(builder.bitcast(field, long.as_pointer()))
-            # A table never moves during a call.
-            address.set_metadata("invariant.load", builder.module.add_metadata([]))
-            offset = builder.mul(place, ir.Constant(long, kind.itemsize))
-            return builder.inttoptr(builder.add(address, offset), context.get_value_type(record))
+            return builder.inttoptr(address(builder, *arguments), context.get_value_type(record))
 
         if not isinstance(index, types.Integer):
             return None
         return record(w, index), code
 
     return cast("Access", intrinsic(at))
+
+
+def _place(kind: Kind, where: int) -> Callable[[Any, Any, Any], Any]:
+    """Instructions for a row's address, of the table whose address the world has there."""
+    long, byte = ir.IntType(64), ir.IntType(8)
+
+    def place(builder: Any, world: Any, index: Any) -> Any:
+        if index.type.width < 64:
+            index = builder.sext(index, long)
+        field = builder.gep(builder.bitcast(world, byte.as_pointer()), [ir.Constant(long, where)])
+        address = builder.load(builder.bitcast(field, long.as_pointer()))
+        # A table never moves during a call.
+        address.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return builder.add(address, builder.mul(index, ir.Constant(long, kind.itemsize)))
+
+    return place
+
+
+def soon(name: str) -> Callable[[World, int], None]:
+    """Has a row's lines brought near before they are needed: `batch_soon(w, 7)`. There need not be such a row."""
+    assert WORLD.fields is not None
+    return _compiled_soon(TABLES[name], WORLD.fields[f"{name}_address"][1]) if COMPILED else _plain_soon
+
+
+def _compiled_soon(kind: Kind, where: int) -> Callable[[World, int], None]:
+    bytes_, size = ir.IntType(8).as_pointer(), ir.IntType(32)
+    prefetch = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
+    at = _place(kind, where)
+
+    def bring(typing: Any, w: Any, index: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            row = builder.inttoptr(at(builder, *arguments), bytes_)
+            bring = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], prefetch)
+            for line in range(0, kind.itemsize, _LINE):
+                # To be written, to stay, and it is data.
+                builder.call(bring, [builder.gep(row, [size(line)]), size(1), size(3), size(1)])
+            return context.get_dummy_value()
+
+        return (types.void(w, index), code) if isinstance(index, types.Integer) else None
+
+    return cast("Callable[[World, int], None]", intrinsic(bring))
+
+
+def _plain_soon(w: World, index: int) -> None:
+    """Where it makes no difference."""
 
 
 def copies(source: str, target: str) -> Callable[[Any, Any], None]:
@@ -178,6 +216,9 @@ completed_at = access("completed")
 expired_at = access("expired")
 cancelled_at = access("cancelled")
 reading_at = access("readings")
+
+# Memory that is written for the first time is far away, and so are keys that nothing has happened to for a while.
+batch_soon, operation_soon, part_soon, key_soon = map(soon, ("batches", "operations", "parts", "keys"))
 
 # Up to where a kind of reader may read.
 end_of = inside("keys", END, begin="end")

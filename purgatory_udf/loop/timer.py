@@ -7,6 +7,7 @@ whose operations have all ended still begins, and wakes the reaper; `queued` has
 
 from __future__ import annotations
 
+from purgatory_udf.loop.bits import lowest_bit
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, turn_at
 from purgatory_udf.loop.words import FOREVER
@@ -98,9 +99,7 @@ def find_next_bucket(w: World, p: int) -> None:
             slot = purgatory.wheel_ms // tick
             # Bits from this slot on, round the wheel.
             ahead = (queued >> slot % BUCKETS) | (queued << (BUCKETS - slot % BUCKETS))
-            while not ahead & 1:
-                ahead >>= 1
-                slot += 1
+            slot += lowest_bit(ahead)
             if slot * tick < begins:
                 bucket, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
         tick *= BUCKETS
