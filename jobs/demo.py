@@ -73,7 +73,6 @@ def main(
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
     from purgatory_udf.session import build_session, let_go, session_for
-    from purgatory_udf.stream.first_worker import load_ahead
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
@@ -85,7 +84,6 @@ def main(
         coming = beside.submit(_taken_in, place)
         beside.submit(import_module, _DRAWING)
         spark = build_session("purgatory-demo")
-        load_ahead(spark)
         events, ingested = coming.result()
 
         from purgatory_udf.audit import audit, report, require_all

@@ -21,7 +21,6 @@ from purgatory_udf.storage.staging import staged
 from purgatory_udf.stream.beginning import at_once, begin
 from purgatory_udf.stream.counting import counts, group_counts, latest_us, written
 from purgatory_udf.stream.ending import close_gauges
-from purgatory_udf.stream.first_worker import load_ahead
 from purgatory_udf.stream.following import follow
 from purgatory_udf.stream.group_disagreements import write_disagreements
 from purgatory_udf.stream.here import require_possible
@@ -44,7 +43,6 @@ log = logging.getLogger(__name__)
 def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     """Replay the events into the outcome tables; the run's record says what came of it."""
     layout = Layout(options.out)
-    load_ahead(spark)
     if not delta.is_table(spark, options.events):
         raise UserError(f"{options.events}: no Delta table of events there (ingest makes one)")
     trace = TraceSurvey(spark, options.events)
