@@ -38,11 +38,13 @@ class _Jvm:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._told = Path(self._folder.name, "gateway")
         given = {**environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told)}
-        parent, libc = os.getpid(), ctypes.CDLL(None)
+        parent, set_fate = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
         def bound() -> None:
-            # Whoever kills this process kills the JVM with it, for the output's lock is gone as well.
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            # Whoever kills this process kills the JVM with it, for the output's lock is gone as well. Where there is no
+            # such call, the JVM ends as its stdin does, a moment later.
+            if set_fate is not None:
+                set_fate(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
 
