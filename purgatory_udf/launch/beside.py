@@ -85,10 +85,11 @@ _jvm: _Jvm | None = None
 def begin(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """Start the JVM of this process, and go on."""
     global _jvm
-    _jvm = _Jvm(command, environ)
-    os.environ.update(environ)
+    # Before there is a JVM: a signal that comes as it starts ends the job in the same order.
     atexit.register(_end)
     signal.signal(signal.SIGTERM, _terminated)
+    _jvm = _Jvm(command, environ)
+    os.environ.update(environ)
 
 
 def arrive() -> None:
