@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import fetch, logs, replica, stopping
+from purgatory_udf.loop import fetch, hanging, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
@@ -87,7 +87,7 @@ def rarer(w: World, e: int) -> None:
     elif code == _SEGMENT_ROLL:
         if logs.roll(w, key, offset):
             key.news += 1
-            fetch.shake(w, k, _FOLLOWER)
+            hanging.shake(w, k, _FOLLOWER)
     elif code == _TRUNCATE:
         _truncate(w, k, offset)
     elif code == _ISR:
@@ -136,7 +136,7 @@ def last_stable(w: World, e: int) -> None:
     replica.take_last_stable(w, key, offset)
     key.news += 1
     if first or key.lso_seg != seg:
-        fetch.shake(w, k, _COMMITTED)
+        hanging.shake(w, k, _COMMITTED)
     else:
         fetch.ripen(w, k)
 
@@ -152,7 +152,7 @@ def _truncate(w: World, k: int, offset: int) -> None:
         replica.take_watermark(w, key, offset)
     if key.lso_own and key.lso > offset:
         replica.take_last_stable(w, key, offset)
-    fetch.shake_all(w, k)
+    hanging.shake_all(w, k)
 
 
 @rule
@@ -166,7 +166,7 @@ def _lead(w: World, k: int, min_isr: int, told: Any) -> None:
     key = key_at(w, k)
     if told.epoch != UNKNOWN:
         if told.epoch != key.epoch:
-            fetch.shake_all(w, k)
+            hanging.shake_all(w, k)
         key.epoch = told.epoch
     if min_isr != UNKNOWN:
         key.min_isr = min_isr

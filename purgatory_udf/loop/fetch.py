@@ -10,21 +10,14 @@ C) the fetch offset lies beyond the end (the leader was truncated), or on an old
    replica is throttled; an offset equal to the end adds nothing, so that a fresh roll does not look like C
 D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
 
-Kafka tries every fetch of the list at every check. Here a part hangs in its key's heap by the position of the end from
-which on it may matter (its *slack*): all parts together lack some bytes; before the sum can be had, one key at least
-must grow by its share of them. A fetch of one partition has a share of all, so it is tried just when it is complete.
-Where the share is only a few batches, a fetch of several partitions is *counted* instead: its parts are in plain lists,
-and whatever a key grows by is taken from what the fetch lacks.
-What makes A, B, E, F or C true, and what breaks "an end only grows, within one segment", makes a fetch *odd*: from then
-on it is tried at every check of any of its keys. Such are truncations, rolls, a new epoch, a high watermark that moves
-into the next segment, a last stable offset that rises unseen, an end that is unknown.
+Kafka tries every fetch of the list at every check. Which are tried here, `hanging` says.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop import answers, heap, listed, logs
+from purgatory_udf.loop import answers, hanging, heap, listed, logs
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
@@ -44,7 +37,6 @@ _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_B
 _BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 _NEVER = number(FOREVER)
-READERS = 3
 
 
 def _hung_by(reader: int) -> int:
@@ -59,9 +51,6 @@ _ODD = number(1 << int(ODD))
 OF_LOG_END, OF_WATERMARK = _OF_FOLLOWERS | _ODD, _OF_CONSUMERS | _OF_COMMITTED | _ODD
 OF_ANY = OF_LOG_END | OF_WATERMARK
 
-# A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
-_WORTH_SHARING = 16
-
 
 @inlined
 def arrive(w: World, e: int) -> None:
@@ -69,7 +58,7 @@ def arrive(w: World, e: int) -> None:
     waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
     event, o = event_at(w, e), operation_of(w, e)
     t, mode, who, least, count = event.t, event.mode, event.who, _least(event), event.count
-    counted = _is_counted(w, count, least, _share(least, count))
+    counted = hanging.is_counted(w, count, least, count)
     first = operation_at(w, o).first
     asks = event.first - first
     accumulated = repeated = throttled = NOTHING_YET
@@ -97,10 +86,10 @@ def arrive(w: World, e: int) -> None:
                 listed.push(w, at, COUNTED + mode)
             continue
         _begin_before_end(w, key, at)
-        part.wants = _gained(part, end_pos)
+        part.wants = hanging.gained(part, end_pos)
         if counted:
             listed.push(w, at, COUNTED + mode)
-        odd |= _is_odd(part, end, end_seg, end_pos)
+        odd |= hanging.is_odd(part, end, end_seg, end_pos)
         if end != UNKNOWN and part.throttled == 0:
             data = True
             if part.start_seg < end_seg:  # Case C
@@ -119,7 +108,7 @@ def arrive(w: World, e: int) -> None:
         _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
     else:
         lists.watch(w, o, count - repeated)
-        _hang(w, o, least - accumulated, odd or repeated > 0, counted, count - throttled)
+        hanging.hang(w, o, least - accumulated, odd or repeated > 0, counted, count - throttled)
 
 
 @inlined
@@ -203,86 +192,6 @@ def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int
 
 
 @inlined
-def _is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
-    """Whether the end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
-    moved = part.start_seg != end_seg or part.start_pos > end_pos
-    taken_anew = part.offset == end and part.start_pos != end_pos
-    return end == UNKNOWN or part.offset > end or part.again > 0 or moved or taken_anew
-
-
-@inlined
-def _hang(w: World, o: int, lacking: int, odd: bool, counted: bool, sharing: int) -> None:
-    """Where events find the fetch: among the odd ones, by its slack, or where its parts are already, to be counted.
-    `sharing`: how many of its keys share what it lacks."""
-    if odd:
-        lists.make_odd(w, o)
-    elif counted:
-        operation_at(w, o).lacking = lacking
-    else:
-        _share_out(w, o, lacking, _share(lacking, sharing))
-
-
-@inlined
-def _share(lacking: int, sharing: int) -> int:
-    return -(-lacking // max(1, sharing))
-
-
-@inlined
-def _is_counted(w: World, count: int, lacking: int, share: int) -> bool:
-    """What can never be had here (see `shares`) is not."""
-    return count > 1 and lacking < FOREVER // 2 and share * w.appends < _WORTH_SHARING * w.appended
-
-
-@inlined
-def _hang_anew(w: World, o: int, lacking: int) -> None:
-    """It was tried, and is not complete: by where its keys' ends are now."""
-    operation = operation_at(w, o)
-    sharing = NOTHING_YET
-    odd = False
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        heap.remove(w, at, key)
-        end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        part.wants = _gained(part, end_pos)
-        odd |= _is_odd(part, end, end_seg, end_pos)
-        sharing += 1 - part.throttled
-    counted = not odd and _is_counted(w, operation.count, lacking, _share(lacking, sharing))
-    if counted:
-        _count(w, o)
-    _hang(w, o, lacking, odd, counted, sharing)
-
-
-@inlined
-def _share_out(w: World, o: int, lacking: int, share: int) -> None:
-    """Hang every part at the position up to which its key may grow before the sum must be looked at again."""
-    operation = operation_at(w, o)
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        _, _, end_pos = answers.reader_end(key_at(w, part.key), operation.mode)
-        wants = end_pos + share
-        if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
-            wants = FOREVER
-        heap.push(w, at, FETCHES + operation.mode, wants)
-
-
-@inlined
-def _gained(part: Any, end_pos: int) -> int:
-    """Bytes between where the part begins and the reader's end."""
-    return min(end_pos - part.start_pos, part.size)
-
-
-@inlined
-def _count(w: World, o: int) -> None:
-    """Put every part, which knows what it has gained, on the list of those that are counted; one that has its maximum,
-    or is throttled, gains nothing any more, and is only there to be shaken."""
-    operation = operation_at(w, o)
-    kind = COUNTED + operation.mode
-    for at in range(operation.first, operation.first + operation.count):
-        listed.push(w, at, kind)
-
-
-@inlined
 def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
     """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
     complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
@@ -292,7 +201,7 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
         part = part_at(w, at)
         # One that is complete leaves the list; nobody else does.
         following = listed.after(w, at)
-        gained = _gained(part, end_pos)
+        gained = hanging.gained(part, end_pos)
         if gained != part.wants and part.throttled == 0:
             operation = operation_at(w, part.operation)
             operation.lacking = max(0, operation.lacking - (gained - part.wants))
@@ -317,23 +226,8 @@ def _try(w: World, at: int, t: int) -> bool:
         _complete(w, o, rule_, t, lists.trigger_of(w, o, at), forced_by)
         return True
     if not operation_at(w, o).odd:
-        _hang_anew(w, o, lacking)
+        hanging.hang_anew(w, o, lacking)
     return False
-
-
-@rule
-def shake(w: World, k: int, reader: int) -> None:
-    """All fetches of this kind of reader that wait on the key are odd from now on."""
-    while heap.first_of(w, k, FETCHES + reader) != NONE:
-        lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + reader)).operation)
-    while listed.first_of(w, k, COUNTED + reader) != NONE:
-        lists.make_odd(w, part_at(w, listed.first_of(w, k, COUNTED + reader)).operation)
-
-
-@rule
-def shake_all(w: World, k: int) -> None:
-    for reader in range(READERS):
-        shake(w, k, reader)
 
 
 @rule
@@ -345,7 +239,7 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
         key.throttles = new_node(w, key.throttles, who, throttled)
     else:
         node_at(w, node).value = throttled
-    shake(w, k, _FOLLOWER)
+    hanging.shake(w, k, _FOLLOWER)
     at = listed.first_of(w, k, ODD)
     while at != NONE:
         part = part_at(w, at)
@@ -382,7 +276,7 @@ def _check_readers(w: World, k: int, reader: int, t: int) -> None:
     if some == NONE:
         some = listed.first_of(w, k, counted)
     if end_seg != part_at(w, some).start_seg:
-        shake(w, k, reader)
+        hanging.shake(w, k, reader)
     while _is_ripe(w, k, reader, end_pos):
         _try(w, heap.first_of(w, k, by_slack), t)
     _take_count(w, k, reader, True, t)
@@ -393,7 +287,7 @@ def check(w: World, k: int, t: int, moved: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
     key = key_at(w, k)
     if key.standing != _ONLINE:
-        shake_all(w, k)
+        hanging.shake_all(w, k)
     if key.hung & moved & _OF_FOLLOWERS != 0:
         _check_readers(w, k, _FOLLOWER, t)
     if key.hung & moved & _OF_CONSUMERS != 0:
