@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from time import monotonic, sleep
+from collections.abc import Iterator
+from itertools import count
+from multiprocessing import get_context
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,21 @@ def batch(*values: int) -> pa.RecordBatch:
 
 
 HERE = os.getpid()
+# For whoever waits for another process that never comes: a failure, not a test that hangs.
+PATIENCE_SECONDS = 60
+
+
+class Turn:
+    """One process waits until another has come to some point, for parts are taken by whoever is free."""
+
+    def __init__(self) -> None:
+        self._come = get_context("fork").Event()
+
+    def come(self) -> None:
+        self._come.set()
+
+    def wait(self) -> None:
+        assert self._come.wait(PATIENCE_SECONDS)
 
 
 def by_whom(part: int) -> Iterator[pa.RecordBatch]:
@@ -32,20 +48,14 @@ def by_whom(part: int) -> Iterator[pa.RecordBatch]:
     yield from (batch(part, os.getpid()) for _ in range(part))
 
 
-def wait_here() -> None:
-    """For longer than the other processes need for all other parts."""
-    if os.getpid() == HERE:
-        sleep(1)
-
-
-def wait_there() -> None:
-    if os.getpid() != HERE:
-        sleep(1)
-
-
 def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone() -> None:
+    others, taken = Turn(), count()
+
     def whoever(part: int) -> Iterator[pa.RecordBatch]:
-        wait_here()
+        if os.getpid() == HERE:
+            others.wait()
+        elif next(taken) == 2:
+            others.come()
         yield from by_whom(part)
 
     made = side_by_side(whoever, [2, 0, 1, 3])
@@ -60,8 +70,13 @@ def test_what_parts_make_comes_back_in_their_order_from_processes_that_are_gone(
 
 
 def test_this_process_takes_parts_as_well() -> None:
+    here, taken = Turn(), count()
+
     def whoever(part: int) -> Iterator[pa.RecordBatch]:
-        wait_there()
+        if os.getpid() != HERE:
+            here.wait()
+        elif next(taken) == 4:
+            here.come()
         yield from by_whom(part)
 
     made = side_by_side(whoever, [1] * 8)
@@ -87,13 +102,16 @@ def test_what_a_part_makes_may_be_more_than_a_pipe_holds() -> None:
     assert [rows.column(0).to_numpy().sum() for (rows,) in made] == [124_999_750_000, 125_000_250_000, 125_000_750_000]
 
 
-@pytest.mark.parametrize("wait", [wait_here, wait_there], ids=["raised there", "raised here"])
+@pytest.mark.parametrize("here", [True, False], ids=["raised here", "raised there"])
 @pytest.mark.parametrize("error", [UserError("a.jsonl: cannot be read"), OSError(28, "No space left on device")])
-def test_what_a_part_raises_is_raised_here(error: Exception, wait: Callable[[], None]) -> None:
+def test_what_a_part_raises_is_raised_here(error: Exception, here: bool) -> None:
+    raising = Turn()
+
     def fail(part: int) -> Iterator[pa.RecordBatch]:
-        wait()
-        if part >= 2:
+        if (os.getpid() == HERE) == here:
+            raising.come()
             raise error
+        raising.wait()
         yield batch(part)
 
     with pytest.raises(type(error)) as raised:
@@ -102,21 +120,27 @@ def test_what_a_part_raises_is_raised_here(error: Exception, wait: Callable[[], 
 
 
 def test_an_error_that_cannot_be_sent_is_told_with_where_it_was() -> None:
+    raising = Turn()
+
     def fail(part: int) -> Iterator[pa.RecordBatch]:
-        wait_here()
         yield batch(part)
         if os.getpid() != HERE:
+            raising.come()
             raise type("Own", (Exception,), {})(part)
+        raising.wait()
 
     with pytest.raises(RuntimeError, match=r"(?s)in fail.*Own: "):
         side_by_side(fail, [1, 2])
 
 
 def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
+    dying = Turn()
+
     def killed(part: int) -> Iterator[pa.RecordBatch]:
-        wait_here()
         if os.getpid() != HERE:
+            dying.come()
             os.kill(os.getpid(), signal.SIGKILL)
+        dying.wait()
         yield batch(part)
 
     with pytest.raises(NeedsSparkError, match="killed"):
@@ -124,13 +148,16 @@ def test_where_a_process_is_killed_all_is_left_to_spark() -> None:
 
 
 def test_nobody_goes_on_for_long_where_a_process_was_killed() -> None:
-    def killed(part: int) -> Iterator[pa.RecordBatch]:
-        if os.getpid() != HERE:
-            os.kill(os.getpid(), signal.SIGKILL)
-        sleep(0.1)
-        yield batch(part)
+    dying, made, parts = Turn(), count(), 1_000_000
 
-    began = monotonic()
+    def killed(_: int) -> Iterator[pa.RecordBatch]:
+        if os.getpid() != HERE:
+            dying.come()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dying.wait()
+        next(made)
+        yield from ()
+
     with pytest.raises(NeedsSparkError, match="killed"):
-        side_by_side(killed, range(1000))
-    assert monotonic() - began < 20
+        side_by_side(killed, range(parts))
+    assert next(made) < parts // 2
