@@ -18,6 +18,13 @@ def no_texts() -> pa.Array:
     return pa.array([], pa.string())
 
 
+def all_texts(held: pa.Array, more: pa.Array) -> pa.Array:
+    """One behind the other; to put nothing behind a million is no reason to copy them."""
+    if not len(held) or not len(more):
+        return held if len(held) else more
+    return pa.concat_arrays([held, more])
+
+
 @dataclass
 class Call:
     """`events` sorted by (t, seq). A request's `first` and `count` are places in `asked`, a change's `told` in `told`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.config import INT32_MAX
-from purgatory_udf.loop.call import Call, no_texts
+from purgatory_udf.loop.call import Call, all_texts, no_texts
 from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import by_arrival, keep
@@ -134,13 +135,13 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Decisions
 
 def _number(state: State, names: list[str]) -> Records:
     """The keys' places in the state; keys seen for the first time get theirs."""
-    known = {name: place for place, name in enumerate(state.names)}
-    new = [name for name in names if name not in known]
+    known = dict(zip(state.names, count(), strict=False))
+    new = [name for name in names if name not in known] if known else names
     if new:
         state.keys = joined(KEY, [state.keys, _unknown(new)])
-        known |= {name: place for place, name in enumerate(new, len(state.names))}
+        known.update(zip(new, count(len(known)), strict=False))
         state.names = [*state.names, *new]
-    return np.array([known[name] for name in names], dtype=np.int32).view(PLACE)
+    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(PLACE)
 
 
 def _unknown(names: list[str]) -> Records:
@@ -151,9 +152,9 @@ def _unknown(names: list[str]) -> Records:
     for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped", "asked"):
         keys[field_] = NONE
     brokers = [name.partition("/")[0] for name in names]
-    topics = np.array([broker == ANY_BROKER for broker in brokers], bool)
-    keys["broker"] = [UNKNOWN if broker == ANY_BROKER else int(broker) for broker in brokers]
-    keys["log_start"][topics] = 0
+    numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
+    keys["broker"] = np.fromiter(map(numbers.__getitem__, brokers), np.int32, len(brokers))
+    keys["log_start"][keys["broker"] == UNKNOWN] = 0
     return keys
 
 
@@ -233,9 +234,9 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
     ends = ("completed", "expired", "cancelled")
     completed, expired, cancelled = (_by_arrival(tables[end][: world[end]], len(operations)) for end in ends)
-    request_ids = pa.concat_arrays([state.request_ids, call.request_ids])
-    client_ids = pa.concat_arrays([state.client_ids, call.client_ids])
-    errors = pa.concat_arrays([state.errors, call.errors])
+    request_ids = all_texts(state.request_ids, call.request_ids)
+    client_ids = all_texts(state.client_ids, call.client_ids)
+    errors = all_texts(state.errors, call.errors)
     decided = Decisions(
         operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
         tables["readings"][: world["readings"]], state.purgatories,
@@ -245,17 +246,20 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     of_kept = np.empty(len(parts) - int(world["ended_parts"]), PART)
     if len(kept):
         keep(named(operations), named(parts), named(kept), named(of_kept))
-    texts = pa.array(kept["text"])
-    state.request_ids, state.client_ids = request_ids.take(texts), client_ids.take(texts)
-    kept["text"] = np.arange(len(kept))
     erring = np.flatnonzero(of_kept["error"] == Error.RECORDED)
-    state.errors = errors.take(pa.array(of_kept["text"][erring]))
+    state.request_ids, state.client_ids = (_taken(texts, kept["text"]) for texts in (request_ids, client_ids))
+    state.errors = _taken(errors, of_kept["text"][erring])
+    kept["text"] = np.arange(len(kept))
     of_kept["text"][erring] = np.arange(len(erring))
     state.operations, state.parts = kept, of_kept
     state.now_ms = int(world["now"]) // 1000
     state.nodes = copied(tables["nodes"][: world["nodes"]])
     _let_go(state, tables, limits.retain_bytes)
     return decided
+
+
+def _taken(texts: pa.Array, which: Records) -> pa.Array:
+    return texts.take(pa.array(which)) if len(which) else no_texts()
 
 
 def _by_arrival(ended: Records, operations: int) -> Records:

@@ -7,7 +7,7 @@ whose operations have all ended still begins, and wakes the reaper; `queued` has
 
 from __future__ import annotations
 
-from purgatory_udf.loop.bits import lowest_bit
+from purgatory_udf.loop.bits import lowest_bit, whole
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, turn_at
 from purgatory_udf.loop.words import FOREVER
@@ -25,10 +25,11 @@ def add(w: World, p: int, o: int) -> bool:
     if deadline <= now:
         return False
     wheel, slot, begins = _slot_of(deadline, now)
-    bucket = wheel * BUCKETS + slot % BUCKETS
+    at = slot - whole(slot, BUCKETS) * BUCKETS
+    bucket = wheel * BUCKETS + at
     operation.bucket = bucket
     enter(w, root_of(w, p, bucket), o)
-    queued_at(w, p * WHEELS + wheel).bits |= 1 << slot % BUCKETS
+    queued_at(w, p * WHEELS + wheel).bits |= 1 << at
     # Of buckets that begin together the finer wheel's is the first, as for `find_next_bucket`.
     if begins < purgatory.next_bucket_ms or (begins == purgatory.next_bucket_ms and bucket < purgatory.next_bucket):
         purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
@@ -42,15 +43,19 @@ def _slot_of(deadline: int, now: int) -> tuple[int, int, int]:
     lie in the first three; to divide by a number that the compiler knows is many times as fast."""
     if deadline < now + BUCKETS:
         return 0, deadline, deadline
-    if deadline < now // BUCKETS * BUCKETS + _ROUND:
-        return 1, deadline // BUCKETS, deadline // BUCKETS * BUCKETS
-    if deadline < now // _ROUND * _ROUND + _ROUNDS:
-        return 2, deadline // _ROUND, deadline // _ROUND * _ROUND
+    slot = whole(deadline, BUCKETS)
+    if slot < whole(now, BUCKETS) + BUCKETS:
+        return 1, slot, slot * BUCKETS
+    slot = whole(deadline, _ROUND)
+    if slot < whole(now, _ROUND) + BUCKETS:
+        return 2, slot, slot * _ROUND
     wheel, tick = 3, _ROUNDS
-    while deadline >= now // tick * tick + tick * BUCKETS:
+    slot = whole(deadline, tick)
+    while slot >= whole(now, tick) + BUCKETS:
         wheel += 1
         tick *= BUCKETS
-    return wheel, deadline // tick, deadline // tick * tick
+        slot = whole(deadline, tick)
+    return wheel, slot, slot * tick
 
 
 @inlined
@@ -96,12 +101,14 @@ def find_next_bucket(w: World, p: int) -> None:
     for wheel in range(WHEELS):
         queued = queued_at(w, p * WHEELS + wheel).bits
         if queued != 0:
-            slot = purgatory.wheel_ms // tick
+            slot = whole(purgatory.wheel_ms, tick)
             # Bits from this slot on, round the wheel.
-            ahead = (queued >> slot % BUCKETS) | (queued << (BUCKETS - slot % BUCKETS))
-            slot += lowest_bit(ahead)
-            if slot * tick < begins:
-                bucket, begins = wheel * BUCKETS + slot % BUCKETS, slot * tick
+            at = slot - whole(slot, BUCKETS) * BUCKETS
+            further = lowest_bit((queued >> at) | (queued << (BUCKETS - at)))
+            if (slot + further) * tick < begins:
+                at += further
+                bucket = wheel * BUCKETS + (at - BUCKETS if at >= BUCKETS else at)
+                begins = (slot + further) * tick
         tick *= BUCKETS
     purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
 
@@ -112,8 +119,8 @@ def take_bucket(w: World, p: int) -> int:
     purgatory = purgatory_at(w, p)
     bucket = purgatory.next_bucket
     purgatory.wheel_ms = purgatory.next_bucket_ms
-    wheel = bucket // BUCKETS
-    queued_at(w, p * WHEELS + wheel).bits &= ~(1 << bucket % BUCKETS)
+    wheel = whole(bucket, BUCKETS)
+    queued_at(w, p * WHEELS + wheel).bits &= ~(1 << (bucket - wheel * BUCKETS))
     at = root_of(w, p, bucket)
     first, root = after(w, at), turn_at(w, at)
     root.prev = root.next = at

@@ -117,6 +117,9 @@ STORIES = {
     "a fetch that a produce to its three partitions completes is on none of their lists": (
         _sole_leaders(3).fetch([(2, 0), (1, 0), (0, 0)], min_bytes=300).produce({0: 1, 1: 1, 2: 1}).at(700)
     ),
+    "so many partitions that keys of events to come are brought near": (
+        _sole_leaders(130).fetch([(129, 0), (3, 0)], min_bytes=100).produce({129: 1})
+    ),
     "time-outs of minutes and hours": (
         _sole_leaders()
         .fetch([(0, 0)], min_bytes=10, max_wait_ms=400_000).fetch([(0, 0)], min_bytes=10, max_wait_ms=9_000_000)
