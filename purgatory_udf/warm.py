@@ -24,7 +24,7 @@ def main() -> None:
     """By using all of it, in the way in which workers do: with what was packed, and from batch to batch."""
     engine = Engine(Config(), through_bytes=True)
     with _rules_meanwhile():
-        explode(event_table(_events(0)), Config())
+        explode(event_table(_events(0)), Config(), threads=2)
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])

@@ -95,10 +95,11 @@ _RECORDED = number(Error.RECORDED)
 
 
 @entry
-def arrive(arrivals: Records, rows: int) -> None:
+def arrive(arrivals: Records, begin: int, end: int) -> None:
+    """The columns' rows from `begin` on, up to `end`."""
     w = arrivals[0]
     _use_slots(w, min(_FEW_SLOTS, w.slots_room))
-    for row in range(rows):
+    for row in range(begin, end):
         code = _meant(w, _TYPE, row, _TYPES, _CHANGES, _ZERO)
         if code == _PRODUCE:
             _produce(w, row)

@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.config import Config, fetch_keys
-from purgatory_udf.loop.arrivals import NAME, ROW, SLOT, TABLES, WORDS, WORLD, Of, arrive
+from purgatory_udf.loop.arrivals import Of
 from purgatory_udf.loop.arrow import COLUMN, items_of, placed
 from purgatory_udf.loop.call import Call, in_order
-from purgatory_udf.loop.entering import Room
-from purgatory_udf.loop.tables import world_of
-from purgatory_udf.loop.texts import read
-from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN
-from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, MORE, TOLD, Records
+from purgatory_udf.loop.pieces import Upto, arrived
+from purgatory_udf.loop.threads import threads_for
+from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.scope.columns import Subjects
 
 _NO_WORDS = pa.array([], pa.string())
@@ -37,8 +35,9 @@ def columns_of(names: Sequence[str]) -> list[str]:
     return [name for name in READS if name in names]
 
 
-def explode(table: pa.Table, config: Config) -> Call:
-    """The table's events as one call; events of no partition (groups, clock) leave nothing."""
+def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call:
+    """The table's events as one call; events of no partition (groups, clock) leave nothing. `threads`: at most so many
+    as are worth it, if nothing is said."""
     columns = _Columns(table)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
     items, new, members = items_of(partitions), items_of(topics), items_of(in_sync)
@@ -58,41 +57,42 @@ def explode(table: pa.Table, config: Config) -> Call:
         Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
         Of.BATCHES: columns.maybe("batches"), Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
-    rows = len(table)
-    changes = rows - columns["change"].null_count
-    asked = len(items) + len(new)
-    keys = asked + 2 * changes
-    tables: dict[str, Records] = {
-        "columns": np.array([placed(arrays[column]) for column in Of], COLUMN),
-        "words": WORDS.records,
-        "events": np.empty(rows + changes, EVENT),
-        "asked": np.empty(asked, ASKED),
-        "told": np.empty(changes, TOLD),
-        "in_sync": np.empty(len(members), MEMBER),
-        "requests": np.empty(rows, ROW),
-        "named": np.empty(len(items) - items.field("error").null_count, ROW),
-        "names": np.empty(keys, NAME),
-        "slots": np.empty(1 << (2 * keys).bit_length(), SLOT),
-        "homes": np.empty(rows, HOME),
-    }
-    world = world_of(tables, TABLES, WORLD, most=config.fetch.max_bytes)
-    arrive(world, rows)
-    counts = world[0]
-    requests = pa.array(tables["requests"]["row"][: counts["request_count"]])
-    named = pa.array(tables["named"]["row"][: counts["named_count"]])
-    events, names = tables["events"][: counts["event_count"]], tables["names"][: counts["keys"]]
-    homes = tables["homes"][: counts["home_count"]]
+    rows, count = len(table), threads or threads_for(len(table))
+    listed, errors = (partitions, topics, in_sync), items.field("error")
+    borders = [_upto(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
+    placed_ = np.array([placed(arrays[column]) for column in Of], COLUMN)
+    found = arrived(placed_, borders, config.fetch.max_bytes)
+    requests, named = pa.array(found.requests), pa.array(found.named)
     return Call(
-        _key_names(names),
-        in_order(events) if counts["mixed"] else events,
-        tables["asked"][: counts["asked_count"]],
-        tables["told"][: counts["told_count"]],
-        tables["in_sync"][: counts["members"]],
+        found.names,
+        in_order(found.events) if found.mixed else found.events,
+        found.asked,
+        found.told,
+        found.in_sync,
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
-        items.field("error").take(named) if len(named) else _NO_WORDS,
-        Room(_more(names), homes, int(counts["request_count"]), int(counts["parts"]), int(counts["nodes"])),
+        errors.take(named) if len(named) else _NO_WORDS,
+        found.room,
     )
+
+
+def _upto(
+    row: int, partitions: pa.Array, topics: pa.Array, in_sync: pa.Array, change: pa.Array, error: pa.Array
+) -> Upto:
+    """How much there is before that row."""
+    items = _items_upto(partitions, row)
+    return Upto(
+        rows=row,
+        changes=row - change.slice(0, row).null_count,
+        asked=items + _items_upto(topics, row),
+        members=_items_upto(in_sync, row),
+        named=items - error.slice(0, items).null_count,
+    )
+
+
+def _items_upto(lists: pa.Array, row: int) -> int:
+    """How many items the lists before the row have."""
+    return int(lists.offsets[row].as_py() - lists.offsets[0].as_py())
 
 
 class _Columns:
@@ -119,20 +119,6 @@ class _Columns:
 def _field(items: pa.Array, name: str) -> pa.Array | None:
     """A field that tables of earlier versions do not have."""
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
-
-
-def _more(names: Records) -> Records:
-    more = np.empty(len(names), MORE)
-    more["batches"], more["rolls"] = names["batches"], names["rolls"]
-    return more
-
-
-def _key_names(keys: Records) -> list[str]:
-    fields = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
-    return [
-        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{read(topic, length)}"
-        for topic, length, broker, partition in zip(*fields, strict=True)
-    ]
 
 
 def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ So it is worth a look wherever a table's rows are indexed, copied or concatenate
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -42,6 +43,12 @@ def joined(kind: Kind, parts: Sequence[Records]) -> Records:
 def put(held: Records, rows: Records) -> None:
     """To the front of `rows`."""
     _bytes(rows)[: len(held)] = _bytes(held)
+
+
+def move_up(rows: Records, begin: int, to: int, count: int) -> None:
+    """So many rows to an earlier place. The two may lie on each other, for which numpy would copy them twice."""
+    size = rows.itemsize
+    ctypes.memmove(rows.ctypes.data + to * size, rows.ctypes.data + begin * size, count * size)
 
 
 def side_by_side(rooms: Mapping[str, tuple[Kind, int]]) -> dict[str, Records]:

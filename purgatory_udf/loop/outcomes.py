@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,7 @@ from purgatory_udf.loop.flatten import (
 from purgatory_udf.loop.moving import chosen
 from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.tables import named
+from purgatory_udf.loop.threads import begun, threads_for
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
 from purgatory_udf.loop.world import Records
 from purgatory_udf.tables import (
@@ -137,13 +138,15 @@ class Ended:
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Completions, expirations and cancellations; an expiration after the trace's last event is marked so."""
         completed, cancelled, rows = self._completed, self._cancelled, len(self._watched)
+        worth = threads_for(len(self._part_bytes)) > 1
+        partitions = begun(self._partitions) if worth else cache(self._partitions)
         return (
-            self._outcomes(COMPLETIONS, slice(0, completed)),
-            self._outcomes(EXPIRATIONS, slice(completed, cancelled)),
-            self._outcomes(CANCELLATIONS, slice(cancelled, rows)),
+            self._outcomes(COMPLETIONS, slice(0, completed), partitions),
+            self._outcomes(EXPIRATIONS, slice(completed, cancelled), partitions),
+            self._outcomes(CANCELLATIONS, slice(cancelled, rows), partitions),
         )
 
-    def _outcomes(self, schema: pa.Schema, at: slice) -> pa.Table:
+    def _outcomes(self, schema: pa.Schema, at: slice, partitions: Callable[[], pa.Array]) -> pa.Table:
         decided, longs, ints, names = self._decided, self._longs[:, at], self._ints[:, at], self._names
         text, no_fetch = pa.array(longs[TEXT]), ints[FETCHER] == NOBODY
         columns: dict[str, Callable[[], pa.Array]] = {
@@ -165,14 +168,13 @@ class Ended:
             "reason": lambda: _taken(_RULES, ints[RULE]),
             "trigger": lambda: _taken(names.readable, ints[TRIGGER]),
             "bytes": lambda: pa.array(longs[BYTES], mask=no_fetch),
-            "partitions": lambda: self._partitions[at],
+            "partitions": lambda: partitions()[at],
             "fetcher": lambda: _taken(_FETCHERS, ints[FETCHER]),
             "after_end": lambda: pa.array(longs[DEADLINE] > self._end_us),
             "answered_bytes": lambda: pa.array(longs[ANSWERED], mask=no_fetch),
         }
         return pa.table([columns[name]() for name in schema.names], schema=schema)
 
-    @cached_property
     def _partitions(self) -> pa.Array:
         ints, names = self._part_ints, self._names
         # Most often nothing went wrong.
