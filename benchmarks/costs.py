@@ -29,7 +29,7 @@ import numpy as np
 from deltalake import DeltaTable
 
 from benchmarks.partition_trace import Shape
-from benchmarks.replay import made, replayed
+from benchmarks.replay import launched, made, replayed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from purgatory_udf.session import build_session
 
     settings = {"spark.master": asked.master}
+    if not asked.cluster:
+        settings |= launched()
     cases = (*MEASURED, *FORETOLD)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         if asked.cluster:
