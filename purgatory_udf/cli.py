@@ -140,7 +140,7 @@ def explain(error: BaseException) -> tuple[str, int]:
         return str(error), MISTAKE
     if isinstance(error, LawBrokenError):
         return str(error), BROKEN
-    if isinstance(error, KeyboardInterrupt):
+    if _is_interrupt(error):
         return "interrupted", INTERRUPTED
     text = str(error)
     # Raised in one of Spark's Python workers, a mistake comes back as the text of a Java exception.
@@ -159,6 +159,13 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}", MISTAKE
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__, FAILED
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Or what went wrong as it was seen to: the same interrupt may have ended the JVM, which is then asked in vain."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:

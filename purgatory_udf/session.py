@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +81,8 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         settings.setdefault(_WAREHOUSE, Path(tempfile.gettempdir(), f"purgatory-replay-{os.getuid()}").as_uri())
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
         settings.setdefault(key, value)
+    if beside.daemon() is not None:
+        settings.setdefault("spark.python.daemon.module", str(beside.daemon()))
     settings.update(REQUIRED)
     extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
@@ -86,10 +91,26 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
-    if not submitted:
+    if submitted:
+        _hear_interrupts()
+    else:
         # A JVM made from within Python is taken for a shell, and shells warn whatever the log's settings say.
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _hear_interrupts() -> None:
+    """As the keyboard's. Spark's own way is to have the JVM cancel its jobs first, which the same interrupt has most
+    often ended already; of that, each thread that waits for an answer would say so with a stack."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_tells_no_interrupt)
+
+
+def _tells_no_interrupt(record: logging.LogRecord) -> bool:
+    """Whoever waits for an answer of the JVM's tells the log of an interrupt, and then passes it on."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 def let_go(spark: SparkSession) -> None:

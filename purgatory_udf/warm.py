@@ -31,6 +31,12 @@ def main() -> None:
     compiled.mark_whole()
 
 
+def load() -> None:
+    """What has been compiled, if all of it has: to compile it may take longer than what it is wanted for."""
+    if compiled.is_whole():
+        main()
+
+
 def rules() -> None:
     """The rules, and what stands around them: three quarters of the work."""
     step(State(), Call(), 0, Engine(Config()).limits)

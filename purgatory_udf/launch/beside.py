@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from purgatory_udf.errors import UserError
+from purgatory_udf.launch import workers
 
 # What Spark calls an application that is a Python process of somebody's.
 SHELL = "pyspark-shell"
@@ -28,6 +29,8 @@ PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _A_MOMENT_SECONDS = 0.01
 # A JVM that was told to end has little to do.
 _PATIENCE_SECONDS = 30
+# One that is still loading hears nothing.
+_A_SECOND = 1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -37,7 +40,10 @@ class _Jvm:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
         self._told = Path(self._folder.name, "gateway")
-        given = {**environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told)}
+        self._place = str(Path(self._folder.name, "workers"))
+        self._workers: subprocess.Popen[bytes] | None = None
+        told = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told)}
+        given = {**environ, **told, workers.PLACE: self._place}
         parent, set_fate = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
         def bound() -> None:
@@ -62,6 +68,9 @@ class _Jvm:
         (length,) = struct.unpack_from(">i", rest)
         return port, rest[4 : 4 + length].decode()
 
+    def begin_workers(self) -> None:
+        self._workers = workers.begin(self._place, os.environ)
+
     def release(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -76,7 +85,18 @@ class _Jvm:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._workers is not None:
+            self._let_workers_go(self._workers)
         self._folder.cleanup()
+
+    @staticmethod
+    def _let_workers_go(process: subprocess.Popen[bytes]) -> None:
+        """Spark's daemon hears of the JVM's end, and has its workers end; one that nobody called hears of this end."""
+        try:
+            process.communicate(timeout=_A_SECOND)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 _jvm: _Jvm | None = None
@@ -95,8 +115,15 @@ def begin(command: Sequence[str], environ: Mapping[str, str]) -> None:
 def arrive() -> None:
     """Wait until the JVM that was begun is up; its place is then where Spark looks for it."""
     if _jvm is not None and PORT not in os.environ:
+        # While the JVM gets up; before, this process had to load what it needs itself.
+        _jvm.begin_workers()
         port, secret = _jvm.arrived()
         os.environ[PORT], os.environ[SECRET] = str(port), secret
+
+
+def daemon() -> str | None:
+    """The module of Spark's daemon for Python workers, where these have been loaded ahead."""
+    return workers.__name__ if _jvm is not None else None
 
 
 def release() -> None:

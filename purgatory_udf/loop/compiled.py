@@ -104,7 +104,12 @@ def is_wanted() -> bool:
     config: Any = numba.config
     if _FOLDER is None or config.DISABLE_JIT:
         return False
-    return os.access(_FOLDER, os.W_OK) and not (_FOLDER / _WHOLE).is_file()
+    return os.access(_FOLDER, os.W_OK) and not is_whole()
+
+
+def is_whole() -> bool:
+    """Whether all of it is there to be read."""
+    return _FOLDER is not None and (_FOLDER / _WHOLE).is_file()
 
 
 def mark_whole() -> None:

@@ -167,6 +167,14 @@ def test_every_failure_is_one_line_with_its_own_status(
     assert capsys.readouterr().err == f"test-cli: {said}\n"
 
 
+def test_what_fails_as_an_interrupt_is_seen_to_is_the_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = RuntimeError("Cannot call methods on a stopped SparkContext.")
+    failed.__context__ = ValueError("in between")
+    failed.__context__.__context__ = KeyboardInterrupt()
+    assert _job(failed).status(["--out", "o"]) == 130
+    assert capsys.readouterr().err == "test-cli: interrupted\n"
+
+
 def test_verbose_shows_the_stack_trace_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert _job(ZeroDivisionError("division by zero")).status(["--out", "o", "--verbose"]) == 3
     shown = capsys.readouterr().err
