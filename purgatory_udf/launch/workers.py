@@ -8,7 +8,7 @@ From then on it is the daemon, and forks workers that have everything. The daemo
     the job ──starts──► this, which loads ◄──streams── Spark's daemon ◄──starts── Spark's JVM
                              └──forks──► workers
 
-Where there is none, or it has ended, or has become another daemon before, Spark's daemon is as it always is.
+Where there is none, or it has ended, or is of another Python, or a daemon already, Spark's daemon is as it always is.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _ready(place: str) -> None:
     with socket.socket(socket.AF_UNIX) as waiting:
         try:
             waiting.bind(place)
-        except FileNotFoundError:
-            # Whoever began it has ended, with the folder.
+        except OSError:
+            # Whoever began it has ended, with the folder; or the place has too long a name.
             return
         waiting.listen(1)
         _load()
@@ -75,7 +75,12 @@ def _ready(place: str) -> None:
         if here not in readable:
             return
         daemon, _ = waiting.accept()
-    told = _taken(daemon)
+    told, streams = _told(daemon)
+    if told["python"] != sys.executable:
+        return
+    for stream, number in zip(streams, _STREAMS, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
     os.environ.clear()
     os.environ.update(told["environ"])
     os.chdir(told["folder"])
@@ -95,19 +100,15 @@ def _load() -> None:
     gc.enable()
 
 
-def _taken(daemon: socket.socket) -> dict[str, Any]:
-    """What Spark's daemon tells; its streams are this process's now."""
+def _told(daemon: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What Spark's daemon tells, and its streams."""
     said, streams, _, _ = socket.recv_fds(daemon, _AT_ONCE, len(_STREAMS))
     while not said.endswith(b"\n"):
         more = daemon.recv(_AT_ONCE)
         if not more:
             raise EOFError("Spark's daemon has ended")
         said += more
-    for stream, number in zip(streams, _STREAMS, strict=True):
-        os.dup2(stream, number)
-        os.close(stream)
-    told: dict[str, Any] = json.loads(said)
-    return told
+    return json.loads(said), streams
 
 
 def _be_daemon(place: str | None) -> None:
@@ -119,7 +120,13 @@ def _be_daemon(place: str | None) -> None:
 
 def _handed_over(place: str) -> bool:
     """Whether a process has taken over; this one has then waited for its end."""
-    told = {"environ": dict(os.environ), "folder": os.getcwd(), "path": sys.path, "arguments": sys.argv}
+    told = {
+        "python": sys.executable,
+        "environ": dict(os.environ),
+        "folder": os.getcwd(),
+        "path": sys.path,
+        "arguments": sys.argv,
+    }
     with socket.socket(socket.AF_UNIX) as ready:
         try:
             ready.connect(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -62,6 +63,16 @@ def test_a_process_that_nobody_called_ends_with_whoever_began_it(tmp_path: Path)
     ready = _begun(tmp_path / "here")
     ready.communicate()
     assert ready.returncode == 0
+
+
+def test_a_daemon_of_another_python_is_sparks_own(tmp_path: Path) -> None:
+    ready = _begun(tmp_path / "here")
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.connect(str(tmp_path / "here"))
+        socket.send_fds(daemon, [json.dumps({"python": "/usr/bin/another"}).encode() + b"\n"], [0, 1, 2])
+        assert daemon.recv(1) == b""
+    assert ready.wait() == 0
+    ready.communicate()
 
 
 @pytest.mark.parametrize("place", ["nowhere", "nobody", "deaf"])
