@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -49,10 +50,13 @@ def keep_loaded() -> None:
 
 
 def in_worker(work: Callable[Given, Iterator[Made]]) -> Callable[Given, Iterator[Made]]:
-    """The same, for a worker of Spark's. Any other process is to let go of everything at its end."""
+    """The same, for a worker of Spark's. The process that makes the call may do its work as well, and is to let go of
+    everything at its end: libraries tell the terminal of what is still there."""
+    maker = os.getpid()
 
     def run(*given: Given.args, **named: Given.kwargs) -> Iterator[Made]:
         yield from work(*given, **named)
-        keep_loaded()
+        if os.getpid() != maker:
+            keep_loaded()
 
     return run

@@ -57,3 +57,21 @@ def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is(
     assert loaded == still > 10_000
     assert unreached >= 1
     assert more > loaded
+
+
+_CALLED = """
+import gc, os
+from purgatory_udf.loop.memory import in_worker
+
+work = in_worker(lambda rows: iter(rows))
+print(list(work([1, 2])), gc.get_freeze_count(), flush=True)
+if os.fork() == 0:
+    print(list(work([3])), gc.get_freeze_count() > 0, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_who_works_for_another_keeps_what_is_loaded_and_who_called_does_not() -> None:
+    process = subprocess.run([sys.executable, "-c", _CALLED], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == ["[1, 2] 0", "[3] True"]
