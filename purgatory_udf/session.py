@@ -81,8 +81,9 @@ def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSessi
         settings.setdefault(_WAREHOUSE, Path(tempfile.gettempdir(), f"purgatory-replay-{os.getuid()}").as_uri())
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
         settings.setdefault(key, value)
-    if beside.daemon() is not None:
-        settings.setdefault("spark.python.daemon.module", str(beside.daemon()))
+    daemon = beside.daemon()
+    if daemon is not None:
+        settings.setdefault("spark.python.daemon.module", daemon)
     settings.update(REQUIRED)
     extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))

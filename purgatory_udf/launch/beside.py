@@ -29,8 +29,8 @@ PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _A_MOMENT_SECONDS = 0.01
 # A JVM that was told to end has little to do.
 _PATIENCE_SECONDS = 30
-# One that is still loading hears nothing.
-_A_SECOND = 1
+# Workers' process hears nothing while it loads.
+_WORKERS_END_WITHIN_SECONDS = 1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -93,7 +93,7 @@ class _Jvm:
     def _let_workers_go(process: subprocess.Popen[bytes]) -> None:
         """Spark's daemon hears of the JVM's end, and has its workers end; one that nobody called hears of this end."""
         try:
-            process.communicate(timeout=_A_SECOND)
+            process.communicate(timeout=_WORKERS_END_WITHIN_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

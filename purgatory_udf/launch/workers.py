@@ -64,11 +64,13 @@ def main(arguments: Sequence[str]) -> None:
 def _ready(place: str) -> None:
     with socket.socket(socket.AF_UNIX) as waiting:
         try:
-            waiting.bind(place)
+            waiting.bind(f"{place}.")
+            waiting.listen(1)
+            # Whoever finds it is heard.
+            os.rename(f"{place}.", place)
         except OSError:
             # Whoever began it has ended, with the folder; or the place has too long a name.
             return
-        waiting.listen(1)
         _load()
         here = waiting.fileno()
         readable, _, _ = select.select([here, sys.stdin.fileno()], [], [])

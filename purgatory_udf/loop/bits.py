@@ -17,14 +17,14 @@ def _lowest_bit(bits: int) -> int:
 
 
 @intrinsic
-def _compiled_whole(typing: Any, amount: Any, unit: Any) -> Any:
+def _compiled_units(typing: Any, amount: Any, unit: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.udiv(*arguments)
 
     return types.int64(types.int64, types.int64), code
 
 
-def _whole(amount: int, unit: int) -> int:
+def _units(amount: int, unit: int) -> int:
     assert amount >= 0
     return amount // unit
 
@@ -33,4 +33,4 @@ def _whole(amount: int, unit: int) -> int:
 lowest_bit = cast("Callable[[int], int]", trailing_zeros) if COMPILED else _lowest_bit
 # How many whole units there are of something that is not negative, as times are not: where that is not known, each
 # division takes twice as many instructions.
-whole = cast("Callable[[int, int], int]", _compiled_whole) if COMPILED else _whole
+units = cast("Callable[[int, int], int]", _compiled_units) if COMPILED else _units

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.bits import whole
+from purgatory_udf.loop.bits import units
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import (
     World,
@@ -33,7 +33,7 @@ def operation_of(w: World, e: int) -> int:
     operation = operation_at(w, o)
     operation_soon(w, o + _OPERATIONS_AHEAD)
     take_event(operation, event)
-    operation.deadline = whole(event.t, 1000) + max(0, event.delay)
+    operation.deadline = units(event.t, 1000) + max(0, event.delay)
     operation.first, operation.text = first, w.texts + event.text
     operation.answered, operation.pending, operation.state, operation.rule = 0, 0, OPEN, 0
     operation.bucket, operation.trigger, operation.watched, operation.odd = NONE, NONE, 0, 0

@@ -130,7 +130,7 @@ class _Whole:
         keys = np.array([self._numbers.setdefault(name, len(self._numbers)) for name in _key_names(names)], np.int32)
         self._names.append((keys, names))
         self._homes |= dict.fromkeys(piece.found("homes").tolist())
-        if self._names[1:]:
+        if len(self._names) > 1:
             self._move_up(piece, keys)
         self._upto.update({name: len(piece.found(name)) for name in _COUNTED_BY})
         self._parts += piece.count("parts")

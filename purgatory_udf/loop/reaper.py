@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop import timer
-from purgatory_udf.loop.bits import whole
+from purgatory_udf.loop.bits import units
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, reading_at, turn_at
 from purgatory_udf.loop.words import FOREVER, Rule
@@ -79,7 +79,7 @@ def clean(w: World, p: int) -> None:
 @rule
 def advance_one(w: World, p: int, now_ms: int) -> None:
     """Everything that the clock brings about in one purgatory by then, readings included."""
-    purgatory, at_ms = purgatory_at(w, p), whole(w.now, 1000)
+    purgatory, at_ms = purgatory_at(w, p), units(w.now, 1000)
     while True:
         # A bucket may have begun before something was put into it; nobody wakes in the past.
         wake_ms = min(purgatory.last_wake_ms + IDLE_MS, max(purgatory.next_bucket_ms, at_ms))
@@ -133,7 +133,7 @@ def _advance(w: World, now_ms: int) -> None:
 def advance(w: World, now: int) -> None:
     """Expire everything whose deadline is the present millisecond or an earlier one."""
     if w.next_due <= now:
-        _advance(w, whole(now, 1000))
+        _advance(w, units(now, 1000))
     w.now = now
 
 
@@ -141,9 +141,9 @@ def advance(w: World, now: int) -> None:
 def run_out(w: World) -> None:
     """The trace is over: let the clock run until no operation is open and every purge has been read."""
     while w.due != NONE or _next_bucket(w) < FOREVER:
-        now_ms = whole(w.now, 1000)
+        now_ms = units(w.now, 1000)
         _move(w, now_ms if w.due != NONE else max(now_ms, _next_bucket(w)))
-    _move(w, whole(w.now, 1000) + IDLE_MS + 3 * STEP_MS)
+    _move(w, units(w.now, 1000) + IDLE_MS + 3 * STEP_MS)
 
 
 @rule

@@ -7,7 +7,7 @@ whose operations have all ended still begins, and wakes the reaper; `queued` has
 
 from __future__ import annotations
 
-from purgatory_udf.loop.bits import lowest_bit, whole
+from purgatory_udf.loop.bits import lowest_bit, units
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, turn_at
 from purgatory_udf.loop.words import FOREVER
@@ -25,7 +25,7 @@ def add(w: World, p: int, o: int) -> bool:
     if deadline <= now:
         return False
     wheel, slot, begins = _slot_of(deadline, now)
-    at = slot - whole(slot, BUCKETS) * BUCKETS
+    at = _place_of(slot)
     bucket = wheel * BUCKETS + at
     operation.bucket = bucket
     enter(w, root_of(w, p, bucket), o)
@@ -43,19 +43,25 @@ def _slot_of(deadline: int, now: int) -> tuple[int, int, int]:
     lie in the first three; to divide by a number that the compiler knows is many times as fast."""
     if deadline < now + BUCKETS:
         return 0, deadline, deadline
-    slot = whole(deadline, BUCKETS)
-    if slot < whole(now, BUCKETS) + BUCKETS:
+    slot = units(deadline, BUCKETS)
+    if slot < units(now, BUCKETS) + BUCKETS:
         return 1, slot, slot * BUCKETS
-    slot = whole(deadline, _ROUND)
-    if slot < whole(now, _ROUND) + BUCKETS:
+    slot = units(deadline, _ROUND)
+    if slot < units(now, _ROUND) + BUCKETS:
         return 2, slot, slot * _ROUND
     wheel, tick = 3, _ROUNDS
-    slot = whole(deadline, tick)
-    while slot >= whole(now, tick) + BUCKETS:
+    slot = units(deadline, tick)
+    while slot >= units(now, tick) + BUCKETS:
         wheel += 1
         tick *= BUCKETS
-        slot = whole(deadline, tick)
+        slot = units(deadline, tick)
     return wheel, slot, slot * tick
+
+
+@inlined
+def _place_of(slot: int) -> int:
+    """In its wheel."""
+    return slot - units(slot, BUCKETS) * BUCKETS
 
 
 @inlined
@@ -101,9 +107,9 @@ def find_next_bucket(w: World, p: int) -> None:
     for wheel in range(WHEELS):
         queued = queued_at(w, p * WHEELS + wheel).bits
         if queued != 0:
-            slot = whole(purgatory.wheel_ms, tick)
+            slot = units(purgatory.wheel_ms, tick)
             # Bits from this slot on, round the wheel.
-            at = slot - whole(slot, BUCKETS) * BUCKETS
+            at = _place_of(slot)
             further = lowest_bit((queued >> at) | (queued << (BUCKETS - at)))
             if (slot + further) * tick < begins:
                 at += further
@@ -119,7 +125,7 @@ def take_bucket(w: World, p: int) -> int:
     purgatory = purgatory_at(w, p)
     bucket = purgatory.next_bucket
     purgatory.wheel_ms = purgatory.next_bucket_ms
-    wheel = whole(bucket, BUCKETS)
+    wheel = units(bucket, BUCKETS)
     queued_at(w, p * WHEELS + wheel).bits &= ~(1 << (bucket - wheel * BUCKETS))
     at = root_of(w, p, bucket)
     first, root = after(w, at), turn_at(w, at)
