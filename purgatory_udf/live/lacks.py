@@ -8,7 +8,7 @@ import numpy as np
 
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import UNKNOWN, Code, Reader, parts_of
-from purgatory_udf.loop.world import NONE, Records
+from purgatory_udf.loop.world import NONE, SETTLED, Records
 
 
 def name_of(key: str) -> str:
@@ -22,7 +22,7 @@ def lacks(state: State, operation: Records) -> str:
     parts = state.parts[begin : begin + int(operation["count"])]
     if operation["code"] == Code.FETCH:
         return _bytes(state, operation, parts)
-    pending = parts[parts["settled"] == 0]
+    pending = parts[parts["heap"] != SETTLED]
     if not len(pending):
         return "nothing more"
     says = {Code.PRODUCE: _replicas, Code.DELETE_RECORDS: _low_watermark}.get(Code(int(operation["code"])), _leaders)

@@ -14,7 +14,7 @@ from typing import Any
 
 from purgatory_udf.loop import logs
 from purgatory_udf.loop.compiled import inlined, number
-from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, link_at, operation_at, part_at, roll_at
+from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error
 
 _ONLINE = number(Error.NONE)
@@ -130,8 +130,8 @@ def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, a
     if calm and key.roll_count == 0:
         # Most answers carry all that there is. Whether that is anything is not asked, but counted.
         end, _, end_pos = reader_end(key, operation.mode)
-        size = max(0, end_pos - part.start_pos) * (part.offset < end) * (1 - part.throttled)
-        if size <= min(part.size, left):
+        size = (end_pos - part.start_pos) * (part.offset < end)
+        if size <= part.size and size <= left:
             part.size = size
             return size
     if not calm:
@@ -139,7 +139,7 @@ def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, a
     if not _has_data(key, part, operation.mode):
         part.size = 0
         return 0
-    batch = key.batch_begin + link_at(w, at).batch if calm else logs.batch_of(w, key, part.offset)
+    batch = logs.batch_of(w, key, part.offset)
     carried = 0
     if part.error == _ONLINE:
         carried = _carried(w, key, part, operation, batch, left, at_least_one)

@@ -32,7 +32,7 @@ class Of(IntEnum):
 
 ROW, SLOT = record("row"), record("", "key")
 # A key's topic is the text of one of the rows that name it.
-NAME = record("topic", "length broker partition batches rolls")
+NAME = record("topic", "length broker partition batches rolls asked")
 
 # What words stand for; what comes out; keys' names, and where to find these by hash.
 TABLES = {
@@ -157,7 +157,7 @@ def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
     _slot_at(w, slot).key = key
     name = _name_at(w, key)
     name.broker, name.topic, name.length, name.partition = broker, topic, length, partition
-    name.batches, name.rolls = 0, 0
+    name.batches, name.rolls, name.asked = 0, 0, NONE
     if 2 * w.keys > w.slots:
         _use_slots(w, 2 * w.slots)
     return key
@@ -207,7 +207,12 @@ def _asks(w: World, e: int, key: int, offset: int, size: int) -> int:
     w.asked_count += 1
     event, asked = _event_at(w, e), _asked_at(w, a)
     asked.offset, asked.size, asked.key, asked.place = offset, size, key, event.count
-    asked.epoch, asked.error, asked.throttled = UNKNOWN, 0, 0
+    asked.epoch, asked.error, asked.throttled, asked.heap, asked.again = UNKNOWN, 0, 0, NONE, 0
+    # A key that a request names twice has it on its list once.
+    name = _name_at(w, key)
+    if name.asked == e:
+        asked.again, event.marked = 1, 1
+    name.asked = e
     event.count += 1
     return a
 
@@ -298,9 +303,10 @@ def _fetch(w: World, row: int) -> None:
         asked.epoch = _int(w, _ITEM_EPOCH, item, _UNKNOWN)
         if follows:
             asked.throttled = flag_of(_column_at(w, _ITEM_THROTTLED), item)
+            event.marked |= asked.throttled
         elif _int(w, _ITEM_PREFERRED, item, _UNKNOWN) >= 0:
             # Nothing of it is read, as if it were throttled.
-            asked.throttled, event.sent = 1, 1
+            asked.throttled, event.sent, event.marked = 1, 1, 1
     event.total = event.count
     w.parts += event.count
     if follows:

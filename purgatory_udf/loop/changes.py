@@ -21,7 +21,7 @@ from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches,
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
-from purgatory_udf.loop.world import NONE
+from purgatory_udf.loop.world import IN_SYNC, NONE
 
 _LOG_START, _SEGMENT_ROLL, _TRUNCATE = number(Code.LOG_START), number(Code.SEGMENT_ROLL), number(Code.TRUNCATE)
 _LEADER, _ISR = number(Code.LEADER), number(Code.ISR)
@@ -158,6 +158,7 @@ def _truncate(w: World, k: int, offset: int) -> None:
 @rule
 def _in_sync(w: World, key: Any, told: Any) -> None:
     key.isr_begin, key.isr_count = w.members + told.first, told.members
+    key.hung = (key.hung | IN_SYNC) if told.members >= 0 else (key.hung & ~IN_SYNC)
 
 
 @rule

@@ -23,9 +23,9 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, link_at, node_at, operation_at, part_at
+from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, node_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, NOTHING_YET, ODD, SOME_HERE
+from purgatory_udf.loop.world import COUNTED, FETCHES, FORCING, NONE, NOTHING_YET, ODD, SOME_HERE, THROTTLES
 
 _ONLINE, _FENCED, _UNKNOWN_EPOCH, _OUT_OF_RANGE = map(
     number,
@@ -61,45 +61,43 @@ def arrive(w: World, e: int) -> None:
     counted = hanging.is_counted(w, count, least, count)
     first = operation_at(w, o).first
     asks = event.first - first
-    accumulated = repeated = throttled = NOTHING_YET
+    accumulated = NOTHING_YET
     odd = data = False
-    rule_, forced_by = _NOTHING, NONE
+    marked = event.marked != 0
     for at in range(first, first + count):
-        k = part_of(w, e, o, t, at, at + asks)
+        k = part_of(w, o, at, at + asks)
         part, asked, key = part_at(w, at), asked_at(w, at + asks), key_at(w, k)
         # What happened to the key before is none of its business.
         part.news = key.news
-        if key.throttles != NONE:
-            node = node_of(w, key.throttles, who)
-            if node != NONE:
-                part.throttled = node_at(w, node).value
-        if rule_ == _NOTHING:
-            rule_, forced_by = _refused(key, asked, mode), at
-        if rule_ != _NOTHING:
-            continue
-        repeated += part.again
-        throttled += part.throttled
+        if key.hung & THROTTLES != 0:
+            _hold_back(w, key, part, who)
+            marked = True
+        error = answers.error_of(key, asked)
+        if error != _ONLINE:
+            _refuse(w, o, at, asks, _rule_of(error))
+            return
         end, end_seg, end_pos = answers.reader_end(key, mode)
         if asked.offset == end and end != UNKNOWN:
             odd |= not _begin_at_end(w, key, at, asked.offset, mode)
             if counted:
-                listed.push(w, at, COUNTED + mode)
+                listed.push(w, k, key, at, COUNTED + mode)
             continue
+        if asked.offset > end and end != UNKNOWN:  # Case C
+            _refuse(w, o, at, asks, _BY_TRUNCATED)
+            return
         _begin_before_end(w, key, at)
         part.wants = hanging.gained(part, end_pos)
         if counted:
-            listed.push(w, at, COUNTED + mode)
+            listed.push(w, k, key, at, COUNTED + mode)
         odd |= hanging.is_odd(part, end, end_seg, end_pos)
         if end != UNKNOWN and part.throttled == 0:
             data = True
             if part.start_seg < end_seg:  # Case C
-                rule_ = _BY_OLDER_SEGMENT
-            elif part.start_seg == end_seg:
+                _refuse(w, o, at, asks, _BY_OLDER_SEGMENT)
+                return
+            if part.start_seg == end_seg:
                 accumulated += max(0, part.wants)
-    if rule_ != _NOTHING:
-        _complete(w, o, rule_, t, NONE, forced_by)
-        return
-    if not odd:
+    if not odd and not marked:
         operation_at(w, o).upheavals = w.upheavals
     # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
     if accumulated >= least or (data and not event.sent and answers.first_read(w, o) >= least):  # Case D
@@ -107,29 +105,54 @@ def arrive(w: World, e: int) -> None:
     elif event.sent:
         _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
     else:
+        repeated = throttled = NOTHING_YET
+        if marked:
+            repeated, throttled = _marked(w, o)
         lists.watch(w, o, count - repeated)
         hanging.hang(w, o, least - accumulated, odd or repeated > 0, counted, count - throttled)
 
 
-@inlined
-def _refused(key: Any, asked: Any, mode: int) -> int:
-    """The rule that completes the fetch before anything is read, or `TIMEOUT`."""
-    error = answers.error_of(key, asked)
-    if error != _ONLINE:
-        return _rule_of(error)
-    end = end_of(key, mode).offset
-    return _BY_TRUNCATED if end != UNKNOWN and asked.offset > end else _NOTHING  # Case C
+@rule
+def _refuse(w: World, o: int, at: int, asks: int, rule_: int) -> None:
+    """The part completes the fetch; those behind it come all the same. The operation's part `at` is of what the event
+    asks at `at + asks`."""
+    operation = operation_at(w, o)
+    for other in range(at + 1, operation.first + operation.count):
+        key = key_at(w, part_of(w, o, other, other + asks))
+        part_at(w, other).news = key.news
+        if key.hung & THROTTLES != 0:
+            _hold_back(w, key, part_at(w, other), operation.who)
+    _complete(w, o, rule_, operation.t, NONE, at)
+
+
+@rule
+def _hold_back(w: World, key: Any, part: Any, who: int) -> None:
+    """If that is what has been said of this follower last."""
+    node = node_of(w, key.throttles, who)
+    if node != NONE:
+        part.throttled = node_at(w, node).value
+
+
+@rule
+def _marked(w: World, o: int) -> tuple[int, int]:
+    """How many of its parts name a key again, and how many are throttled."""
+    operation = operation_at(w, o)
+    repeated = throttled = NOTHING_YET
+    for at in range(operation.first, operation.first + operation.count):
+        part = part_at(w, at)
+        repeated += part.again
+        throttled += part.throttled
+    return repeated, throttled
 
 
 @inlined
 def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
     """It takes over that end's metadata, be they old. Whether that is where it will be read from."""
-    end, part, link = end_of(key, mode), part_at(w, at), link_at(w, at)
-    part.start_seg, part.start_pos, part.wants, link.batch = end.seg, end.pos, 0, end.batch
+    end, part = end_of(key, mode), part_at(w, at)
+    part.start_seg, part.start_pos, part.wants = end.seg, end.pos, 0
     if end.batch != NONE:
         return True
     batch = logs.batch_of(w, key, offset)
-    link.batch = batch - key.batch_begin
     return logs.position_of(w, key, batch) == end.pos
 
 
@@ -138,7 +161,6 @@ def _begin_before_end(w: World, key: Any, at: int) -> None:
     part = part_at(w, at)
     batch = logs.batch_of(w, key, part.offset)
     part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position_of(w, key, batch)
-    link_at(w, at).batch = batch - key.batch_begin
 
 
 @inlined
@@ -147,7 +169,7 @@ def _least(asking: Any) -> int:
     return _NEVER if asking.apart == SOME_HERE else asking.least
 
 
-@inlined
+@rule
 def _rule_of(error: int) -> int:
     if error == _FENCED:
         return _BY_FENCED
@@ -186,9 +208,9 @@ def _tried(w: World, o: int) -> tuple[int, int, int]:
 
 @inlined
 def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int) -> None:
-    if forced_by != NONE:
-        part_at(w, forced_by).settled = 2
     lists.end(w, o, rule_, t, trigger)
+    if forced_by != NONE:
+        part_at(w, forced_by).heap = FORCING
 
 
 @inlined
@@ -237,6 +259,7 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
     node = node_of(w, key.throttles, who)
     if node == NONE:
         key.throttles = new_node(w, key.throttles, who, throttled)
+        key.hung |= THROTTLES
     else:
         node_at(w, node).value = throttled
     hanging.shake(w, k, _FOLLOWER)
@@ -275,7 +298,7 @@ def _check_readers(w: World, k: int, reader: int, t: int) -> None:
     some = heap.first_of(w, k, by_slack)
     if some == NONE:
         some = listed.first_of(w, k, counted)
-    if end_seg != part_at(w, some).start_seg:
+    if key_at(w, k).roll_count > 0 and end_seg != part_at(w, some).start_seg:
         hanging.shake(w, k, reader)
     while _is_ripe(w, k, reader, end_pos):
         _try(w, heap.first_of(w, k, by_slack), t)

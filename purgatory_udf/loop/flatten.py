@@ -6,7 +6,7 @@ from typing import Any
 
 from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
-from purgatory_udf.loop.world import Records
+from purgatory_udf.loop.world import FORCING, SETTLED, Records
 
 # Columns of an operation, of 64 bits and of 32. Places in lists of words, which end with one that is null.
 SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT, LONGS = map(number, range(9))
@@ -84,11 +84,11 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
             longs[INCREMENTS, at] = part.news if fetch else 0
             ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
             ints[KEYS, at] = operation.total
-            if operation.rule == _BY_TIMEOUT and (fetch or part.settled == 0):
+            if operation.rule == _BY_TIMEOUT and (fetch or part.heap != SETTLED):
                 ints[STATUS, at] = EXPIRED
             elif part.error == _UNANSWERED:
                 ints[STATUS, at] = CANCELLED
-            elif part.settled == 2:
+            elif part.heap == FORCING:
                 ints[STATUS, at] = FORCED
             elif status == SATISFIED and part.error != 0:
                 ints[STATUS, at] = IN_ERROR

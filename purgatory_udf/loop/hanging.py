@@ -106,7 +106,8 @@ def _count(w: World, o: int) -> None:
     operation = operation_at(w, o)
     kind = COUNTED + operation.mode
     for at in range(operation.first, operation.first + operation.count):
-        listed.push(w, at, kind)
+        k = part_at(w, at).key
+        listed.push(w, k, key_at(w, k), at, kind)
 
 
 @rule

@@ -25,12 +25,12 @@ def _meld(w: World, left: int, right: int) -> int:
         return left
     if part_at(w, right).wants < part_at(w, left).wants:
         left, right = right, left
-    above, below = link_at(w, left), link_at(w, right)
-    child = above.child
+    below = link_at(w, right)
+    child = part_at(w, left).child
     below.prev, below.next = left, child
     if child != NONE:
         link_at(w, child).prev = right
-    above.child = right
+    part_at(w, left).child = right
     return left
 
 
@@ -71,7 +71,7 @@ def first_of(w: World, k: int, kind: int) -> int:
 def push(w: World, p: int, kind: int, wants: int) -> None:
     part, link = part_at(w, p), link_at(w, p)
     part.wants, part.heap = wants, kind
-    link.child = link.next = link.prev = NONE
+    part.child = link.next = link.prev = NONE
     root = root_at(w, part.key * HEAPS + kind)
     root.part = _meld(w, root.part, p)
     key_at(w, part.key).hung |= BIT << kind
@@ -82,12 +82,12 @@ def take_first(w: World, k: int, kind: int) -> int:
     """Out of a heap that has somebody: the part that wants least."""
     root, key = root_at(w, k * HEAPS + kind), key_at(w, k)
     first = root.part
-    part_at(w, first).heap = NONE
-    link = link_at(w, first)
-    below = link.child
+    part = part_at(w, first)
+    part.heap = NONE
+    below = part.child
     if below != NONE:
         below = _merged(w, below)
-        link.child = NONE
+        part.child = NONE
     root.part = below
     key.hung &= ~(BIT * (below == NONE) << kind)
     return first
@@ -101,7 +101,7 @@ def remove(w: World, p: int, key: Any) -> None:
     if kind >= COUNTED:
         part.heap = NONE
         listed.remove(w, p, key, kind)
-    elif kind != NONE:
+    elif kind > NONE:
         _remove(w, p, kind)
 
 
@@ -110,16 +110,16 @@ def _remove(w: World, p: int, kind: int) -> None:
     part, link = part_at(w, p), link_at(w, p)
     part.heap = NONE
     root = root_at(w, part.key * HEAPS + kind)
-    below = _merged(w, link.child)
-    link.child = NONE
+    below = _merged(w, part.child)
+    part.child = NONE
     if root.part == p:
         root.part = below
     else:
-        before = link_at(w, link.prev)
+        before = part_at(w, link.prev)
         if before.child == p:
             before.child = link.next
         else:
-            before.next = link.next
+            link_at(w, link.prev).next = link.next
         if link.next != NONE:
             link_at(w, link.next).prev = link.prev
         root.part = _meld(w, root.part, below)

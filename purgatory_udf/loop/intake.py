@@ -9,12 +9,12 @@ from purgatory_udf.loop.tables import (
     World,
     asked_at,
     event_at,
-    key_at,
     operation_at,
     operation_soon,
     part_at,
     part_soon,
     place_at,
+    take_asked,
     take_event,
 )
 from purgatory_udf.loop.world import NONE, OPEN
@@ -44,18 +44,13 @@ def operation_of(w: World, e: int) -> int:
 
 
 @inlined
-def part_of(w: World, e: int, o: int, t: int, at: int, a: int) -> int:
+def part_of(w: World, o: int, at: int, a: int) -> int:
     """The operation's part `at`, of what the event asks at `a`; its key."""
     part, asked = part_at(w, at), asked_at(w, a)
     part_soon(w, at + _PARTS_AHEAD)
     k = place_at(w, asked.key).key
-    key = key_at(w, k)
-    part.offset, part.size, part.epoch = asked.offset, asked.size, asked.epoch
-    part.error, part.throttled, part.settled, part.heap = asked.error, asked.throttled, 0, NONE
-    part.key, part.operation, part.news, part.end_t = k, o, 0, t
-    # A key that a request names twice has it on its list once.
-    part.again = key.asked == e
-    key.asked = e
+    take_asked(part, asked)
+    part.key, part.operation = k, o
     return k
 
 
@@ -66,5 +61,6 @@ def arrived(w: World, e: int) -> int:
     first, t = operation_at(w, o).first, event.t
     asks = event.first - first
     for at in range(first, first + event.count):
-        part_of(w, e, o, t, at, at + asks)
+        part_of(w, o, at, at + asks)
+        part_at(w, at).news, part_at(w, at).end_t = 0, t
     return o

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.loop.compiled import entry
-from purgatory_udf.loop.world import ENDED, Records
+from purgatory_udf.loop.world import ENDED, NONE, Records
 
 
 @entry
@@ -30,6 +30,6 @@ def keep(operations: Records, parts: Records, kept: Records, kept_parts: Records
         kept[place].first = first
         for at in range(operation.first, operation.first + operation.count):
             kept_parts[first] = parts[at]
-            kept_parts[first].operation = place
+            kept_parts[first].operation, kept_parts[first].child = place, NONE
             first += 1
         place += 1

@@ -6,7 +6,7 @@ import numpy as np
 
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop.compiled import entry
-from purgatory_udf.loop.tables import operation_at, part_at
+from purgatory_udf.loop.tables import key_at, operation_at, part_at
 from purgatory_udf.loop.world import COUNTED, NONE, Records
 
 
@@ -22,9 +22,9 @@ def link(world: Records) -> None:
     w = world[0]
     for p in range(w.parts):
         part = part_at(w, p)
-        if part.heap != NONE:
+        if part.heap > NONE:
             if part.heap >= COUNTED:
-                listed.push(w, p, part.heap)
+                listed.push(w, part.key, key_at(w, part.key), p, part.heap)
             else:
                 heap.push(w, p, part.heap, part.wants)
     for o in range(w.operations):

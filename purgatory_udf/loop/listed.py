@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import inlined
-from purgatory_udf.loop.tables import World, key_at, link_at, part_at
+from purgatory_udf.loop.tables import World, link_at, part_at
 from purgatory_udf.loop.world import BIT, COUNTED, LISTS, NONE
 
 
@@ -22,18 +22,16 @@ def _root(w: World, k: int, kind: int) -> int:
 
 
 @inlined
-def push(w: World, p: int, kind: int) -> None:
+def push(w: World, k: int, key: Any, p: int, kind: int) -> None:
     """To the front of its key's list of this kind."""
-    part = part_at(w, p)
-    part.heap = kind
-    k = part.key
+    part_at(w, p).heap = kind
     at = _root(w, k, kind)
     root = link_at(w, at)
     link, following = link_at(w, p), root.next
     link.prev, link.next = at, following
     link_at(w, following).prev = p
     root.next = p
-    key_at(w, k).hung |= BIT << kind
+    key.hung |= BIT << kind
 
 
 @inlined

@@ -24,7 +24,7 @@ from purgatory_udf.loop.tables import (
     turn_at,
 )
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, ENDED, NONE, ODD
+from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, ENDED, NONE, ODD, SETTLED
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -234,7 +234,7 @@ def _end_parts(w: World, operation: Any, t: int, several: bool) -> None:
         part = part_at(w, at)
         key = key_at(w, part.key)
         heap.remove(w, at, key)
-        if part.settled == 0:
+        if part.heap != SETTLED:
             part.end_t, part.error = t, _TIMED_OUT
         if watched and part.again == 0:
             if several and walked_before(w, key, code):
@@ -249,9 +249,11 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     purgatory = purgatory_at(w, operation.purgatory)
     stamp, watched = purgatory.stamp, operation.watched != 0
     calm = operation.upheavals == w.upheavals
-    counts = watched and operation.total > 1
+    counts = 1 if watched and operation.total > 1 else 0
     left, at_least_one, carried = operation.most, operation.hard == 0, 0
     walked = dead = 0
+    # Most often every key's list has it once, and none has been walked before.
+    everywhere = watched and not several and operation.marked == 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
@@ -261,16 +263,18 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
             at_least_one = False
             left = max(0, left - more)
             carried += more
-        part.news = key.news - part.news if counts else 0
-        if watched and part.again == 0:
+        part.news = (key.news - part.news) * counts
+        if not everywhere:
+            if not watched or part.again != 0:
+                continue
             if several and walked_before(w, key, _FETCH):
                 walked += 1
-            else:
-                if key.stamp_fetch != stamp:
-                    key.stamp_fetch, key.dead_fetch = stamp, 0
-                key.dead_fetch += 1
-                key.hung |= DEAD_FETCHES
-                dead += 1
+                continue
+        if key.stamp_fetch != stamp:
+            key.stamp_fetch, key.dead_fetch = stamp, 0
+        key.dead_fetch += 1
+        key.hung |= DEAD_FETCHES
+        dead += 1
     operation.answered = carried
     purgatory.watched -= walked
     purgatory.dead += dead
@@ -283,6 +287,7 @@ def make_odd(w: World, o: int) -> None:
     operation.odd = 1
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
-        heap.remove(w, at, key_at(w, part.key))
+        key = key_at(w, part.key)
+        heap.remove(w, at, key)
         if part.again == 0:
-            listed.push(w, at, ODD)
+            listed.push(w, part.key, key, at, ODD)

@@ -8,7 +8,7 @@ from purgatory_udf.loop import logs
 from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, member_at, node_at
 from purgatory_udf.loop.words import UNKNOWN
-from purgatory_udf.loop.world import NONE
+from purgatory_udf.loop.world import IN_SYNC, NONE
 
 
 @inlined
@@ -56,7 +56,7 @@ def take_last_stable(w: World, key: Any, offset: int) -> None:
 @inlined
 def advance_watermark(w: World, key: Any) -> bool:
     """Up to the least log end over the in-sync replicas, where all of these are known."""
-    return key.isr_count >= 0 and _advance_watermark(w, key)
+    return key.hung & IN_SYNC != 0 and _advance_watermark(w, key)
 
 
 @rule

@@ -9,7 +9,7 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
-from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLING_PRODUCES
+from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLED, SETTLING_PRODUCES
 
 _AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
 _SOUND, _RECORDED = number(Error.NONE), number(Error.RECORDED)
@@ -37,11 +37,12 @@ def produce(w: World, e: int) -> None:
     first, end = operation.first, operation.first + event.count
     asks, changed, pending, repeated = event.first - first, 0, 0, NOTHING_YET
     for at in range(first, end):
-        key = key_at(w, part_of(w, e, o, t, at, at + asks))
+        key = key_at(w, part_of(w, o, at, at + asks))
         part = part_at(w, at)
+        part.news, part.end_t = 0, t
         repeated += part.again
         if part.error != _SOUND:
-            part.settled = 1
+            part.heap = SETTLED
             if part.error == _RECORDED:
                 part.text += w.errors
         else:
@@ -51,7 +52,7 @@ def produce(w: World, e: int) -> None:
                 key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.news == _INCREASED
                 changed += 1
             if mode != _DELAYED:
-                part.settled = 1
+                part.heap = SETTLED
             else:
                 # What is appended to the keys behind it moves no watermark of this one.
                 rule_ = settling.settle(key, part, _PRODUCE, t)

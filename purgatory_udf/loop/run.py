@@ -7,7 +7,7 @@ from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
 from purgatory_udf.loop.tables import World, event_at, key_soon, place_at
 from purgatory_udf.loop.words import FOREVER, Code
-from purgatory_udf.loop.world import NONE, Records
+from purgatory_udf.loop.world import Records
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -27,19 +27,20 @@ _AHEAD, _FEW = 6, 128
 
 
 @inlined
-def _key_of(w: World, e: int) -> int:
-    """Of a change. Of a request some key or other: to ask which it is costs more than to bring one near in vain."""
-    return place_at(w, min(event_at(w, e).key, w.places_room - 1)).key if w.places_room > 0 else NONE
+def _bring_near(w: World, e: int, last_name: int) -> None:
+    """A change's key. Of a request some key or other: to ask which it is costs more than to bring one near in vain."""
+    key_soon(w, place_at(w, min(event_at(w, e).key, last_name)).key)
 
 
 @entry
 def run(world: Records, events: int, horizon_ms: int) -> None:
     """Apply the events, then expire what is due by the horizon; `FOREVER` lets the clock run out."""
     w = world[0]
-    last, far = events - 1, w.keys_room > _FEW
+    last, last_name = events - 1, w.places_room - 1
+    far = w.keys_room > _FEW and last_name >= 0
     for e in range(events):
         if far:
-            key_soon(w, _key_of(w, min(e + _AHEAD, last)))
+            _bring_near(w, min(e + _AHEAD, last), last_name)
         event = event_at(w, e)
         code = event.code
         w.event += 1

@@ -21,7 +21,7 @@ from purgatory_udf.loop.compiled import inlined, number
 from purgatory_udf.loop.replica import under_min_isr
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
-from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLING_OTHERS, SETTLING_PRODUCES
+from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS, SETTLING_PRODUCES
 
 _PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 _ONLINE, _NOT_LEADER, _OFFLINE = (
@@ -55,12 +55,12 @@ def watermark(key: Any, code: int) -> int:
 def settle(key: Any, part: Any, code: int, t: int) -> int:
     """Settle the part if anything does now: the rule, or `TIMEOUT` while it is pending."""
     if key.standing != _ONLINE:  # Case A
-        part.error, part.settled, part.end_t = key.standing, 1, t
+        part.error, part.heap, part.end_t = key.standing, SETTLED, t
         return rule_of_standing(key.standing)
     reached = watermark(key, code)
     if reached == UNKNOWN or reached < part.offset:
         return _PENDING
-    part.error, part.settled, part.end_t = _ONLINE, 1, t  # Case B
+    part.error, part.heap, part.end_t = _ONLINE, SETTLED, t  # Case B
     if code == _PRODUCE:
         if under_min_isr(key):
             part.error = _SHORT
@@ -92,7 +92,7 @@ def wait(w: World, o: int) -> None:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         entries += 1 - part.again
-        if part.settled == 0:
+        if part.heap != SETTLED:
             heap.push(w, at, SETTLING_OTHERS, part.offset)
     lists.watch(w, o, entries)
 

@@ -26,6 +26,7 @@ from purgatory_udf.loop.world import (
     DEAD_FETCHES,
     DEAD_PRODUCES,
     HEAPS,
+    IN_SYNC,
     KEY,
     LINK,
     LISTS,
@@ -41,6 +42,7 @@ from purgatory_udf.loop.world import (
     READING,
     ROLL,
     ROOT,
+    THROTTLES,
     TIMER,
     TURN,
     WHEELS,
@@ -149,7 +151,7 @@ def _unknown(names: list[str]) -> Records:
     keys = np.zeros(len(names), KEY)
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         keys[field_] = UNKNOWN
-    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped", "asked"):
+    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped"):
         keys[field_] = NONE
     brokers = [name.partition("/")[0] for name in names]
     numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
@@ -274,10 +276,12 @@ def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None
     """Of batches that no answer can depend on any more, and of everything else that is not in use."""
     keys, members = copied(tables["keys"]), tables["in_sync"]
     state.keys = keys
-    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = keys["asked"] = NONE
+    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = NONE
     keys["hung"] = 0
     for dead, bit in (("dead_produce", DEAD_PRODUCES), ("dead_fetch", DEAD_FETCHES), ("dead_delete", DEAD_DELETIONS)):
         keys["hung"][keys[dead] > 0] |= bit
+    keys["hung"][keys["throttles"] != NONE] |= THROTTLES
+    keys["hung"][keys["isr_count"] >= 0] |= IN_SYNC
     of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
     batches, rolls = tables["batches"], tables["rolls"]
     in_use, in_use_rolls = trim(named(keys), named(batches), named(rolls), named(members), named(of_keys), retain_bytes)

@@ -12,7 +12,7 @@ from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
 from purgatory_udf.loop.tables import World, cancelled_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLING_OTHERS
+from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
@@ -80,6 +80,6 @@ def _abandon(w: World, by: int, t: int) -> None:
         if operation.code == _FETCH:
             part.news = key.news - part.news if operation.total > 1 else 0
             part.error, part.size = _UNANSWERED, 0
-        elif part.settled == 0:
+        elif part.heap != SETTLED:
             part.error, part.end_t = _UNANSWERED, t
     purgatory_at(w, operation.purgatory).watched -= entries

@@ -224,3 +224,4 @@ batch_soon, operation_soon, part_soon, key_soon = map(soon, ("batches", "operati
 end_of = inside("keys", END, begin="end")
 
 take_event = copies("events", "operations")
+take_asked = copies("asked", "parts")

@@ -39,14 +39,17 @@ def record(
     i1: str = "",
     begins: Kind | None = None,
     also: Mapping[str, tuple[str, str]] | None = None,
+    multiple: int = 1,
 ) -> Kind:
-    """Long fields first, so that each lies at a multiple of its size; the whole is one of the longest. `begins`:
-    another record whose fields come first. `also`: further names for what lies where a field does, with their kinds."""
+    """Long fields first, so that each lies at a multiple of its size; the whole is one of the longest, and of
+    `multiple`. `begins`: another record whose fields come first. `also`: further names for what lies where a field
+    does, with their kinds."""
     fields = own_fields(begins) if begins is not None else []
     for kind, names in (("i8", i8), ("i4", i4), ("i1", i1)):
         fields += [(name, np.dtype(kind)) for name in names.split()]
     size, longest = (chosen(kind.itemsize for _, kind in fields) for chosen in (sum, max))
-    fields += [(f"padding_{place}", np.dtype("i1")) for place in range(size, size + -size % longest)]
+    padding = -size % max(longest, multiple)
+    fields += [(f"padding_{place}", np.dtype("i1")) for place in range(size, size + padding)]
     begins_at = accumulate((kind.itemsize for _, kind in fields), initial=0)
     places = dict(zip((name for name, _ in fields), begins_at, strict=False))
     further = [(name, np.dtype(kind), places[field]) for name, (field, kind) in (also or {}).items()]
@@ -75,23 +78,28 @@ def _fields(kind: Kind) -> Mapping[str, Any]:
     return {name: kind.fields[name] for name in kind.names or ()}
 
 
-# How large records are counts: with 64 bytes more a part, the loop takes an eighth longer.
+# How large records are counts: with 16 bytes more a part, fetches of a hundred partitions take a twentieth longer.
 
 # What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
 # leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
 # `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `sent`: a consumer is told to
-# read elsewhere. `apart`: not all of its keys are in one group (`SOME_HERE`: nor in the one whose call this is).
+# read elsewhere. `marked`: it asks something twice, or throttled. `apart`: not all of its keys are in one group
+# (`SOME_HERE`: nor in the one whose call this is).
 # A change is of one key, and asks nothing (`count` is 0); `offset`, `size`: the log's end and its bytes, or else what
 # the event says; `whole`: the end moves by one batch; `told`: where it is told more.
 EVENT = record(
     i8="t seq delay",
     i4="least most who first count total broker text",
     i1="code mode apart hard whole sent",
-    also={"offset": ("delay", "i8"), "size": ("least", "i8"), "key": ("first", "i4"), "told": ("text", "i4")},
-)
+    also={
+        "offset": ("delay", "i8"), "size": ("least", "i8"),
+        "key": ("first", "i4"), "told": ("text", "i4"), "marked": ("whole", "i1"),
+    },
+)  # fmt: skip
 # `offset`: the log's end after a produce; where a fetch begins; else what is asked for. `size`: bytes; a fetch's
-# maximum. A produce's recorded `error` has a `text`.
-ASKED = record(i8="offset size", i4="key place epoch", i1="error throttled", also={"text": ("epoch", "i4")})
+# maximum. `again`: the request has named the key before, whose list has it once. A produce's recorded `error` has a
+# `text`. `heap`: `NONE`, for a part begins as a copy of it.
+ASKED = record(i8="offset size", i4="key place epoch", i1="error throttled heap again", also={"text": ("epoch", "i4")})
 # `members`: how many the in-sync set has (-1: it is not told), `first`: where it begins in the call's list of them.
 TOLD = record(i4="epoch first members")
 
@@ -101,18 +109,19 @@ TOLD = record(i4="epoch first members")
 END = record(i8="offset seg pos", i4="batch")
 _END = record(i8="end end_seg end_pos", i4="end_batch", i1="standing lso_own")
 _HIGH = record(begins=_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
-_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch throttles")
+_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch broker")
 KEY = record(
     begins=_STABLE,
     i8="log_start",
-    i4="hung news asked batch_begin roll_count isr_count "
-    "dead_fetch stamp_fetch dead_produce stamp_produce dead_delete stamp_delete "
-    "broker min_isr isr_begin roll_begin nodes lists stamped stamp_order",
+    i4="hung news batch_begin roll_count dead_fetch stamp_fetch "
+    "isr_count dead_produce stamp_produce dead_delete stamp_delete "
+    "throttles min_isr isr_begin roll_begin nodes lists stamped stamp_order",
     i1="stamp_all",
+    multiple=64,
 )
-# What an append, a watermark and a fetch that comes look at lies in its first two lines of the processor's cache.
-# `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and lists in
-# which anything is, and for dead entries.
+# What an append, a watermark and a fetch that comes or ends look at lies in its first two lines of the processor's
+# cache. `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and
+# lists in which anything is, and for what else there is of it (see `DEAD_PRODUCES` and those behind).
 # `size`: 0 if it is not known to be one batch.
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
@@ -123,21 +132,21 @@ OPERATION = record(
     i8="end_t answered",
     i4="purgatory bucket pending trigger settled_by settled_last lacking upheavals",
     i1="state rule watched odd",
-    also={"deadline": ("delay", "i8")},
+    also={"deadline": ("delay", "i8"), "marked": ("whole", "i1")},
 )
 # `lacking`: bytes that a fetch waits for, where they are counted as they come. `upheavals`: how many of them there had
 # been in this call when it found no error in any of its partitions.
 # `size`: from a fetch's end on, the bytes that it found. `wants`: the offset or position at which the heap gives the
 # part up; where bytes are counted, how many of its own have been. `start_seg`, `start_pos`: where a fetch begins. All
-# parts of a fetch end with it; others each have their `end_t`. `heap`: which of its key's heaps or lists it is in.
+# parts of a fetch end with it; others each have their `end_t`. `heap`: which of its key's heaps or lists it is in, or
+# why in none; `child`: its first, in a heap.
 PART = record(
-    i8="offset size wants start_seg start_pos",
-    i4="key operation news epoch",
-    i1="error settled again throttled heap",
-    also={"end_t": ("start_pos", "i8"), "text": ("epoch", "i4")},
+    begins=ASKED,
+    i8="wants start_seg start_pos",
+    i4="operation child",
+    also={"end_t": ("start_pos", "i8"), "text": ("epoch", "i4"), "news": ("place", "i4")},
 )
-# `batch`: how many of its key's batches end where a fetch begins, or before: of this call, as all links are.
-LINK = record(i4="prev next child batch")
+LINK = record(i4="prev next")
 
 PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
@@ -197,6 +206,8 @@ WORLD = world(
 
 
 NONE = number(-1)  # no index
+# Of a part that is in no heap and no list: what it waited for is settled; it forced its fetch to end.
+SETTLED, FORCING = number(-2), number(-3)
 NOTHING_YET = number(0)  # where small numbers are summed up: uncompiled, a sum of theirs is no larger than they are
 
 # Of an event that is `apart`: this call has some of its keys only.
@@ -211,8 +222,9 @@ OPEN, ENDED = number(0), number(1)
 SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, KINDS = map(number, (0, 1, 2, 5, 8, 9))
 HEAPS, LISTS = number(8), KINDS - COUNTED
 BIT = number(1)  # shifted by its kind, of a key's `hung`
-# What else a key's `hung` tells: that it has dead entries.
-DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS = (number(1 << int(KINDS + nth)) for nth in range(3))
+# What else a key's `hung` tells: that it has dead entries; that it is known which followers are held back on it, and
+# which replicas are in sync.
+DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS, THROTTLES, IN_SYNC = (number(1 << int(KINDS + nth)) for nth in range(5))
 
 # A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
 WHEELS = 12

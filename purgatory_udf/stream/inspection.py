@@ -14,6 +14,7 @@ from purgatory_udf.errors import UserError
 from purgatory_udf.loop.codec import state_of
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import parts_of
+from purgatory_udf.loop.world import SETTLED
 from purgatory_udf.storage import runs
 from purgatory_udf.storage.files import files_of
 from purgatory_udf.storage.layout import Layout
@@ -90,7 +91,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 def _listed(state: State, size: int) -> pd.DataFrame:
     """A group's bytes are shared out over its keys, evenly but for the open watches that each holds."""
-    waiting = state.parts[(state.parts["settled"] == 0) & (state.parts["again"] == 0)]
+    waiting = state.parts[(state.parts["heap"] != SETTLED) & (state.parts["again"] == 0)]
     operations = state.operations[waiting["operation"]]
     count = np.bincount(waiting["key"], minlength=len(state.names))
     weight = (count + 1) / (count + 1).sum()
