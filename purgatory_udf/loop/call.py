@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from purgatory_udf.loop.words import Code, Error
 from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, TOLD, Records
 
 
+@cache
 def no_texts() -> pa.Array:
     return pa.array([], pa.string())
 

@@ -20,7 +20,7 @@ from purgatory_udf.loop.tables import (
 from purgatory_udf.loop.world import NONE, OPEN
 
 # So far ahead lies what is brought near for requests to come.
-_OPERATIONS_AHEAD, _PARTS_AHEAD = 4, 10
+_OPERATIONS_AHEAD, _PARTS_AHEAD = 4, 20
 
 
 @inlined

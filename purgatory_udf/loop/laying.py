@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import entry, inlined
+from purgatory_udf.loop.tables import copy_rows
 from purgatory_udf.loop.words import UNKNOWN
-from purgatory_udf.loop.world import Records
+from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, IN_SYNC, NONE, THROTTLES, Records
 
 
 @entry
@@ -21,38 +22,47 @@ def lay_out(keys: Records, more: Records, held: Records, held_rolls: Records, ba
     begin = roll_begin = 0
     for k in range(len(keys)):
         key = keys[k]
-        for nth in range(key.end_batch):
-            batches[begin + nth] = held[key.batch_begin + nth]
+        copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
         key.batch_begin = begin
         begin += key.end_batch + more[k].batches
-        for nth in range(key.roll_count):
-            rolls[roll_begin + nth] = held_rolls[key.roll_begin + nth]
+        copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
         key.roll_begin = roll_begin
         roll_begin += key.roll_count + more[k].rolls
 
 
 @entry
 def trim(
-    keys: Records, batches: Records, rolls: Records, members: Records, of_keys: Records, retain_bytes: int
+    keys: Records,
+    batches: Records,
+    rolls: Records,
+    members: Records,
+    kept: Records,
+    of_keys: Records,
+    retain_bytes: int,
 ) -> tuple[int, int]:
-    """Move what stays to the front of its table, key after key, and in-sync sets to `of_keys`; how many batches and
-    rolls that are."""
+    """Batches that stay to `kept`, key after key, rolls to the front of their table, and in-sync sets to `of_keys`; how
+    many batches and rolls that are."""
     in_use = in_use_rolls = in_use_members = 0
     for k in range(len(keys)):
         key = keys[k]
-        begin, end, reach = in_use, key.batch_begin + key.end_batch, UNKNOWN
+        begin, first, end, reach = in_use, key.batch_begin, key.batch_begin + key.end_batch, UNKNOWN
         bound = _bound(key, retain_bytes)
-        for at in range(key.batch_begin, end):
-            batch = batches[at]
-            if at + 1 < end and batches[at + 1].pos == batch.pos:
-                continue
-            if in_use > begin and batch.pos <= bound and _are_small(batches[in_use - 1], batch, retain_bytes):
-                in_use -= 1
-                reach = max(reach, batches[in_use].end)
-            # Most often nothing before it has gone.
-            if in_use != at:
-                batches[in_use] = batch
-            in_use += 1
+        # A log's first end is often told without bytes.
+        while first + 1 < end and batches[first + 1].pos == batches[first].pos:
+            first += 1
+        if _all_stay(batches, first, end, bound):
+            in_use += end - first
+            copy_rows(kept, begin, batches, first, end - first)
+        else:
+            for at in range(first, end):
+                batch = batches[at]
+                if at + 1 < end and batches[at + 1].pos == batch.pos:
+                    continue
+                if in_use > begin and batch.pos <= bound and _are_small(kept[in_use - 1], batch, retain_bytes):
+                    in_use -= 1
+                    reach = max(reach, kept[in_use].end)
+                copy_rows(kept, in_use, batches, at, 1)
+                in_use += 1
         key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count
@@ -67,7 +77,28 @@ def trim(
             of_keys[in_use_members] = members[at]
             in_use_members += 1
         key.isr_begin = begin
+        _forget(key)
     return in_use, in_use_rolls
+
+
+@inlined
+def _forget(key: Any) -> None:
+    """What is of the call alone, and who hangs on the key: he is hung up anew (see `links`)."""
+    key.hw_batch = key.lso_batch = key.stamped = NONE
+    key.hung = DEAD_PRODUCES * (key.dead_produce > 0)
+    key.hung |= DEAD_FETCHES * (key.dead_fetch > 0)
+    key.hung |= DEAD_DELETIONS * (key.dead_delete > 0)
+    key.hung |= THROTTLES * (key.throttles != NONE)
+    key.hung |= IN_SYNC * (key.isr_count >= 0)
+
+
+@inlined
+def _all_stay(batches: Records, first: int, end: int, bound: int) -> bool:
+    """Whether none lies that far behind, and none is without bytes."""
+    at = first + 1
+    while at < end and batches[at].pos != batches[at - 1].pos:
+        at += 1
+    return at >= end and (first == end or batches[first].pos > bound)
 
 
 @inlined

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.loop.compiled import entry
+from purgatory_udf.loop.tables import copy_rows
 from purgatory_udf.loop.world import ENDED, NONE, Records
 
 
@@ -26,10 +27,11 @@ def keep(operations: Records, parts: Records, kept: Records, kept_parts: Records
         operation = operations[o]
         if operation.state == ENDED:
             continue
-        kept[place] = operation
+        copy_rows(kept, place, operations, o, 1)
         kept[place].first = first
-        for at in range(operation.first, operation.first + operation.count):
-            kept_parts[first] = parts[at]
-            kept_parts[first].operation, kept_parts[first].child = place, NONE
+        copy_rows(kept_parts, first, parts, operation.first, operation.count)
+        for _ in range(operation.count):
+            part = kept_parts[first]
+            part.operation, part.child = place, NONE
             first += 1
         place += 1

@@ -36,11 +36,11 @@ def _bring_near(w: World, e: int, last_name: int) -> None:
 def run(world: Records, events: int, horizon_ms: int) -> None:
     """Apply the events, then expire what is due by the horizon; `FOREVER` lets the clock run out."""
     w = world[0]
-    last, last_name = events - 1, w.places_room - 1
-    far = w.keys_room > _FEW and last_name >= 0
+    last_name = w.places_room - 1
+    near_until = events - _AHEAD if w.keys_room > _FEW and last_name >= 0 else 0
     for e in range(events):
-        if far:
-            _bring_near(w, min(e + _AHEAD, last), last_name)
+        if e < near_until:
+            _bring_near(w, e + _AHEAD, last_name)
         event = event_at(w, e)
         code = event.code
         w.event += 1

@@ -22,11 +22,7 @@ from purgatory_udf.loop.tables import named, world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
 from purgatory_udf.loop.world import (
     BATCH,
-    DEAD_DELETIONS,
-    DEAD_FETCHES,
-    DEAD_PRODUCES,
     HEAPS,
-    IN_SYNC,
     KEY,
     LINK,
     LISTS,
@@ -42,13 +38,14 @@ from purgatory_udf.loop.world import (
     READING,
     ROLL,
     ROOT,
-    THROTTLES,
     TIMER,
     TURN,
     WHEELS,
     WHICH,
     Records,
 )
+
+_RECORDED = int(Error.RECORDED)
 
 
 @dataclass
@@ -137,8 +134,11 @@ def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Decisions
 
 def _number(state: State, names: list[str]) -> Records:
     """The keys' places in the state; keys seen for the first time get theirs."""
+    if not state.names:
+        state.keys, state.names = _unknown(names), names
+        return np.arange(len(names), dtype=np.int32).view(PLACE)
     known = dict(zip(state.names, count(), strict=False))
-    new = [name for name in names if name not in known] if known else names
+    new = [name for name in names if name not in known]
     if new:
         state.keys = joined(KEY, [state.keys, _unknown(new)])
         known.update(zip(new, count(len(known)), strict=False))
@@ -248,7 +248,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     of_kept = np.empty(len(parts) - int(world["ended_parts"]), PART)
     if len(kept):
         keep(named(operations), named(parts), named(kept), named(of_kept))
-    erring = np.flatnonzero(of_kept["error"] == Error.RECORDED)
+    erring = np.flatnonzero(of_kept["error"] == _RECORDED)
     state.request_ids, state.client_ids = (_taken(texts, kept["text"]) for texts in (request_ids, client_ids))
     state.errors = _taken(errors, of_kept["text"][erring])
     kept["text"] = np.arange(len(kept))
@@ -276,13 +276,11 @@ def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None
     """Of batches that no answer can depend on any more, and of everything else that is not in use."""
     keys, members = copied(tables["keys"]), tables["in_sync"]
     state.keys = keys
-    keys["hw_batch"] = keys["lso_batch"] = keys["stamped"] = NONE
-    keys["hung"] = 0
-    for dead, bit in (("dead_produce", DEAD_PRODUCES), ("dead_fetch", DEAD_FETCHES), ("dead_delete", DEAD_DELETIONS)):
-        keys["hung"][keys[dead] > 0] |= bit
-    keys["hung"][keys["throttles"] != NONE] |= THROTTLES
-    keys["hung"][keys["isr_count"] >= 0] |= IN_SYNC
     of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
-    batches, rolls = tables["batches"], tables["rolls"]
-    in_use, in_use_rolls = trim(named(keys), named(batches), named(rolls), named(members), named(of_keys), retain_bytes)
-    state.batches, state.rolls, state.in_sync = copied(batches[:in_use]), copied(rolls[:in_use_rolls]), of_keys
+    batches, rolls, kept = tables["batches"], tables["rolls"], np.empty(int(keys["end_batch"].sum()), BATCH)
+    in_use, in_use_rolls = trim(
+        named(keys), named(batches), named(rolls), named(members), named(kept), named(of_keys), retain_bytes
+    )
+    # Most often all but a few.
+    state.batches = kept[:in_use] if 2 * in_use > len(kept) else copied(kept[:in_use])
+    state.rolls, state.in_sync = copied(rolls[:in_use_rolls]), of_keys

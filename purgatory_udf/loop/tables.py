@@ -139,6 +139,32 @@ def _plain_copy(names: list[str]) -> Callable[[Any, Any], None]:
     return copy
 
 
+def _compiled_rows_copy() -> Callable[[Records, int, Records, int, int], None]:
+    def copy(typing: Any, to: Any, at: Any, of_: Any, first: Any, count: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            to_rows, place, of_rows, first_place, rows = arguments
+            kind = signature.args[0]
+            target, source = (
+                builder.gep(context.make_array(kind)(context, builder, table).data, [begin])
+                for table, begin in ((to_rows, place), (of_rows, first_place))
+            )
+            memcpy(builder, target, source, rows, kind.dtype.size, 8)
+            return context.get_dummy_value()
+
+        return types.void(to, at, of_, first, count), code
+
+    return cast("Callable[[Records, int, Records, int, int], None]", intrinsic(copy))
+
+
+def _plain_rows_copy(to: Records, at: int, of_: Records, first: int, count: int) -> None:
+    to[at : at + count] = of_[first : first + count]
+
+
+# Rows of an array to those of another: `to`, `at`; `of`, `first`, and how many. By itself compiled code copies a record
+# byte by byte.
+copy_rows = _compiled_rows_copy() if COMPILED else _plain_rows_copy
+
+
 def inside(table: str, kind: Kind, begin: str) -> Access:
     """How one of several like groups of a record's fields is read, from that field on: `end_of(key, reader)`."""
     fields = TABLES[table].fields
