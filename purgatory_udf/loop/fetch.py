@@ -127,7 +127,7 @@ def _refuse(w: World, o: int, at: int, asks: int, rule_: int) -> None:
 
 @rule
 def _hold_back(w: World, key: Any, part: Any, who: int) -> None:
-    """If that is what has been said of this follower last."""
+    """As was said of this follower on the key last, if anything was."""
     node = node_of(w, key.throttles, who)
     if node != NONE:
         part.throttled = node_at(w, node).value

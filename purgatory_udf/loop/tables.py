@@ -148,7 +148,7 @@ def _compiled_rows_copy() -> Callable[[Records, int, Records, int, int], None]:
                 builder.gep(context.make_array(kind)(context, builder, table).data, [begin])
                 for table, begin in ((to_rows, place), (of_rows, first_place))
             )
-            memcpy(builder, target, source, rows, kind.dtype.size, 8)
+            memcpy(builder, target, source, rows, kind.dtype.size)
             return context.get_dummy_value()
 
         return types.void(to, at, of_, first, count), code
