@@ -132,6 +132,9 @@ STORIES = {
         .change(0, "high_watermark", 3).fetch([(0, 0)], min_bytes=1)
     ),
     "a fetch that names a partition twice": _sole_leaders().fetch([(0, 0), (0, 0)], min_bytes=300).produce({0: 1}),
+    "a fetch that names a partition twice is one of its list's dead, until that is walked": (
+        _sole_leaders().fetch([(0, 0), (0, 0), (1, 0)], min_bytes=300, max_wait_ms=5).at(300).produce({0: 1}).at(600)
+    ),
     "another's produce settles both partitions of a produce whose records were truncated": (
         _Story()
         .change(0, "leader", **_WITH_A_FOLLOWER).change(0, "log_end", 0).change(0, "replica_end", 0, replica_id=1)
@@ -190,6 +193,15 @@ STORIES = {
         .fetch([(0, 8)], min_bytes=1, replica_id=1).fetch([(0, 8)], min_bytes=1, replica_id=2)
         .change(0, "throttled", replica_id=1).change(0, "log_end", 9, bytes=100)
     ),
+    "a follower's next fetch is held back on a partition, too, and carries nothing of it; another's is not": (
+        _led_with_batches()
+        .change(0, "throttled", replica_id=1)
+        .fetch([(0, 8), (1, 8)], min_bytes=1, replica_id=1).fetch([(0, 8), (1, 8)], min_bytes=250, replica_id=2)
+        .change(0, "log_end", 9, bytes=100).change(1, "log_end", 9, bytes=100).change(0, "log_end", 10, bytes=100)
+    ),
+    "a fetch begins beyond the end of one partition, and on the one behind it the follower is held back": (
+        _led_with_batches().change(1, "throttled", replica_id=1).fetch([(0, 99), (1, 7)], min_bytes=1, replica_id=1)
+    ),
     "a broker stops where fetches of one and two partitions wait, odd ones too, and a produce that is half done": (
         _Story()
         .batches(0, range(1, 9)).batches(1, range(1, 9))
@@ -221,6 +233,11 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_a_story_ends_as_in_the_reference(story: _Story, grouping: GroupOf, config: Config) -> None:
     _same_as_the_reference(story.events, config, batch=len(story.events), grouping=grouping)
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_a_story_that_is_told_event_by_event_ends_no_otherwise(story: _Story) -> None:
+    _same_as_the_reference(story.events, Config(), batch=1, grouping=by_broker)
 
 
 def test_of_a_batch_too_far_behind_to_be_known_by_itself_an_answer_carries_as_much_as_the_limit() -> None:
