@@ -158,7 +158,7 @@ def _truncate(w: World, k: int, offset: int) -> None:
 @rule
 def _in_sync(w: World, key: Any, told: Any) -> None:
     key.isr_begin, key.isr_count = w.members + told.first, told.members
-    key.hung = (key.hung | IN_SYNC) if told.members >= 0 else (key.hung & ~IN_SYNC)
+    key.hung |= IN_SYNC
 
 
 @rule

@@ -261,6 +261,15 @@ def test_segments_that_lie_too_far_behind_are_forgotten_but_the_last_of_them() -
     assert state.rolls["base"].tolist() == [16, 24]
 
 
+def test_of_batches_without_bytes_none_is_remembered_beside_another() -> None:
+    story = _Story().change(0, "log_end", 0).batches(0, range(1, 3))
+    story.change(0, "log_end", 9, bytes=0).change(0, "log_end", 12, bytes=0).batches(0, range(13, 15))
+    engine = Engine(Config())
+    engine.feed(event_table(story.events))
+    (state,) = engine.states.values()
+    assert state.batches["pos"].tolist() == [0, 100, 200, 300]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_trace_ends_as_in_the_reference(seed: int) -> None:
     events = trace_strategies.seeded(seed, trace_strategies.Shape(events=120))
