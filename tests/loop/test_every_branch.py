@@ -65,8 +65,13 @@ class _Story:
         ]
         return self._add({"type": "produce", "acks": -1, "timeout_ms": timeout_ms, "partitions": parts})
 
-    def fetch(self, asked: list[tuple[int, int]], min_bytes: int, **more: Any) -> _Story:
-        parts = [{"topic": "t", "partition": p, "fetch_offset": offset, "max_bytes": 10_000} for p, offset in asked]
+    def fetch(self, asked: list[tuple[int, int]], min_bytes: int, elsewhere: int | None = None, **more: Any) -> _Story:
+        """`elsewhere`: the partition that is to be read from another replica."""
+        parts: list[Event] = [
+            {"topic": "t", "partition": p, "fetch_offset": offset, "max_bytes": 10_000}
+            | ({"preferred_replica": 2} if p == elsewhere else {})
+            for p, offset in asked
+        ]
         event = {"type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": min_bytes, "max_bytes": 1 << 20}
         return self._add(event | {"isolation": "read_uncommitted", "partitions": parts} | more)
 
@@ -201,6 +206,9 @@ STORIES = {
     ),
     "a fetch begins beyond the end of one partition, and on the one behind it the follower is held back": (
         _led_with_batches().change(1, "throttled", replica_id=1).fetch([(0, 99), (1, 7)], min_bytes=1, replica_id=1)
+    ),
+    "a consumer that is told to read one of its partitions elsewhere is given nothing of that": (
+        _led_with_batches().fetch([(0, 4), (1, 7)], min_bytes=5_000, elsewhere=0)
     ),
     "a broker stops where fetches of one and two partitions wait, odd ones too, and a produce that is half done": (
         _Story()
