@@ -119,7 +119,6 @@ def _refuse(w: World, o: int, at: int, asks: int, rule_: int) -> None:
     operation = operation_at(w, o)
     for other in range(at + 1, operation.first + operation.count):
         key = key_at(w, part_of(w, o, other, other + asks))
-        part_at(w, other).news = key.news
         if key.hung & THROTTLES != 0:
             _hold_back(w, key, part_at(w, other), operation.who)
     _complete(w, o, rule_, operation.t, NONE, at)
