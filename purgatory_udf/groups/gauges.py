@@ -25,7 +25,7 @@ from purgatory_udf.loop.links import link, no_neighbours
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
-from purgatory_udf.loop.world import NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, TURN, WHEELS, WHICH, Records
+from purgatory_udf.loop.world import ENDING, NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, TURN, WHEELS, Records
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
@@ -151,7 +151,7 @@ class CoordinatorPurgatory:
             "purgatories": self.record,
             "queued": self.queued,
             "turns": turns,
-            "expired": np.empty(len(operations), WHICH),
+            "ended": np.zeros(len(operations), ENDING),
             "readings": np.zeros(2 * (len(moments) + len(operations)) + 16, READING),
         }
         world = world_of(

@@ -39,9 +39,9 @@ def trim(
     kept: Records,
     of_keys: Records,
     retain_bytes: int,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Batches that stay to `kept`, key after key, rolls to the front of their table, and in-sync sets to `of_keys`; how
-    many batches and rolls that are."""
+    many batches, rolls and members of sets that are."""
     in_use = in_use_rolls = in_use_members = 0
     for k in range(len(keys)):
         key = keys[k]
@@ -78,7 +78,7 @@ def trim(
             in_use_members += 1
         key.isr_begin = begin
         _forget(key)
-    return in_use, in_use_rolls
+    return in_use, in_use_rolls, in_use_members
 
 
 @inlined

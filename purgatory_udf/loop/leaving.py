@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import copy_rows
-from purgatory_udf.loop.world import ENDED, NONE, Records
+from purgatory_udf.loop.world import CANCELLED, COMPLETED, ENDED, EXPIRED, NONE, Records
 
 
 @entry
-def by_arrival(ended: Records, there: Records, places: Records) -> None:
-    """`places` (out): of operations that ended, as they came, for so they lie; and one more. `there`: nothing yet."""
-    for nth in range(len(ended)):
-        there[ended[nth].operation] = 1
-    at = 0
-    for o in range(len(there)):
-        places[at] = o
-        if there[o] != 0:
-            at += 1
+def by_arrival(endings: Records, completed: int, expired: int, places: Records) -> None:
+    """`places` (out): of operations that completed, so many, then of those that expired, and of those that were
+    cancelled; each as they came, for so they lie."""
+    complete, expire, cancel = 0, completed, completed + expired
+    for o in range(len(endings)):
+        how = endings[o].how
+        if how == COMPLETED:
+            places[complete] = o
+            complete += 1
+        elif how == EXPIRED:
+            places[expire] = o
+            expire += 1
+        elif how == CANCELLED:
+            places[cancel] = o
+            cancel += 1
 
 
 @entry

@@ -42,7 +42,15 @@ def joined(kind: Kind, parts: Sequence[Records]) -> Records:
 
 def put(held: Records, rows: Records) -> None:
     """To the front of `rows`."""
-    _bytes(rows)[: len(held)] = _bytes(held)
+    if len(held):
+        _bytes(rows)[: len(held)] = _bytes(held)
+
+
+def repeated(row: Records, count: int) -> Records:
+    """The one row, so often."""
+    rows = np.empty(count, row.dtype)
+    _bytes(rows)[:] = _bytes(row)
+    return rows
 
 
 def move_up(rows: Records, begin: int, to: int, count: int) -> None:
@@ -59,8 +67,8 @@ def side_by_side(rooms: Mapping[str, tuple[Kind, int]]) -> dict[str, Records]:
     memory = np.empty(begins[-1] + _LINE, np.uint8)
     memory = memory[-memory.ctypes.data % _LINE :]
     return {
-        name: memory[begin : begin + size].view(kind)
-        for (name, (kind, _)), begin, size in zip(rooms.items(), begins, sizes, strict=False)
+        name: np.ndarray(count, kind, memory, begin)
+        for (name, (kind, count)), begin in zip(rooms.items(), begins, strict=False)
     }
 
 

@@ -14,8 +14,7 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import (
     World,
-    completed_at,
-    expired_at,
+    ended_at,
     key_at,
     node_at,
     operation_at,
@@ -24,7 +23,17 @@ from purgatory_udf.loop.tables import (
     turn_at,
 )
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, ENDED, NONE, ODD, SETTLED
+from purgatory_udf.loop.world import (
+    COMPLETED,
+    DEAD_DELETIONS,
+    DEAD_FETCHES,
+    DEAD_PRODUCES,
+    ENDED,
+    EXPIRED,
+    NONE,
+    ODD,
+    SETTLED,
+)
 
 _PRODUCE, _FETCH, _DELETE, _CREATE = (
     number(Code.PRODUCE),
@@ -209,10 +218,10 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation.state, operation.rule, operation.end_t = ENDED, rule_, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
     if rule_ == _TIMEOUT:
-        expired_at(w, w.expired).operation = o
+        ended_at(w, o).how = EXPIRED
         w.expired += 1
     else:
-        completed_at(w, w.completed).operation = o
+        ended_at(w, o).how = COMPLETED
         w.completed += 1
     w.ended_parts += operation.count
     timer.cancel(w, o)

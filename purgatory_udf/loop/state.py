@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -15,13 +16,14 @@ from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import by_arrival, keep
 from purgatory_udf.loop.links import link, no_neighbours
-from purgatory_udf.loop.moving import chosen, copied, joined, put, side_by_side
+from purgatory_udf.loop.moving import chosen, copied, joined, put, repeated, side_by_side
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
 from purgatory_udf.loop.world import (
     BATCH,
+    ENDING,
     HEAPS,
     KEY,
     LINK,
@@ -30,6 +32,7 @@ from purgatory_udf.loop.world import (
     MORE,
     NODE,
     NONE,
+    OPEN,
     OPERATION,
     PART,
     PLACE,
@@ -41,7 +44,6 @@ from purgatory_udf.loop.world import (
     TIMER,
     TURN,
     WHEELS,
-    WHICH,
     Records,
 )
 
@@ -148,21 +150,29 @@ def _number(state: State, names: list[str]) -> Records:
 
 def _unknown(names: list[str]) -> Records:
     """Replicas of which nothing has been said: led, online, every offset unknown; topics without a leader."""
-    keys = np.zeros(len(names), KEY)
-    for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
-        keys[field_] = UNKNOWN
-    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped"):
-        keys[field_] = NONE
+    keys = repeated(_of_nothing_said(), len(names))
     brokers = [name.partition("/")[0] for name in names]
     numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
     keys["broker"] = np.fromiter(map(numbers.__getitem__, brokers), np.int32, len(brokers))
-    keys["log_start"][keys["broker"] == UNKNOWN] = 0
+    if ANY_BROKER in numbers:
+        keys["log_start"][keys["broker"] == UNKNOWN] = 0
     return keys
+
+
+@cache
+def _of_nothing_said() -> Records:
+    key = np.zeros(1, KEY)
+    for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
+        key[field_] = UNKNOWN
+    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped"):
+        key[field_] = NONE
+    return key
 
 
 def _meet(state: State, homes: Records, limits: Limits) -> None:
     """Purgatories that are needed for the first time. Their reapers have been waking since the trace began."""
-    known = state.purgatories[["broker", "code"]].tolist()
+    purgatories = state.purgatories
+    known = set(zip(purgatories["broker"].tolist(), purgatories["code"].tolist(), strict=True))
     new = [home for home in homes.tolist() if home not in known]
     if not new:
         return
@@ -194,13 +204,14 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
             "parts": (PART, parts),
             "links": (LINK, parts + keys * int(LISTS)),
             "turns": (TURN, operations + len(state.purgatories) * int(TIMER)),
-            **dict.fromkeys(("completed", "expired", "cancelled"), (WHICH, operations)),
+            "ended": (ENDING, operations),
             "readings": (READING, 2 * operations + 2 * parts + 16),
         }
     )
     for name in ("keys", "operations", "parts", "nodes"):
         put(getattr(state, name), tables[name])
     tables["roots"]["part"] = NONE
+    tables["ended"].view(np.int8).fill(OPEN)
     no_neighbours(tables["links"], parts)
     no_neighbours(tables["turns"], operations)
     more = np.zeros(keys, MORE)
@@ -234,8 +245,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
 
 def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Decisions:
     operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
-    ends = ("completed", "expired", "cancelled")
-    completed, expired, cancelled = (_by_arrival(tables[end][: world[end]], len(operations)) for end in ends)
+    completed, expired, cancelled = _ends(tables["ended"][: len(operations)], world)
     request_ids = all_texts(state.request_ids, call.request_ids)
     client_ids = all_texts(state.client_ids, call.client_ids)
     errors = all_texts(state.errors, call.errors)
@@ -248,7 +258,7 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
     of_kept = np.empty(len(parts) - int(world["ended_parts"]), PART)
     if len(kept):
         keep(named(operations), named(parts), named(kept), named(of_kept))
-    erring = np.flatnonzero(of_kept["error"] == _RECORDED)
+    erring = np.flatnonzero(of_kept["error"] == _RECORDED) if len(errors) else np.zeros(0, np.int64)
     state.request_ids, state.client_ids = (_taken(texts, kept["text"]) for texts in (request_ids, client_ids))
     state.errors = _taken(errors, of_kept["text"][erring])
     kept["text"] = np.arange(len(kept))
@@ -264,23 +274,24 @@ def _taken(texts: pa.Array, which: Records) -> pa.Array:
     return texts.take(pa.array(which)) if len(which) else no_texts()
 
 
-def _by_arrival(ended: Records, operations: int) -> Records:
-    if not len(ended):
-        return np.zeros(0, np.int32)
-    places = np.empty(operations + 1, np.int32)
-    by_arrival(named(ended), np.zeros(operations, np.int8), places)
-    return places[: len(ended)]
+def _ends(endings: Records, world: Any) -> tuple[Records, Records, Records]:
+    """Places of operations: those that completed, those that expired, those that were cancelled."""
+    completed, expired = int(world["completed"]), int(world["expired"])
+    places = np.empty(completed + expired + int(world["cancelled"]), np.int32)
+    by_arrival(named(endings), completed, expired, places)
+    return places[:completed], places[completed : completed + expired], places[completed + expired :]
 
 
 def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
     """Of batches that no answer can depend on any more, and of everything else that is not in use."""
     keys, members = copied(tables["keys"]), tables["in_sync"]
     state.keys = keys
-    of_keys = np.empty(int(keys["isr_count"][keys["isr_count"] > 0].sum()), MEMBER)
+    # A set is one key's.
+    of_keys = np.empty(len(members), MEMBER)
     batches, rolls, kept = tables["batches"], tables["rolls"], np.empty(int(keys["end_batch"].sum()), BATCH)
-    in_use, in_use_rolls = trim(
+    in_use, in_use_rolls, in_use_members = trim(
         named(keys), named(batches), named(rolls), named(members), named(kept), named(of_keys), retain_bytes
     )
     # Most often all but a few.
     state.batches = kept[:in_use] if 2 * in_use > len(kept) else copied(kept[:in_use])
-    state.rolls, state.in_sync = copied(rolls[:in_use_rolls]), of_keys
+    state.rolls, state.in_sync = copied(rolls[:in_use_rolls]), of_keys[:in_use_members]

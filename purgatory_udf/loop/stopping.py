@@ -10,9 +10,9 @@ from __future__ import annotations
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.compiled import number, rule
-from purgatory_udf.loop.tables import World, cancelled_at, key_at, link_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.tables import World, ended_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
+from purgatory_udf.loop.world import CANCELLED, COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
 
 _FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
 _BY_STOP = number(Rule.BROKER_STOPPED)
@@ -66,7 +66,7 @@ def _abandon(w: World, by: int, t: int) -> None:
     o = part_at(w, by).operation
     operation = operation_at(w, o)
     operation.state, operation.rule, operation.end_t = ENDED, _BY_STOP, t
-    cancelled_at(w, w.cancelled).operation = o
+    ended_at(w, o).how = CANCELLED
     w.cancelled += 1
     w.ended_parts += operation.count
     operation.trigger = by - operation.first

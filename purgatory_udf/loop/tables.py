@@ -39,12 +39,17 @@ def world_of(
     tables: Mapping[str, Records], kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD, **scalars: int
 ) -> Records:
     """A world over these tables, which must outlive it: an array of one record."""
-    fields = dict.fromkeys(cast("tuple[str, ...]", world.names), 0) | scalars
-    for name, rows in tables.items():
-        assert rows.dtype == kinds[name] and rows.flags.c_contiguous, name
-        fields[f"{name}_address"], fields[f"{name}_room"] = rows.ctypes.data, rows.size
-    assert len(fields) == len(cast("tuple[str, ...]", world.names)), "a table or number that this world does not have"
-    return named(np.array([tuple(fields.values())], world))
+    fields: list[int] = []
+    for name, kind in kinds.items():
+        rows = tables.get(name)
+        if rows is None:
+            fields += (0, 0)
+        else:
+            assert rows.dtype == kind and rows.flags.c_contiguous, name
+            fields += (rows.ctypes.data, len(rows))
+    fields += [scalars.pop(name, 0) for name in cast("tuple[str, ...]", world.names)[len(fields) :]]
+    assert not scalars and tables.keys() <= kinds.keys(), "a table or number that this world does not have"
+    return named(np.array(fields, np.int64).view(world))
 
 
 def access(name: str, kinds: Mapping[str, Kind] = TABLES, world: Kind = WORLD) -> Access:
@@ -238,9 +243,7 @@ link_at = access("links")
 purgatory_at = access("purgatories")
 queued_at = access("queued")
 turn_at = access("turns")
-completed_at = access("completed")
-expired_at = access("expired")
-cancelled_at = access("cancelled")
+ended_at = access("ended")
 reading_at = access("readings")
 
 # Memory that is written for the first time is far away, and so are keys that nothing has happened to for a while.

@@ -11,8 +11,7 @@
     roots, links         by key: the waiting parts by what they wait for (see `heap`, `listed`); by part: its neighbours
     purgatories, turns   one per broker and kind: gauges, reaper; and the buckets of its timer: of each operation, its
                          neighbours, and each bucket's root
-    completed, expired, cancelled, readings
-                         what comes out: operations that ended, in that order, and gauges where they changed
+    ended, readings      what comes out: how each operation ended, if it has, and gauges where they changed
 
 A world is made for one call with room for all that the call can bring about, so nothing in the loop ever grows.
 Between calls a state keeps of it what is open (`state`).
@@ -155,7 +154,7 @@ PURGATORY = record(
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
 QUEUED, TURN, PLACE = record("", "bits"), record("", "prev next"), record("", "key")
-WHICH = record("", "operation")
+ENDING = record(i1="how")
 # What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
 MORE, HOME = record("", "batches rolls"), record("", "broker code")
 
@@ -176,9 +175,7 @@ TABLES = {
     "purgatories": PURGATORY,
     "queued": QUEUED,
     "turns": TURN,
-    "completed": WHICH,
-    "expired": WHICH,
-    "cancelled": WHICH,
+    "ended": ENDING,
     "readings": READING,
 }
 
@@ -215,6 +212,8 @@ SOME_HERE = number(2)
 
 # An operation's state.
 OPEN, ENDED = number(0), number(1)
+# How it ended; `OPEN` if it has not.
+COMPLETED, EXPIRED, CANCELLED = map(number, (1, 2, 3))
 
 # Of a key (`roots`): heaps, three of them for fetches, one for each kind of reader; for each kind of reader a list of
 # the fetches whose bytes are counted as they come; and the list of those that are tried in full. There are `HEAPS`
