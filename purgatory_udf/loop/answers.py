@@ -57,7 +57,7 @@ def _has_data(key: Any, part: Any, reader: int) -> bool:
 def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
     """Bytes from the batch that holds the fetch offset to the reader's end, over all segments."""
     _, _, pos = reader_end(key, reader)
-    return min(part.size, max(0, pos - logs.position_of(w, key, batch)))
+    return min(part.size, max(0, pos - batch_at(w, batch).pos))
 
 
 @inlined

@@ -151,15 +151,13 @@ def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
     part.start_seg, part.start_pos, part.wants = end.seg, end.pos, 0
     if end.batch != NONE:
         return True
-    batch = logs.batch_of(w, key, offset)
-    return logs.position_of(w, key, batch) == end.pos
+    return logs.position(w, key, offset) == end.pos
 
 
 @inlined
 def _begin_before_end(w: World, key: Any, at: int) -> None:
     part = part_at(w, at)
-    batch = logs.batch_of(w, key, part.offset)
-    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position_of(w, key, batch)
+    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position(w, key, part.offset)
 
 
 @inlined
@@ -190,16 +188,13 @@ def _tried(w: World, o: int) -> tuple[int, int, int]:
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return _BY_FENCED, 0, at
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if end == UNKNOWN or part.offset == end:
-            continue
-        if part.offset > end:  # Case C
+        if part.offset > end and end != UNKNOWN:  # Case C
             return _BY_TRUNCATED, 0, at
-        if part.throttled:
-            continue
-        if part.start_seg < end_seg:  # Case C
+        # Whether it has data cannot be foreseen, so it is counted, not asked.
+        has_data = (part.offset < end) * (part.throttled == 0)
+        if part.start_seg < end_seg and has_data:  # Case C
             return _BY_OLDER_SEGMENT, 0, at
-        if part.start_seg == end_seg:
-            accumulated += min(end_pos - part.start_pos, part.size)
+        accumulated += min(end_pos - part.start_pos, part.size) * has_data * (part.start_seg == end_seg)
     if accumulated >= _least(operation):  # Case D
         return _BY_MIN_BYTES, 0, NONE
     return _NOTHING, _least(operation) - accumulated, NONE

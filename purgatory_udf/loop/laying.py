@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import entry, inlined
+from purgatory_udf.loop.logs import NEVER
 from purgatory_udf.loop.tables import copy_rows
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, IN_SYNC, NONE, THROTTLES, Records
@@ -18,13 +19,16 @@ from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES
 
 @entry
 def lay_out(keys: Records, more: Records, held: Records, held_rolls: Records, batches: Records, rolls: Records) -> None:
-    """`batches`, `rolls` (out): what is held, each key's with room for `more` behind it."""
+    """`batches`, `rolls` (out): what is held, each key's with room for `more` behind it, and for the batch that never
+    ends (see `logs`)."""
     begin = roll_begin = 0
     for k in range(len(keys)):
         key = keys[k]
         copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
         key.batch_begin = begin
-        begin += key.end_batch + more[k].batches
+        never = batches[begin + key.end_batch]
+        never.end, never.pos, never.size = NEVER, key.end_pos, 0
+        begin += key.end_batch + more[k].batches + 1
         copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
         key.roll_begin = roll_begin
         roll_begin += key.roll_count + more[k].rolls

@@ -1,13 +1,20 @@
-"""One replica's log: offsets, the batches' positions, and the segments' bases (see `reference.partition_log`)."""
+"""One replica's log: offsets, the batches' positions, and the segments' bases (see `reference.partition_log`).
+
+Behind a log's last batch lies one that never ends, and begins where the log ends: so who looks for a position need not
+ask whether there is such a batch.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import inlined, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, batch_at, batch_soon, roll_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import NONE
+
+# Where the batch ends that never does.
+NEVER = number(2**63 - 1)
 
 # A log's batches lie side by side. So many batches ahead begins what no append has written to yet.
 _AHEAD = 3
@@ -36,17 +43,9 @@ def batch_of(w: World, key: Any, offset: int) -> int:
 
 
 @inlined
-def position_of(w: World, key: Any, batch: int) -> int:
-    """Where the batch starts; of one that is beyond the log's last, the end's position."""
-    if batch < key.batch_begin + key.end_batch:
-        return batch_at(w, batch).pos
-    return key.end_pos
-
-
-@inlined
 def position(w: World, key: Any, offset: int) -> int:
     """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
-    return position_of(w, key, batch_of(w, key, offset))
+    return batch_at(w, batch_of(w, key, offset)).pos
 
 
 @inlined
@@ -54,7 +53,7 @@ def further(w: World, key: Any, below: int, offset: int) -> int:
     """How many batches end at or before the offset, if `below` do or that is `NONE`: most often one more."""
     if below == NONE:
         return batch_of(w, key, offset) - key.batch_begin
-    while below < key.end_batch and batch_at(w, key.batch_begin + below).end <= offset:
+    while batch_at(w, key.batch_begin + below).end <= offset and below < key.end_batch:
         below += 1
     return below
 
@@ -77,14 +76,16 @@ def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
         w.upheavals += 1
     elif end <= key.end:
         return False
-    batch = batch_at(w, key.batch_begin + key.end_batch)
-    batch.end = end
-    batch.pos, batch.size = key.end_pos, size * whole
-    batch_soon(w, key.batch_begin + key.end_batch + _AHEAD)
+    at = key.batch_begin + key.end_batch
+    batch = batch_at(w, at)
+    batch.end, batch.size = end, size * whole
+    batch_soon(w, at + _AHEAD)
     w.appends += 1
     w.appended += size
     key.end_batch += 1
     key.end_pos += size
+    never = batch_at(w, at + 1)
+    never.end, never.pos = NEVER, key.end_pos
     key.end = end
     key.end_seg = segment(w, key, end)
     return True
@@ -108,10 +109,10 @@ def truncate(w: World, key: Any, offset: int) -> bool:
     """Cut the log back to the offset; the batch that holds it goes whole. False if the log ends there or before."""
     if key.end == UNKNOWN or offset >= key.end:
         return False
-    batch = batch_of(w, key, offset)
-    if batch < key.batch_begin + key.end_batch:
-        key.end_pos = batch_at(w, batch).pos
-    key.end_batch = batch - key.batch_begin
+    at = batch_of(w, key, offset)
+    never = batch_at(w, at)
+    never.end, key.end_pos = NEVER, never.pos
+    key.end_batch = at - key.batch_begin
     while key.roll_count > 0 and roll_at(w, key.roll_begin + key.roll_count - 1).base > offset:
         key.roll_count -= 1
     key.end = offset

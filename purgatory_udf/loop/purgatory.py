@@ -263,27 +263,28 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     walked = dead = 0
     # Most often every key's list has it once, and none has been walked before.
     everywhere = watched and not several and operation.marked == 0
-    for at in range(operation.first, operation.first + operation.count):
+    at, end_ = operation.first, operation.first + operation.count
+    while at < end_:
         part = part_at(w, at)
         key = key_at(w, part.key)
         heap.remove(w, at, key)
         more = answers.answer(w, key, at, operation, calm, left, at_least_one)
-        if more > 0:
-            at_least_one = False
-            left = max(0, left - more)
-            carried += more
+        at_least_one = at_least_one and more == 0
+        left = max(0, left - more)
+        carried += more
         part.news = (key.news - part.news) * counts
-        if not everywhere:
-            if not watched or part.again != 0:
-                continue
+        buries = everywhere
+        if not everywhere and watched and part.again == 0:
             if several and walked_before(w, key, _FETCH):
                 walked += 1
-                continue
-        if key.stamp_fetch != stamp:
-            key.stamp_fetch, key.dead_fetch = stamp, 0
-        key.dead_fetch += 1
-        key.hung |= DEAD_FETCHES
-        dead += 1
+            else:
+                buries = True
+        if buries:
+            key.dead_fetch = key.dead_fetch * (key.stamp_fetch == stamp) + 1
+            key.stamp_fetch = stamp
+            key.hung |= DEAD_FETCHES
+            dead += 1
+        at += 1
     operation.answered = carried
     purgatory.watched -= walked
     purgatory.dead += dead

@@ -6,7 +6,7 @@ from typing import Any
 
 from purgatory_udf.loop import logs
 from purgatory_udf.loop.compiled import inlined, rule
-from purgatory_udf.loop.tables import World, member_at, node_at
+from purgatory_udf.loop.tables import World, batch_at, member_at, node_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import IN_SYNC, NONE
 
@@ -40,7 +40,7 @@ def take_watermark(w: World, key: Any, offset: int) -> None:
     key.hw_batch = logs.further(w, key, key.hw_batch if offset >= key.hw else NONE, offset)
     key.hw = offset
     key.hw_seg = logs.segment(w, key, offset)
-    key.hw_pos = logs.position_of(w, key, key.batch_begin + key.hw_batch)
+    key.hw_pos = batch_at(w, key.batch_begin + key.hw_batch).pos
     if key.lso_own == 0:
         key.lso, key.lso_seg, key.lso_pos, key.lso_batch = key.hw, key.hw_seg, key.hw_pos, key.hw_batch
 
@@ -50,7 +50,7 @@ def take_last_stable(w: World, key: Any, offset: int) -> None:
     key.lso_batch = logs.further(w, key, key.lso_batch if offset >= key.lso else NONE, offset)
     key.lso = offset
     key.lso_seg = logs.segment(w, key, offset)
-    key.lso_pos = logs.position_of(w, key, key.batch_begin + key.lso_batch)
+    key.lso_pos = batch_at(w, key.batch_begin + key.lso_batch).pos
 
 
 @inlined
@@ -86,9 +86,9 @@ def follower_reached(w: World, key: Any, who: int, offset: int) -> bool:
     node = node_of(w, key.nodes, who)
     if node == NONE:
         key.nodes = new_node(w, key.nodes, who, offset)
-    elif node_at(w, node).value < offset:
-        node_at(w, node).value = offset
-    else:
-        # Nothing was moved: the watermark has been looked at since the last time that anything was.
-        return False
-    return advance_watermark(w, key)
+        return advance_watermark(w, key)
+    follower = node_at(w, node)
+    moved = follower.value < offset
+    follower.value = max(follower.value, offset)
+    # If nothing was moved: the watermark has been looked at since the last time that anything was.
+    return key.hung & IN_SYNC != 0 and moved and _advance_watermark(w, key)

@@ -198,7 +198,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
             "operations": (OPERATION, operations),
             "keys": (KEY, keys),
             "roots": (ROOT, keys * int(HEAPS)),
-            "batches": (BATCH, len(state.batches) + int(room.more["batches"].sum())),
+            "batches": (BATCH, len(state.batches) + int(room.more["batches"].sum()) + keys),
             "rolls": (ROLL, len(state.rolls) + int(room.more["rolls"].sum())),
             "nodes": (NODE, len(state.nodes) + len(state.parts) + room.nodes),
             "parts": (PART, parts),
