@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import fetch, hanging, logs, replica, stopping
-from purgatory_udf.loop.checks import check_all, check_deletions, check_fetches, check_topic
+from purgatory_udf.loop.checks import check_all, check_all_here, check_deletions, check_fetches, check_topic
 from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
@@ -43,10 +43,11 @@ def high_watermark(w: World, e: int) -> None:
     event = event_at(w, e)
     k = place_at(w, event.key).key
     key = key_at(w, k)
-    if key.hw == UNKNOWN or event.offset >= key.hw:
+    # Every offset is more than one that is unknown.
+    if event.offset >= key.hw:
         replica.take_watermark(w, key, event.offset)
         key.news += 1
-        check_all(w, k, event.t, fetch.OF_WATERMARK)
+        check_all_here(w, k, event.t, fetch.OF_WATERMARK)
 
 
 @inlined

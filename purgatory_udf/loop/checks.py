@@ -53,8 +53,20 @@ def check_all(w: World, k: int, t: int, moved: int) -> None:
         _check_all(w, k, t, moved)
 
 
+@inlined
+def check_all_here(w: World, k: int, t: int, moved: int) -> None:
+    """The same, for whom so many events call that it is put there."""
+    if key_at(w, k).hung & (moved | _SETTLED_OR_DEAD) != 0:
+        _check_each(w, k, t, moved)
+
+
 @rule
 def _check_all(w: World, k: int, t: int, moved: int) -> None:
+    _check_each(w, k, t, moved)
+
+
+@inlined
+def _check_each(w: World, k: int, t: int, moved: int) -> None:
     _check_produces(w, k, t)
     check_fetches(w, k, t, moved)
     check_deletions(w, k, t)

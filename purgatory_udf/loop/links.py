@@ -29,7 +29,7 @@ def link(world: Records) -> None:
                 heap.push(w, p, part.heap, part.wants)
     for o in range(w.operations):
         operation = operation_at(w, o)
-        operation.upheavals = NONE
+        operation.upheavals = operation.settled_by = NONE
         # Between calls of the loop nothing is due: every open operation is in its timer. Not so in a group's world.
         if operation.bucket != NONE:  # pragma: no branch
             timer.enter(w, timer.root_of(w, operation.purgatory, operation.bucket), o)

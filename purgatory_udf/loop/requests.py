@@ -36,6 +36,7 @@ def produce(w: World, e: int) -> None:
     t, mode, operation = event.t, event.mode, operation_at(w, o)
     first, end = operation.first, operation.first + event.count
     asks, changed, pending, repeated = event.first - first, 0, 0, NOTHING_YET
+    w.event += 1
     for at in range(first, end):
         key = key_at(w, part_of(w, o, at, at + asks))
         part = part_at(w, at)

@@ -54,12 +54,18 @@ def watermark(key: Any, code: int) -> int:
 @inlined
 def settle(key: Any, part: Any, code: int, t: int) -> int:
     """Settle the part if anything does now: the rule, or `TIMEOUT` while it is pending."""
+    reached = watermark(key, code)
+    if key.standing == _ONLINE and (reached == UNKNOWN or reached < part.offset):
+        return _PENDING
+    return _settled(key, part, code, t)
+
+
+@inlined
+def _settled(key: Any, part: Any, code: int, t: int) -> int:
+    """The rule that settles the part now; one does."""
     if key.standing != _ONLINE:  # Case A
         part.error, part.heap, part.end_t = key.standing, SETTLED, t
         return rule_of_standing(key.standing)
-    reached = watermark(key, code)
-    if reached == UNKNOWN or reached < part.offset:
-        return _PENDING
     part.error, part.heap, part.end_t = _ONLINE, SETTLED, t  # Case B
     if code == _PRODUCE:
         if under_min_isr(key):
@@ -105,8 +111,10 @@ def _give_up(w: World, k: int, kind: int, code: int, t: int) -> None:
     part = part_at(w, at)
     o = part.operation
     operation = operation_at(w, o)
-    rule_ = settle(key_at(w, k), part, code, t)
-    if w.checking < 0 or operation.settled_by != w.event or operation.settled_last < at:
+    rule_ = _settled(key_at(w, k), part, code, t)
+    if w.checking < 0:
+        operation.rule = rule_
+    elif operation.settled_by != w.event or operation.settled_last < at:
         operation.rule = rule_
         operation.settled_by, operation.settled_last = w.event, at
     operation.pending -= 1

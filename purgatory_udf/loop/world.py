@@ -187,7 +187,7 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 
 
 # The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
-# came; `event`: how many events there have been; `checking`: of an event that checks several keys, how many of them
+# came; `event`: how many produces there have been; `checking`: of an event that checks several keys, how many of them
 # have been checked. `upheavals`: changes so far that may have made an error of what a waiting fetch asks.
 # `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
 # many the state had before the call's own. `appends`, `appended`: batches that came in this call, and their bytes.

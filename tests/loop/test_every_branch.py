@@ -248,6 +248,33 @@ def test_a_story_that_is_told_event_by_event_ends_no_otherwise(story: _Story) ->
     _same_as_the_reference(story.events, Config(), batch=1, grouping=by_broker)
 
 
+@pytest.mark.parametrize("before", range(40))
+def test_what_settled_a_part_in_an_earlier_call_is_no_event_of_this_one(before: int) -> None:
+    """A produce of four partitions: another produce settles the last, a watermark the third, too few being in sync, and
+    one more, in the second call and after so many others, the first two. It is called what these were."""
+    story = _Story()
+    for partition in (0, 1, 3):
+        story.change(partition, "leader", **_WITH_A_FOLLOWER).change(partition, "log_end", 0)
+    story.change(2, "leader", leader_epoch=1, isr=[0], min_isr=2).change(2, "log_end", 0)
+    for partition in (4, 5):
+        story.change(partition, "leader", **_ALONE).change(partition, "log_end", 0)
+    story.produce(dict.fromkeys(range(4), 10), timeout_ms=60_000)
+    for partition in (0, 1, 3):
+        story.change(partition, "truncate", 5).change(partition, "isr", isr=[0])
+    story.produce({3: 12, 4: 12}).change(2, "high_watermark", 10)
+    first = len(story.events)
+    for end in range(20, 20 + before):
+        story.produce({5: end})
+    story.produce({0: 12, 1: 12})
+    engine = Engine(Config(), story.events[0]["time_us"] // 1000)
+    table = event_table(story.events)
+    decided = [*engine.feed(table.slice(0, first)), *engine.feed(table.slice(first)), *engine.drain()]
+    tables = Tables.of(decided)
+    outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert outcomes == as_in_tables(drained(story.events, Config()))
+    assert outcomes[0].completed_by == "high_watermark"
+
+
 def test_of_a_batch_too_far_behind_to_be_known_by_itself_an_answer_carries_as_much_as_the_limit() -> None:
     """Kafka's first batch comes whole, whatever the limit; batches that far behind may have been merged."""
     story = _Story().batches(0, range(1, 9)).change(0, "high_watermark", 8).fetch([(0, 0)], min_bytes=1)
