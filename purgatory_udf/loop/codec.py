@@ -33,7 +33,7 @@ from purgatory_udf.loop.world import (
 from purgatory_udf.sealed import seal, unseal
 
 # Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
-VERSION = 15
+VERSION = 16
 
 _KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")

@@ -50,11 +50,11 @@ _PURGE = number(2**32)
 
 @inlined
 def purgatory_of(w: World, broker: int, code: int) -> int:
-    """The broker's purgatory for this kind of request; `state` has made one for each that there are requests of."""
-    p = 0
-    while purgatory_at(w, p).broker != broker or purgatory_at(w, p).code != code:
-        p += 1
-    return p
+    """The broker's purgatory for this kind of request, if there have been any: `state` has made one for each."""
+    for p in range(w.purgatories):
+        if purgatory_at(w, p).broker == broker and purgatory_at(w, p).code == code:
+            return p
+    return NONE
 
 
 # Entries of lists.
@@ -66,9 +66,8 @@ def _bury(w: World, p: int, key: Any, code: int) -> None:
     purgatory = purgatory_at(w, p)
     purgatory.dead += 1
     if code == _PRODUCE:
-        if key.stamp_produce != purgatory.stamp:
-            key.stamp_produce, key.dead_produce = purgatory.stamp, 0
-        key.dead_produce += 1
+        key.dead_produce = key.dead_produce * (key.stamp_produce == purgatory.stamp) + 1
+        key.stamp_produce = purgatory.stamp
         key.hung |= DEAD_PRODUCES
     elif code == _DELETE:
         if key.stamp_delete != purgatory.stamp:
@@ -100,7 +99,7 @@ def _unwatch(w: World, p: int, dead: int) -> None:
 
 @inlined
 def walk_fetches(w: World, key: Any) -> None:
-    p, dead = purgatory_of(w, key.broker, _FETCH), key.dead_fetch
+    p, dead = key.fetches, key.dead_fetch
     _unwatch(w, p, dead * (key.stamp_fetch == purgatory_at(w, p).stamp))
     key.dead_fetch = 0
     key.hung &= ~DEAD_FETCHES
@@ -108,7 +107,7 @@ def walk_fetches(w: World, key: Any) -> None:
 
 @inlined
 def walk_produces(w: World, key: Any) -> None:
-    p, dead = purgatory_of(w, key.broker, _PRODUCE), key.dead_produce
+    p, dead = key.produces, key.dead_produce
     _unwatch(w, p, dead * (key.stamp_produce == purgatory_at(w, p).stamp))
     key.dead_produce = 0
     key.hung &= ~DEAD_PRODUCES
@@ -263,8 +262,7 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     walked = dead = 0
     # Most often every key's list has it once, and none has been walked before.
     everywhere = watched and not several and operation.marked == 0
-    at, end_ = operation.first, operation.first + operation.count
-    while at < end_:
+    for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
         heap.remove(w, at, key)
@@ -284,7 +282,6 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
             key.stamp_fetch = stamp
             key.hung |= DEAD_FETCHES
             dead += 1
-        at += 1
     operation.answered = carried
     purgatory.watched -= walked
     purgatory.dead += dead

@@ -108,13 +108,13 @@ TOLD = record(i4="epoch first members")
 END = record(i8="offset seg pos", i4="batch")
 _END = record(i8="end end_seg end_pos", i4="end_batch", i1="standing lso_own")
 _HIGH = record(begins=_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
-_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch broker")
+_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch fetches")
 KEY = record(
     begins=_STABLE,
     i8="log_start",
     i4="hung news batch_begin roll_count dead_fetch stamp_fetch "
     "isr_count dead_produce stamp_produce dead_delete stamp_delete "
-    "throttles min_isr isr_begin roll_begin nodes lists stamped stamp_order",
+    "produces broker throttles min_isr isr_begin roll_begin nodes lists stamped stamp_order",
     i1="stamp_all",
     multiple=64,
 )
