@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import listed
-from purgatory_udf.loop.compiled import inlined, rule
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at, root_at
 from purgatory_udf.loop.world import BIT, COUNTED, HEAPS, NONE
 
@@ -64,7 +64,7 @@ def _merged(w: World, first: int) -> int:
 @inlined
 def first_of(w: World, k: int, kind: int) -> int:
     """Of a heap the part that wants least."""
-    return root_at(w, k * HEAPS + kind).part
+    return number(root_at(w, k * HEAPS + kind).part)
 
 
 @inlined
@@ -102,7 +102,7 @@ def remove(w: World, p: int, key: Any) -> None:
         part.heap = NONE
         listed.remove(w, p, key, kind)
     elif kind > NONE:
-        _remove(w, p, kind)
+        _remove(w, number(p), number(kind))
 
 
 @rule

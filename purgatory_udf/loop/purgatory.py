@@ -210,9 +210,15 @@ def trigger_of(w: World, o: int, at: int) -> int:
     return trigger
 
 
-@rule
+@inlined
 def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     """End the operation, once: out of the timer, the heaps and lists; `trigger`: the part whose key's event did it."""
+    # Whoever has these in fewer bits would have it compiled once more.
+    _end(w, number(o), number(rule_), t, number(trigger))
+
+
+@rule
+def _end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation = operation_at(w, o)
     operation.state, operation.rule, operation.end_t = ENDED, rule_, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
@@ -287,9 +293,14 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     purgatory.dead += dead
 
 
-@rule
+@inlined
 def make_odd(w: World, o: int) -> None:
     """From now on the fetch is tried in full at every check of any of its keys, as Kafka does it."""
+    _make_odd(w, number(o))
+
+
+@rule
+def _make_odd(w: World, o: int) -> None:
     operation = operation_at(w, o)
     operation.odd = 1
     for at in range(operation.first, operation.first + operation.count):
