@@ -86,15 +86,27 @@ def _is_far(w: World, key: Any, batch: Any) -> bool:
 
 
 @inlined
+def _with_bytes(w: World, key: Any, at: int) -> int:
+    """The first batch from there on that has any, or the log's last."""
+    last = key.batch_begin + key.end_batch - 1
+    while at < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
+        at += 1
+    return at
+
+
+@inlined
+def is_large(w: World, key: Any, at: int, size: int) -> bool:
+    """Whether a read that begins there gives more than so many bytes, for the sake of one batch."""
+    return batch_at(w, _with_bytes(w, key, at)).size > size
+
+
+@inlined
 def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
     """What the answer carries of a partition with data (`LogSegment.read`), from its batch `at` on: cut at the limits,
     but a first batch."""
-    last = key.batch_begin + key.end_batch
-    if at == last:
+    if at == key.batch_begin + key.end_batch:
         return 0
-    while at + 1 < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
-        at += 1
-    batch = batch_at(w, at)
+    batch = batch_at(w, _with_bytes(w, key, at))
     limit = min(part.size, left)
     if _is_far(w, key, batch):
         return limit

@@ -23,7 +23,17 @@ from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing
-from purgatory_udf.loop.tables import World, asked_at, end_of, event_at, key_at, node_at, operation_at, part_at
+from purgatory_udf.loop.tables import (
+    World,
+    asked_at,
+    batch_at,
+    end_of,
+    event_at,
+    key_at,
+    node_at,
+    operation_at,
+    part_at,
+)
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, FORCING, NONE, NOTHING_YET, ODD, SOME_HERE, THROTTLES
 
@@ -62,7 +72,7 @@ def arrive(w: World, e: int) -> None:
     first = operation_at(w, o).first
     asks = event.first - first
     accumulated = NOTHING_YET
-    odd = data = False
+    odd = large = False
     marked = event.marked != 0
     for at in range(first, first + count):
         k = part_of(w, o, at, at + asks)
@@ -85,13 +95,13 @@ def arrive(w: World, e: int) -> None:
         if asked.offset > end and end != UNKNOWN:  # Case C
             _refuse(w, o, at, asks, _BY_TRUNCATED)
             return
-        _begin_before_end(w, key, at)
+        batch = _begin_before_end(w, key, at)
         part.wants = hanging.gained(part, end_pos)
         if counted:
             listed.push(w, k, key, at, COUNTED + mode)
         odd |= hanging.is_odd(part, end, end_seg, end_pos)
         if end != UNKNOWN and part.throttled == 0:
-            data = True
+            large |= answers.is_large(w, key, batch, part.size)
             if part.start_seg < end_seg:  # Case C
                 _refuse(w, o, at, asks, _BY_OLDER_SEGMENT)
                 return
@@ -99,8 +109,8 @@ def arrive(w: World, e: int) -> None:
                 accumulated += max(0, part.wants)
     if not odd and not marked:
         operation_at(w, o).upheavals = w.upheavals
-    # What the first read carries may be more than D) counts: a first batch beyond its partition's maximum.
-    if accumulated >= least or (data and not event.sent and answers.first_read(w, o) >= least):  # Case D
+    # What the first read carries may be more than D) counts only by a first batch beyond its partition's maximum.
+    if accumulated >= least or (large and not event.sent and answers.first_read(w, o) >= least):  # Case D
         _complete(w, o, _BY_MIN_BYTES, t, NONE, NONE)
     elif event.sent:
         _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
@@ -155,9 +165,12 @@ def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
 
 
 @inlined
-def _begin_before_end(w: World, key: Any, at: int) -> None:
+def _begin_before_end(w: World, key: Any, at: int) -> int:
+    """The batch with which it begins."""
     part = part_at(w, at)
-    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.position(w, key, part.offset)
+    batch = logs.batch_of(w, key, part.offset)
+    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), batch_at(w, batch).pos
+    return batch
 
 
 @inlined

@@ -75,13 +75,15 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
     for o in range(len(ended)):
         operation = operations[ended[o]]
         fetch = operation.code == _FETCH
+        # One of a single partition is complete at the first step that it sees.
+        counts = fetch and operation.total > 1 and operation.watched > 0
         status = _status(operation, fetch)
         for nth in range(operation.count):
             part = parts[operation.first + nth]
             longs[WATCH_SEQ, at], longs[WATCH_STARTED, at] = operation.seq, operation.t
             longs[WATCH_DEADLINE, at] = operation.deadline * 1000
             longs[WATCH_ENDED, at] = operation.end_t if fetch else part.end_t
-            longs[INCREMENTS, at] = part.news if fetch else 0
+            longs[INCREMENTS, at] = part.news if counts else 0
             ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
             ints[KEYS, at] = operation.total
             if operation.rule == _BY_TIMEOUT and (fetch or part.heap != SETTLED):

@@ -263,7 +263,6 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     purgatory = purgatory_at(w, operation.purgatory)
     stamp, watched = purgatory.stamp, operation.watched != 0
     calm = operation.upheavals == w.upheavals
-    counts = 1 if watched and operation.total > 1 else 0
     left, at_least_one, carried = operation.most, operation.hard == 0, 0
     walked = dead = 0
     # Most often every key's list has it once, and none has been walked before.
@@ -276,7 +275,7 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
         at_least_one = at_least_one and more == 0
         left = max(0, left - more)
         carried += more
-        part.news = (key.news - part.news) * counts
+        part.news = key.news - part.news
         buries = everywhere
         if not everywhere and watched and part.again == 0:
             if several and walked_before(w, key, _FETCH):

@@ -78,7 +78,7 @@ def _abandon(w: World, by: int, t: int) -> None:
         heap.remove(w, at, key)
         entries += 1 - part.again
         if operation.code == _FETCH:
-            part.news = key.news - part.news if operation.total > 1 else 0
+            part.news = key.news - part.news
             part.error, part.size = _UNANSWERED, 0
         elif part.heap != SETTLED:
             part.error, part.end_t = _UNANSWERED, t
