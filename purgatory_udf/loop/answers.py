@@ -137,6 +137,7 @@ def first_read(w: World, o: int) -> int:
 @inlined
 def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
     """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it.
+    `left`: of the limit; less than nothing, if a first batch was larger than that.
     `calm`: nothing has happened since it came that could make an error of it, or take away batches before it."""
     part = part_at(w, at)
     if calm and key.roll_count == 0:
@@ -154,6 +155,6 @@ def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, a
     batch = logs.batch_of(w, key, part.offset)
     carried = 0
     if part.error == _ONLINE:
-        carried = _carried(w, key, part, operation, batch, left, at_least_one)
+        carried = _carried(w, key, part, operation, batch, max(0, left), at_least_one)
     part.size = _readable(w, key, part, operation.mode, batch)
     return carried

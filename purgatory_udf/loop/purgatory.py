@@ -258,35 +258,36 @@ def _end_parts(w: World, operation: Any, t: int, several: bool) -> None:
 
 
 @inlined
+def _bury_fetch(key: Any, stamp: int) -> None:
+    key.dead_fetch = key.dead_fetch * (key.stamp_fetch == stamp) + 1
+    key.stamp_fetch = stamp
+    key.hung |= DEAD_FETCHES
+
+
+@inlined
 def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
     """As the others', and each is read once more: what one carries, those behind it cannot."""
     purgatory = purgatory_at(w, operation.purgatory)
     stamp, watched = purgatory.stamp, operation.watched != 0
     calm = operation.upheavals == w.upheavals
-    left, at_least_one, carried = operation.most, operation.hard == 0, 0
-    walked = dead = 0
+    most, hard, carried = operation.most, operation.hard != 0, 0
     # Most often every key's list has it once, and none has been walked before.
     everywhere = watched and not several and operation.marked == 0
+    walked, dead = 0, operation.count if everywhere else 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
         heap.remove(w, at, key)
-        more = answers.answer(w, key, at, operation, calm, left, at_least_one)
-        at_least_one = at_least_one and more == 0
-        left = max(0, left - more)
-        carried += more
+        carried += answers.answer(w, key, at, operation, calm, most - carried, not hard and carried == 0)
         part.news = key.news - part.news
-        buries = everywhere
-        if not everywhere and watched and part.again == 0:
+        if everywhere:
+            _bury_fetch(key, stamp)
+        elif watched and part.again == 0:
             if several and walked_before(w, key, _FETCH):
                 walked += 1
             else:
-                buries = True
-        if buries:
-            key.dead_fetch = key.dead_fetch * (key.stamp_fetch == stamp) + 1
-            key.stamp_fetch = stamp
-            key.hung |= DEAD_FETCHES
-            dead += 1
+                _bury_fetch(key, stamp)
+                dead += 1
     operation.answered = carried
     purgatory.watched -= walked
     purgatory.dead += dead
