@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import inlined, number
+from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error
 
@@ -147,6 +147,12 @@ def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, a
         if size <= part.size and size <= left:
             part.size = size
             return size
+    return _answer_in_full(w, key, at, operation, calm, left, at_least_one)
+
+
+@rule
+def _answer_in_full(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
+    part = part_at(w, at)
     if not calm:
         part.error = error_of(key, part)
     if not _has_data(key, part, operation.mode):

@@ -47,6 +47,7 @@ _BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_B
 _BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
 _FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 _NEVER = number(FOREVER)
+_ON_OLDER_SEGMENT = number(-1)
 
 
 def _hung_by(reader: int) -> int:
@@ -86,27 +87,22 @@ def arrive(w: World, e: int) -> None:
         if error != _ONLINE:
             _refuse(w, o, at, asks, _rule_of(error))
             return
-        end, end_seg, end_pos = answers.reader_end(key, mode)
+        end = end_of(key, mode).offset
         if asked.offset == end and end != UNKNOWN:
             odd |= not _begin_at_end(w, key, at, asked.offset, mode)
-            if counted:
-                listed.push(w, k, key, at, COUNTED + mode)
-            continue
-        if asked.offset > end and end != UNKNOWN:  # Case C
+        elif asked.offset > end and end != UNKNOWN:  # Case C
             _refuse(w, o, at, asks, _BY_TRUNCATED)
             return
-        batch = _begin_before_end(w, key, at)
-        part.wants = hanging.gained(part, end_pos)
-        if counted:
-            listed.push(w, k, key, at, COUNTED + mode)
-        odd |= hanging.is_odd(part, end, end_seg, end_pos)
-        if end != UNKNOWN and part.throttled == 0:
-            large |= answers.is_large(w, key, batch, part.size)
-            if part.start_seg < end_seg:  # Case C
+        else:
+            found, is_odd, is_large = _begin_before_end(w, key, at, mode)
+            if found == _ON_OLDER_SEGMENT:  # Case C
                 _refuse(w, o, at, asks, _BY_OLDER_SEGMENT)
                 return
-            if part.start_seg == end_seg:
-                accumulated += max(0, part.wants)
+            accumulated += found
+            odd |= is_odd
+            large |= is_large
+        if counted:
+            listed.push(w, k, key, at, COUNTED + mode)
     if not odd and not marked:
         operation_at(w, o).upheavals = w.upheavals
     # What the first read carries may be more than D) counts only by a first batch beyond its partition's maximum.
@@ -164,13 +160,22 @@ def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
     return logs.position(w, key, offset) == end.pos
 
 
-@inlined
-def _begin_before_end(w: World, key: Any, at: int) -> int:
-    """The batch with which it begins."""
+@rule
+def _begin_before_end(w: World, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
+    """Bytes that it finds, or that these lie on an older segment; whether it is odd; whether it may be given more than
+    its maximum."""
     part = part_at(w, at)
+    end, end_seg, end_pos = answers.reader_end(key, reader)
     batch = logs.batch_of(w, key, part.offset)
     part.start_seg, part.start_pos = logs.segment(w, key, part.offset), batch_at(w, batch).pos
-    return batch
+    part.wants = hanging.gained(part, end_pos)
+    odd = hanging.is_odd(part, end, end_seg, end_pos)
+    if end == UNKNOWN or part.throttled != 0:
+        return 0, odd, False
+    if part.start_seg < end_seg:
+        return _ON_OLDER_SEGMENT, odd, False
+    found = max(0, part.wants) if part.start_seg == end_seg else 0
+    return found, odd, answers.is_large(w, key, batch, part.size)
 
 
 @inlined
