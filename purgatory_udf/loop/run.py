@@ -5,7 +5,7 @@ from __future__ import annotations
 from purgatory_udf.loop import changes, reaper
 from purgatory_udf.loop.compiled import entry, inlined, number
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
-from purgatory_udf.loop.tables import World, event_at, key_soon, place_at
+from purgatory_udf.loop.tables import World, event_at, event_soon, key_soon, place_at
 from purgatory_udf.loop.words import FOREVER, Code
 from purgatory_udf.loop.world import Records
 
@@ -22,13 +22,15 @@ _LOG_END, _HIGH_WATERMARK, _LAST_STABLE, _REPLICA_END = (
     number(Code.REPLICA_END),
 )
 
-# How many events ahead of their turn keys are brought near, and how many keys are near anyhow.
-_AHEAD, _FEW = 6, 128
+# How many events ahead of their turn keys are brought near, and how many the events themselves; and how many keys are
+# near anyhow.
+_AHEAD, _FURTHER_AHEAD, _FEW = 6, 24, 128
 
 
 @inlined
 def _bring_near(w: World, e: int, last_name: int) -> None:
     """A change's key. Of a request some key or other: to ask which it is costs more than to bring one near in vain."""
+    event_soon(w, e + _FURTHER_AHEAD)
     key_soon(w, place_at(w, min(event_at(w, e).key, last_name)).key)
 
 

@@ -247,7 +247,9 @@ ended_at = access("ended")
 reading_at = access("readings")
 
 # Memory that is written for the first time is far away, and so are keys that nothing has happened to for a while.
-batch_soon, operation_soon, part_soon, key_soon = map(soon, ("batches", "operations", "parts", "keys"))
+event_soon, batch_soon, operation_soon, part_soon, key_soon = map(
+    soon, ("events", "batches", "operations", "parts", "keys")
+)
 
 # Up to where a kind of reader may read.
 end_of = inside("keys", END, begin="end")
