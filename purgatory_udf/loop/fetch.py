@@ -206,13 +206,18 @@ def _tried(w: World, o: int) -> tuple[int, int, int]:
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return _BY_FENCED, 0, at
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
-        if part.offset > end and end != UNKNOWN:  # Case C
+        if end == UNKNOWN:
+            continue
+        if part.offset > end:  # Case C
             return _BY_TRUNCATED, 0, at
+        if part.throttled:
+            continue
+        if part.start_seg != end_seg:
+            if part.start_seg < end_seg and part.offset != end:  # Case C
+                return _BY_OLDER_SEGMENT, 0, at
+            continue
         # Whether it has data cannot be foreseen, so it is counted, not asked.
-        has_data = (part.offset < end) * (part.throttled == 0)
-        if part.start_seg < end_seg and has_data:  # Case C
-            return _BY_OLDER_SEGMENT, 0, at
-        accumulated += min(end_pos - part.start_pos, part.size) * has_data * (part.start_seg == end_seg)
+        accumulated += min((end_pos - part.start_pos) * (part.offset != end), part.size)
     if accumulated >= _least(operation):  # Case D
         return _BY_MIN_BYTES, 0, NONE
     return _NOTHING, _least(operation) - accumulated, NONE
