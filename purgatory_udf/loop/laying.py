@@ -27,7 +27,7 @@ def lay_out(keys: Records, more: Records, held: Records, held_rolls: Records, ba
         copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
         key.batch_begin = begin
         never = batches[begin + key.end_batch]
-        never.end, never.pos, never.size = NEVER, key.end_pos, 0
+        never["end"], never["pos"], never["size"] = NEVER, key.end_pos, 0
         begin += key.end_batch + more[k].batches + 1
         copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
         key.roll_begin = roll_begin
