@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.loop.moving import chosen, copied, distinct, joined, put, side_by_side
+from purgatory_udf.loop.moving import chosen, copied, distinct, joined, put, repeated, side_by_side
 from purgatory_udf.loop.world import ASKED, BATCH, KEY, TABLES, Kind, Records
 
 _NUMBERS = st.lists(st.integers(0, 99), max_size=120).map(lambda numbers: np.array(numbers, np.int32))
@@ -28,6 +28,7 @@ def test_rows_keep_every_byte_and_are_copies(kind: Kind) -> None:
         "by places": (chosen(rows, places), rows[places].tobytes()),
         "by a mask": (chosen(rows, _mask(places, 7)), rows[[0, 3, 6]].tobytes()),
         "joined": (joined(kind, [rows, rows[:0], more]), before + more.tobytes()),
+        "repeated": (repeated(rows[2:3], 3), 3 * rows[2:3].tobytes()),
     }
     for how, (those, expected) in moved.items():
         assert those.dtype == kind, how
