@@ -32,6 +32,9 @@ def chosen(rows: Records, which: Records) -> Records:
 
 
 def joined(kind: Kind, parts: Sequence[Records]) -> Records:
+    parts = [part for part in parts if len(part)]
+    if len(parts) == 1:
+        return copied(parts[0])
     rows = np.empty(sum(map(len, parts)), kind)
     begin = 0
     for part in parts:
