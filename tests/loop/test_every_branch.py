@@ -122,6 +122,10 @@ STORIES = {
     "a fetch that a produce to its three partitions completes is on none of their lists": (
         _sole_leaders(3).fetch([(2, 0), (1, 0), (0, 0)], min_bytes=300).produce({0: 1, 1: 1, 2: 1}).at(700)
     ),
+    "a fetch that a produce completes was not triggered by a partition of the produce before it": (
+        _sole_leaders(4)
+        .produce({2: 1, 3: 1}).fetch([(2, 1), (0, 0), (1, 0)], min_bytes=200).produce({0: 1, 1: 1})
+    ),
     "so many partitions that keys of events to come are brought near": (
         _sole_leaders(130).fetch([(129, 0), (3, 0)], min_bytes=100).produce({129: 1})
     ),
@@ -284,6 +288,16 @@ def test_of_a_batch_too_far_behind_to_be_known_by_itself_an_answer_carries_as_mu
         decided = Engine(Config(), retain_bytes=retained).feed(event_table(story.events))
         carried += [answered for each in decided for answered in each.operations["answered"].tolist()]
     assert carried == [50, 100]
+
+
+def test_behind_a_first_batch_that_is_larger_than_the_limit_such_a_batch_takes_nothing_back() -> None:
+    story = _Story()
+    for partition in (0, 1):
+        story.batches(partition, range(1, 9)).change(partition, "high_watermark", 8)
+    story.fetch([(0, 7), (1, 0)], min_bytes=1)
+    story.events[-1]["max_bytes"] = 60
+    decided = Engine(Config(), retain_bytes=150).feed(event_table(story.events))
+    assert [answered for each in decided for answered in each.operations["answered"].tolist()] == [100]
 
 
 def test_segments_that_lie_too_far_behind_are_forgotten_but_the_last_of_them() -> None:
