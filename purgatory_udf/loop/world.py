@@ -121,6 +121,7 @@ KEY = record(
 # What an append, a watermark and a fetch that comes or ends look at lies in its first two lines of the processor's
 # cache. `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and
 # lists in which anything is, and for what else there is of it (see `DEAD_PRODUCES` and those behind).
+# `produces`, `fetches`: its broker's purgatories for these, in this call.
 # `size`: 0 if it is not known to be one batch.
 BATCH = record(i8="end pos size")
 NODE = record(i8="value", i4="who next")
