@@ -96,7 +96,8 @@ def _with_bytes(w: World, key: Any, at: int) -> int:
 
 @inlined
 def is_large(w: World, key: Any, at: int, size: int) -> bool:
-    """Whether a read that begins there gives more than so many bytes, for the sake of one batch."""
+    """Whether a read that begins there may give more than so many bytes, for the sake of one batch. (Behind the log's
+    last that may be said in vain.)"""
     return batch_at(w, _with_bytes(w, key, at)).size > size
 
 

@@ -75,7 +75,7 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
     for o in range(len(ended)):
         operation = operations[ended[o]]
         fetch = operation.code == _FETCH
-        # One of a single partition is complete at the first step that it sees.
+        # One of a single partition is complete at the first step that it sees, and one that never waited sees none.
         counts = fetch and operation.total > 1 and operation.watched > 0
         status = _status(operation, fetch)
         for nth in range(operation.count):

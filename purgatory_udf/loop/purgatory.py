@@ -191,7 +191,7 @@ def walked_before(w: World, key: Any, code: int) -> bool:
     """Whether the event at hand, one that checks several keys, has come by this key's list before."""
     return (
         w.checking > 0
-        and key.stamped == w.event
+        and key.stamped == w.produced
         and key.stamp_order < w.checking
         and (code == _FETCH or key.stamp_all != 0)
     )

@@ -90,5 +90,6 @@ def follower_reached(w: World, key: Any, who: int, offset: int) -> bool:
     follower = node_at(w, node)
     moved = follower.value < offset
     follower.value = max(follower.value, offset)
-    # If nothing was moved: the watermark has been looked at since the last time that anything was.
+    # Whether this has moved cannot be foreseen, so it is asked last. If not: the watermark has been looked at since the
+    # last time that anything was moved.
     return key.hung & IN_SYNC != 0 and moved and _advance_watermark(w, key)

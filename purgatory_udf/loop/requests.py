@@ -36,7 +36,7 @@ def produce(w: World, e: int) -> None:
     t, mode, operation = event.t, event.mode, operation_at(w, o)
     first, end = operation.first, operation.first + event.count
     asks, changed, pending, repeated = event.first - first, 0, 0, NOTHING_YET
-    w.event += 1
+    w.produced += 1
     for at in range(first, end):
         key = key_at(w, part_of(w, o, at, at + asks))
         part = part_at(w, at)
@@ -50,7 +50,7 @@ def produce(w: World, e: int) -> None:
             if logs.append(w, key, part.offset, part.size, 1):
                 part.news = _INCREASED if replica.advance_watermark(w, key) else _SAME
                 key.news += 1
-                key.stamped, key.stamp_order, key.stamp_all = w.event, changed, part.news == _INCREASED
+                key.stamped, key.stamp_order, key.stamp_all = w.produced, changed, part.news == _INCREASED
                 changed += 1
             if mode != _DELAYED:
                 part.heap = SETTLED

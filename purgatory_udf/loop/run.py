@@ -39,7 +39,7 @@ def run(world: Records, events: int, horizon_ms: int) -> None:
     """Apply the events, then expire what is due by the horizon; `FOREVER` lets the clock run out."""
     w = world[0]
     last_name = w.places_room - 1
-    near_until = (events - _AHEAD) * (w.keys_room > _FEW and last_name >= 0)
+    near_until = events - _AHEAD if w.keys_room > _FEW and last_name >= 0 else 0
     for e in range(events):
         if e < near_until:
             _bring_near(w, e + _AHEAD, last_name)

@@ -114,9 +114,9 @@ def _give_up(w: World, k: int, kind: int, code: int, t: int) -> None:
     rule_ = _settled(key_at(w, k), part, code, t)
     if w.checking < 0:
         operation.rule = rule_
-    elif operation.settled_by != w.event or operation.settled_last < at:
+    elif operation.settled_by != w.produced or operation.settled_last < at:
         operation.rule = rule_
-        operation.settled_by, operation.settled_last = w.event, at
+        operation.settled_by, operation.settled_last = w.produced, at
     operation.pending -= 1
     if operation.pending == 0:
         lists.end(w, o, operation.rule, t, lists.trigger_of(w, o, at))

@@ -188,7 +188,7 @@ def world(tables: Iterable[str], *scalars: str) -> Kind:
 
 
 # The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
-# came; `event`: how many produces there have been; `checking`: of an event that checks several keys, how many of them
+# came; `produced`: how many produces have; `checking`: of an event that checks several keys, how many of them
 # have been checked. `upheavals`: changes so far that may have made an error of what a waiting fetch asks.
 # `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
 # many the state had before the call's own. `appends`, `appended`: batches that came in this call, and their bytes.
@@ -197,7 +197,7 @@ WORLD = world(
     *("now", "next_due", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("completed", "expired", "cancelled", "ended_parts"),
-    *("due", "event", "checking", "upheavals"),
+    *("due", "produced", "checking", "upheavals"),
     *("texts", "errors", "members"),
     *("appends", "appended"),
 )

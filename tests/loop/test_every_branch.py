@@ -252,7 +252,8 @@ def test_a_story_that_is_told_event_by_event_ends_no_otherwise(story: _Story) ->
     _same_as_the_reference(story.events, Config(), batch=1, grouping=by_broker)
 
 
-@pytest.mark.parametrize("before", range(40))
+# Both calls' events have the same number after one produce, if produces are counted, or 20, if all events are.
+@pytest.mark.parametrize("before", [0, 1, 2, 20])
 def test_what_settled_a_part_in_an_earlier_call_is_no_event_of_this_one(before: int) -> None:
     """A produce of four partitions: another produce settles the last, a watermark the third, too few being in sync, and
     one more, in the second call and after so many others, the first two. It is called what these were."""
