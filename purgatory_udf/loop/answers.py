@@ -57,7 +57,7 @@ def _has_data(key: Any, part: Any, reader: int) -> bool:
 def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
     """Bytes from the batch that holds the fetch offset to the reader's end, over all segments."""
     _, _, pos = reader_end(key, reader)
-    return min(part.size, max(0, pos - batch_at(w, batch).pos))
+    return min(part.size, max(0, pos - logs.begins(batch_at(w, batch))))
 
 
 @inlined
@@ -78,18 +78,18 @@ def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> in
 
 
 @inlined
-def _is_far(w: World, key: Any, batch: Any) -> bool:
+def _is_far(w: World, key: Any, begin: int, size: int) -> bool:
     """Whether batches there may have been merged: a rule of positions, so that it is the same however calls are cut."""
-    if key.hw == UNKNOWN or batch.size > w.retain_bytes:
+    if key.hw == UNKNOWN or size > w.retain_bytes:
         return False
-    return batch.pos <= min(key.hw_pos, key.lso_pos) - w.retain_bytes
+    return begin <= min(key.hw_pos, key.lso_pos) - w.retain_bytes
 
 
 @inlined
 def _with_bytes(w: World, key: Any, at: int) -> int:
     """The first batch from there on that has any, or the log's last."""
     last = key.batch_begin + key.end_batch - 1
-    while at < last and batch_at(w, at + 1).pos == batch_at(w, at).pos:
+    while at < last and logs.begins(batch_at(w, at + 1)) == logs.begins(batch_at(w, at)):
         at += 1
     return at
 
@@ -98,7 +98,7 @@ def _with_bytes(w: World, key: Any, at: int) -> int:
 def is_large(w: World, key: Any, at: int, size: int) -> bool:
     """Whether a read that begins there may give more than so many bytes, for the sake of one batch. (Behind the log's
     last that may be said in vain.)"""
-    return batch_at(w, _with_bytes(w, key, at)).size > size
+    return logs.size_of(w, _with_bytes(w, key, at)) > size
 
 
 @inlined
@@ -107,15 +107,16 @@ def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, 
     but a first batch."""
     if at == key.batch_begin + key.end_batch:
         return 0
-    batch = batch_at(w, _with_bytes(w, key, at))
+    at = _with_bytes(w, key, at)
+    begin, whole = logs.begins(batch_at(w, at)), logs.size_of(w, at)
     limit = min(part.size, left)
-    if _is_far(w, key, batch):
+    if _is_far(w, key, begin, whole):
         return limit
     if at_least_one:
-        limit = max(limit, batch.size)
-    elif limit < batch.size and not operation.hard:
+        limit = max(limit, whole)
+    elif limit < whole and not operation.hard:
         return 0
-    return max(0, min(limit, _readable_to(w, key, part.offset, batch.pos, operation.mode) - batch.pos))
+    return max(0, min(limit, _readable_to(w, key, part.offset, begin, operation.mode) - begin))
 
 
 @inlined

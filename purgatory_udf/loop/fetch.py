@@ -167,7 +167,7 @@ def _begin_before_end(w: World, key: Any, at: int, reader: int) -> tuple[int, bo
     part = part_at(w, at)
     end, end_seg, end_pos = answers.reader_end(key, reader)
     batch = logs.batch_of(w, key, part.offset)
-    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), batch_at(w, batch).pos
+    part.start_seg, part.start_pos = logs.segment(w, key, part.offset), logs.begins(batch_at(w, batch))
     part.wants = hanging.gained(part, end_pos)
     odd = hanging.is_odd(part, end, end_seg, end_pos)
     if end == UNKNOWN or part.throttled != 0:

@@ -2,8 +2,9 @@
 
 A fetch never counts more than its partition maximum, and never more than `fetch.max_bytes`. A batch that lies further
 than that behind both the high watermark and the last stable offset is merged with its neighbour: a fetch starting there
-still finds at least its maximum ahead of it. One that is larger than that stays, and so does the one before it: it is
-given whole to whoever begins there (see `answers`). Batches without bytes are merged at once.
+still finds at least its maximum ahead of it. One that is larger than that stays, and so do the one before it and the
+one behind it, which tell where it begins and ends: it is given whole to whoever begins there (see `answers`). Batches
+without bytes are merged at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop.compiled import entry, inlined
-from purgatory_udf.loop.logs import NEVER
+from purgatory_udf.loop.logs import NEVER, begins, turned
 from purgatory_udf.loop.tables import copy_rows
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, IN_SYNC, NONE, THROTTLES, Records
@@ -27,7 +28,7 @@ def lay_out(keys: Records, more: Records, held: Records, held_rolls: Records, ba
         copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
         key.batch_begin = begin
         never = batches[begin + key.end_batch]
-        never["end"], never["pos"], never["size"] = NEVER, key.end_pos, 0
+        never["end"], never["turned"] = NEVER, turned(key.end_pos, 0)
         begin += key.end_batch + more[k].batches + 1
         copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
         key.roll_begin = roll_begin
@@ -52,21 +53,30 @@ def trim(
         begin, first, end, reach = in_use, key.batch_begin, key.batch_begin + key.end_batch, UNKNOWN
         bound = _bound(key, retain_bytes)
         # A log's first end is often told without bytes.
-        while first + 1 < end and batches[first + 1].pos == batches[first].pos:
+        while first + 1 < end and begins(batches[first + 1]) == begins(batches[first]):
             first += 1
         if _all_stay(batches, first, end, bound):
             in_use += end - first
             copy_rows(kept, begin, batches, first, end - first)
         else:
+            stay, after_small = begin, False
             for at in range(first, end):
-                batch = batches[at]
-                if at + 1 < end and batches[at + 1].pos == batch.pos:
+                pos, following = begins(batches[at]), begins(batches[at + 1])
+                if at + 1 < end and pos == following:
                     continue
-                if in_use > begin and batch.pos <= bound and _are_small(kept[in_use - 1], batch, retain_bytes):
+                small = batches[at].turned < 0 or following - pos <= retain_bytes
+                if in_use > stay and pos <= bound and small and after_small:
                     in_use -= 1
                     reach = max(reach, kept[in_use].end)
+                    if in_use > begin:
+                        # What follows it now is not where it ends.
+                        before = kept[in_use - 1]
+                        before["turned"] = turned(begins(before), 0)
                 copy_rows(kept, in_use, batches, at, 1)
                 in_use += 1
+                if not small:
+                    stay = in_use + 1
+                after_small = small
         key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count
@@ -100,14 +110,9 @@ def _forget(key: Any) -> None:
 def _all_stay(batches: Records, first: int, end: int, bound: int) -> bool:
     """Whether none lies that far behind, and none is without bytes."""
     at = first + 1
-    while at < end and batches[at].pos != batches[at - 1].pos:
+    while at < end and begins(batches[at]) != begins(batches[at - 1]):
         at += 1
-    return at >= end and (first == end or batches[first].pos > bound)
-
-
-@inlined
-def _are_small(left: Any, right: Any, retain_bytes: int) -> bool:
-    return left["size"] <= retain_bytes and right["size"] <= retain_bytes
+    return at >= end and (first == end or begins(batches[first]) > bound)
 
 
 @inlined

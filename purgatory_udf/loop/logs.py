@@ -1,7 +1,7 @@
 """One replica's log: offsets, the batches' positions, and the segments' bases (see `reference.partition_log`).
 
-Behind a log's last batch lies one that never ends, and begins where the log ends: so who looks for a position need not
-ask whether there is such a batch.
+A batch says where it begins, and ends where the next one does. Behind a log's last batch lies one that never ends, and
+begins where the log ends: so who looks for a position need not ask whether there is such a batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,27 @@ NEVER = number(2**63 - 1)
 
 # A log's batches lie side by side. So many batches ahead begins what no append has written to yet.
 _AHEAD = 3
+
+
+@inlined
+def begins(batch: Any) -> int:
+    """The position where it starts."""
+    return batch.turned ^ (batch.turned >> 63)
+
+
+@inlined
+def turned(pos: int, whole: int) -> int:
+    """How that is written of one batch, if it is `whole`, or of what may be several."""
+    return pos ^ (whole - 1)
+
+
+@inlined
+def size_of(w: World, at: int) -> int:
+    """The batch's bytes; 0, if it is not known to be one."""
+    batch = batch_at(w, at)
+    if batch.turned < 0:
+        return 0
+    return begins(batch_at(w, at + 1)) - batch.turned
 
 
 @rule
@@ -45,7 +66,7 @@ def batch_of(w: World, key: Any, offset: int) -> int:
 @inlined
 def position(w: World, key: Any, offset: int) -> int:
     """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
-    return batch_at(w, batch_of(w, key, offset)).pos
+    return begins(batch_at(w, batch_of(w, key, offset)))
 
 
 @inlined
@@ -78,14 +99,14 @@ def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
         return False
     at = key.batch_begin + key.end_batch
     batch = batch_at(w, at)
-    batch.end, batch.size = end, size * whole
+    batch.end, batch.turned = end, turned(key.end_pos, whole)
     batch_soon(w, at + _AHEAD)
     w.appends += 1
     w.appended += size
     key.end_batch += 1
     key.end_pos += size
     never = batch_at(w, at + 1)
-    never.end, never.pos = NEVER, key.end_pos
+    never.end, never.turned = NEVER, turned(key.end_pos, 0)
     key.end = end
     key.end_seg = segment(w, key, end)
     return True
@@ -111,7 +132,8 @@ def truncate(w: World, key: Any, offset: int) -> bool:
         return False
     at = batch_of(w, key, offset)
     never = batch_at(w, at)
-    never.end, key.end_pos = NEVER, never.pos
+    key.end_pos = begins(never)
+    never.end, never.turned = NEVER, turned(key.end_pos, 0)
     key.end_batch = at - key.batch_begin
     while key.roll_count > 0 and roll_at(w, key.roll_begin + key.roll_count - 1).base > offset:
         key.roll_count -= 1

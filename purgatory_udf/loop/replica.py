@@ -40,7 +40,7 @@ def take_watermark(w: World, key: Any, offset: int) -> None:
     key.hw_batch = logs.further(w, key, key.hw_batch if offset >= key.hw else NONE, offset)
     key.hw = offset
     key.hw_seg = logs.segment(w, key, offset)
-    key.hw_pos = batch_at(w, key.batch_begin + key.hw_batch).pos
+    key.hw_pos = logs.begins(batch_at(w, key.batch_begin + key.hw_batch))
     if key.lso_own == 0:
         key.lso, key.lso_seg, key.lso_pos, key.lso_batch = key.hw, key.hw_seg, key.hw_pos, key.hw_batch
 
@@ -50,7 +50,7 @@ def take_last_stable(w: World, key: Any, offset: int) -> None:
     key.lso_batch = logs.further(w, key, key.lso_batch if offset >= key.lso else NONE, offset)
     key.lso = offset
     key.lso_seg = logs.segment(w, key, offset)
-    key.lso_pos = batch_at(w, key.batch_begin + key.lso_batch).pos
+    key.lso_pos = logs.begins(batch_at(w, key.batch_begin + key.lso_batch))
 
 
 @inlined

@@ -122,8 +122,9 @@ KEY = record(
 # cache. `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and
 # lists in which anything is, and for what else there is of it (see `DEAD_PRODUCES` and those behind).
 # `produces`, `fetches`: its broker's purgatories for these, in this call.
-# `size`: 0 if it is not known to be one batch.
-BATCH = record(i8="end pos size")
+# `turned`: where it begins; all bits turned, if it is not known to be one batch (see `logs`). It ends where the next
+# begins.
+BATCH = record(i8="end turned")
 NODE = record(i8="value", i4="who next")
 
 # An operation begins as a copy of its event.

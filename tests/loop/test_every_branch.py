@@ -311,13 +311,30 @@ def test_segments_that_lie_too_far_behind_are_forgotten_but_the_last_of_them() -
     assert state.rolls["base"].tolist() == [16, 24]
 
 
+def test_of_a_batch_larger_than_any_fetch_it_stays_known_where_it_begins_and_where_it_ends() -> None:
+    story = _Story().batches(0, range(1, 4)).batches(0, range(4, 5), size=500).batches(0, range(5, 21))
+    engine = Engine(Config(), retain_bytes=300)
+    engine.feed(event_table(story.change(0, "high_watermark", 20).events))
+    (state,) = engine.states.values()
+    # The one before it, itself, the one behind it (which does not end where the next begins), and what is near.
+    assert state.batches["turned"].tolist() == [200, 300, ~800, 2100, 2200, 2300]
+    told = len(story.events)
+    story.fetch([(0, 3)], min_bytes=1, max_bytes=400).fetch([(0, 4)], min_bytes=1, max_bytes=400)
+    answered = [
+        answered for each in engine.feed(event_table(story.events[told:])) for answered in each.operations["answered"]
+    ]
+    assert answered == [500, 400]
+    assert state.batches["turned"].tolist() == [200, 300, ~800, 2100, 2200, 2300]
+
+
 def test_of_batches_without_bytes_none_is_remembered_beside_another() -> None:
     story = _Story().change(0, "log_end", 0).batches(0, range(1, 3))
     story.change(0, "log_end", 9, bytes=0).change(0, "log_end", 12, bytes=0).batches(0, range(13, 15))
     engine = Engine(Config())
     engine.feed(event_table(story.events))
     (state,) = engine.states.values()
-    assert state.batches["pos"].tolist() == [0, 100, 200, 300]
+    begins = state.batches["turned"]
+    assert (begins ^ (begins >> 63)).tolist() == [0, 100, 200, 300]
 
 
 @pytest.mark.parametrize("seed", range(40))
