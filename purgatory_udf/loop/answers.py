@@ -13,16 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error
-
-_ONLINE = number(Error.NONE)
-_OUT_OF_RANGE, _FENCED, _UNKNOWN_EPOCH = (
-    number(Error.OFFSET_OUT_OF_RANGE),
-    number(Error.FENCED_LEADER_EPOCH),
-    number(Error.UNKNOWN_LEADER_EPOCH),
-)
 
 
 @inlined
@@ -35,22 +28,22 @@ def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
 @inlined
 def error_of(key: Any, part: Any) -> int:
     """What reading the partition now would be answered with."""
-    if key.standing != _ONLINE:
+    if key.standing != Error.NONE:
         return key.standing
     if part.epoch >= 0 and key.epoch != UNKNOWN:
         if part.epoch < key.epoch:
-            return _FENCED
+            return Error.FENCED_LEADER_EPOCH
         if part.epoch > key.epoch:
-            return _UNKNOWN_EPOCH
+            return Error.UNKNOWN_LEADER_EPOCH
     if part.offset > key.end and key.end != UNKNOWN:
-        return _OUT_OF_RANGE
+        return Error.OFFSET_OUT_OF_RANGE
     # No offset is less than one that is unknown.
-    return _OUT_OF_RANGE if part.offset < key.log_start else _ONLINE
+    return Error.OFFSET_OUT_OF_RANGE if part.offset < key.log_start else Error.NONE
 
 
 @inlined
 def _has_data(key: Any, part: Any, reader: int) -> bool:
-    return part.offset < end_of(key, reader).offset and not part.throttled and key.standing == _ONLINE
+    return part.offset < end_of(key, reader).offset and not part.throttled and key.standing == Error.NONE
 
 
 @inlined
@@ -127,7 +120,7 @@ def first_read(w: World, o: int) -> int:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        if _has_data(key, part, operation.mode) and error_of(key, part) == _ONLINE:
+        if _has_data(key, part, operation.mode) and error_of(key, part) == Error.NONE:
             batch = logs.batch_of(w, key, part.offset)
             carried = _carried(w, key, part, operation, batch, left, at_least_one)
             at_least_one = at_least_one and carried == 0
@@ -162,7 +155,7 @@ def _answer_in_full(w: World, key: Any, at: int, operation: Any, calm: bool, lef
         return 0
     batch = logs.batch_of(w, key, part.offset)
     carried = 0
-    if part.error == _ONLINE:
+    if part.error == Error.NONE:
         carried = _carried(w, key, part, operation, batch, max(0, left), at_least_one)
     part.size = _readable(w, key, part, operation.mode, batch)
     return carried

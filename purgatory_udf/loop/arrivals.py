@@ -5,19 +5,17 @@ The columns are those of `explode`. Keys are numbered as they are met.
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
 from purgatory_udf.loop.compiled import entry, inlined, number, rule
 from purgatory_udf.loop.entering import tells
 from purgatory_udf.loop.tables import World, access
 from purgatory_udf.loop.texts import WORD, Words, same, spread, text_of
-from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
+from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Number, Reader
 from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, TOLD, Records, record, world
 
 
-class Of(IntEnum):
+class Of(Number):
     """The columns, by their places: of events, of what these list, and of changes."""
 
     TIME, SEQ, BROKER, TYPE = 0, 1, 2, 3
@@ -63,19 +61,6 @@ _request_at, _named_at, _name_at, _slot_at, _home_at = (
     access(name, TABLES, WORLD) for name in ("requests", "named", "names", "slots", "homes")
 )
 
-(
-    _TIME, _SEQ, _BROKER, _TYPE, _ACKS, _REPLICA, _TIMEOUT, _WAIT, _LEAST, _MOST, _ISOLATION, _PARTITIONS,
-    _TOPICS, _ITEM_TOPIC, _ITEM_PARTITION, _ITEM_LAST_OFFSET, _ITEM_BYTES, _ITEM_ERROR, _ITEM_FETCH_OFFSET, _ITEM_MOST,
-    _ITEM_EPOCH, _ITEM_THROTTLED, _ITEM_OFFSET, _NEW_TOPIC, _NEW_PARTITIONS, _CHANGE, _TOPIC, _PARTITION, _OFFSET,
-    _BYTES, _EPOCH, _ISR, _IN_SYNC, _MIN_ISR, _HARD, _BATCHES, _ITEM_PREFERRED,
-) = (number(column) for column in Of)  # fmt: skip
-_PRODUCE, _FETCH, _DELETE, _CREATE = map(number, (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS))
-_LOG_END, _ROLL = number(Code.LOG_END), number(Code.SEGMENT_ROLL)
-_LEADER, _ISR_CHANGE, _DELETED, _STOPPED = map(number, (Code.LEADER, Code.ISR, Code.DELETED, Code.STOPPED))
-_LED, _UNLED, _TOPIC_STOPPED = map(number, (Code.LED, Code.UNLED, Code.TOPIC_STOPPED))
-_DELAYED, _AT_ONCE, _INVALID, _ALL_IN_ERROR = map(number, (Acks.DELAYED, Acks.AT_ONCE, Acks.INVALID, Acks.ALL_IN_ERROR))
-_FOLLOWER, _CONSUMER, _COMMITTED = map(number, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
-_SOUND, _INVALID_ACKS = number(Error.NONE), number(Error.INVALID_REQUIRED_ACKS)
 _UNKNOWN, _NO_PARTITION, _ANYBODY = map(number, (UNKNOWN, NO_PARTITION, UNKNOWN))
 _FEW_SLOTS = number(1 << 8)
 _SPREAD = (number(40_503), number(374_761_393))
@@ -91,7 +76,6 @@ WORDS = Words(
     ]
 )
 _TYPES, _CHANGES, _ISOLATIONS, _ERRORS, _END = (number(border) for border in WORDS.borders)
-_RECORDED = number(Error.RECORDED)
 
 
 @entry
@@ -100,14 +84,14 @@ def arrive(arrivals: Records, begin: int, end: int) -> None:
     w = arrivals[0]
     _use_slots(w, min(_FEW_SLOTS, w.slots_room))
     for row in range(begin, end):
-        code = _meant(w, _TYPE, row, _TYPES, _CHANGES, _ZERO)
-        if code == _PRODUCE:
+        code = _meant(w, Of.TYPE, row, _TYPES, _CHANGES, _ZERO)
+        if code == Code.PRODUCE:
             _produce(w, row)
-        elif code == _FETCH:
+        elif code == Code.FETCH:
             _fetch(w, row)
-        elif code == _DELETE:
+        elif code == Code.DELETE_RECORDS:
             _delete(w, row)
-        elif code == _CREATE:
+        elif code == Code.CREATE_TOPICS:
             _create(w, row)
         elif code != 0:
             _change(w, row)
@@ -188,8 +172,8 @@ def _event(w: World, row: int, code: int) -> int:
     e = w.event_count
     w.event_count += 1
     event = _event_at(w, e)
-    event.t, event.seq = _long(w, _TIME, row, _UNKNOWN), _long(w, _SEQ, row, _UNKNOWN)
-    event.broker, event.code, event.who = _int(w, _BROKER, row, _ZERO), code, UNKNOWN
+    event.t, event.seq = _long(w, Of.TIME, row, _UNKNOWN), _long(w, Of.SEQ, row, _UNKNOWN)
+    event.broker, event.code, event.who = _int(w, Of.BROKER, row, _ZERO), code, UNKNOWN
     event.delay, event.least, event.most, event.mode = 0, 0, 0, 0
     event.hard, event.whole, event.sent = 0, 0, 0
     event.first, event.count, event.total, event.text, event.apart = w.asked_count, 0, 0, _UNKNOWN, 0
@@ -245,66 +229,66 @@ def _items(w: World, lists: int, row: int) -> tuple[int, int]:
 
 @inlined
 def _asks_item(w: World, e: int, item: int, offset: int, size: int) -> int:
-    partition = _int(w, _ITEM_PARTITION, item, _NO_PARTITION)
-    return _asks(w, e, _key(w, _event_at(w, e).broker, _ITEM_TOPIC, item, partition), offset, size)
+    partition = _int(w, Of.ITEM_PARTITION, item, _NO_PARTITION)
+    return _asks(w, e, _key(w, _event_at(w, e).broker, Of.ITEM_TOPIC, item, partition), offset, size)
 
 
 @rule
 def _produce(w: World, row: int) -> None:
-    e = _request(w, row, _PRODUCE, _long(w, _TIMEOUT, row, _UNKNOWN))
-    begin, end = _items(w, _PARTITIONS, row)
+    e = _request(w, row, Code.PRODUCE, _long(w, Of.TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, Of.PARTITIONS, row)
     sound = 0
     for item in range(begin, end):
-        offset, size = _long(w, _ITEM_LAST_OFFSET, item, _UNKNOWN) + 1, _long(w, _ITEM_BYTES, item, _ZERO)
+        offset, size = _long(w, Of.ITEM_LAST_OFFSET, item, _UNKNOWN) + 1, _long(w, Of.ITEM_BYTES, item, _ZERO)
         asked = _asked_at(w, _asks_item(w, e, item, offset, size))
-        if known(_column_at(w, _ITEM_ERROR), item):
-            asked.error = _meant(w, _ITEM_ERROR, item, _ERRORS, _END, _RECORDED)
-        if asked.error == _SOUND:
+        if known(_column_at(w, Of.ITEM_ERROR), item):
+            asked.error = _meant(w, Of.ITEM_ERROR, item, _ERRORS, _END, Error.RECORDED)
+        if asked.error == Error.NONE:
             sound += 1
             _name_at(w, asked.key).batches += 1
-        elif asked.error == _RECORDED:
+        elif asked.error == Error.RECORDED:
             asked.text = w.named_count
             _named_at(w, w.named_count).row = item
             w.named_count += 1
     event = _event_at(w, e)
     event.total = event.count
     w.parts += event.count
-    acks = _int(w, _ACKS, row, _UNKNOWN)
+    acks = _int(w, Of.ACKS, row, _UNKNOWN)
     if acks == -1:
-        event.mode = _DELAYED if sound > 0 else _ALL_IN_ERROR
+        event.mode = Acks.DELAYED if sound > 0 else Acks.ALL_IN_ERROR
     elif acks == 0 or acks == 1:
-        event.mode = _AT_ONCE
+        event.mode = Acks.AT_ONCE
     else:
-        event.mode = _INVALID
+        event.mode = Acks.INVALID
         for at in range(event.first, event.first + event.count):
-            _asked_at(w, at).error = _INVALID_ACKS
+            _asked_at(w, at).error = Error.INVALID_REQUIRED_ACKS
 
 
 @rule
 def _fetch(w: World, row: int) -> None:
-    e = _request(w, row, _FETCH, _long(w, _WAIT, row, _UNKNOWN))
+    e = _request(w, row, Code.FETCH, _long(w, Of.WAIT, row, _UNKNOWN))
     event = _event_at(w, e)
-    event.most = min(_long(w, _MOST, row, _UNBOUNDED), w.most)
+    event.most = min(_long(w, Of.MOST, row, _UNBOUNDED), w.most)
     # Less than nothing is as soon had as nothing.
-    event.least = max(_UNKNOWN, min(_long(w, _LEAST, row, _UNKNOWN), event.most))
-    event.hard = flag_of(_column_at(w, _HARD), row)
-    event.who = _int(w, _REPLICA, row, _UNKNOWN)
+    event.least = max(_UNKNOWN, min(_long(w, Of.LEAST, row, _UNKNOWN), event.most))
+    event.hard = flag_of(_column_at(w, Of.HARD), row)
+    event.who = _int(w, Of.REPLICA, row, _UNKNOWN)
     follows = event.who >= 0
     if follows:
-        event.mode = _FOLLOWER
-    elif _meant(w, _ISOLATION, row, _ISOLATIONS, _ERRORS, _ZERO) != 0:
-        event.mode = _COMMITTED
+        event.mode = Reader.FOLLOWER
+    elif _meant(w, Of.ISOLATION, row, _ISOLATIONS, _ERRORS, _ZERO) != 0:
+        event.mode = Reader.COMMITTED
     else:
-        event.mode = _CONSUMER
-    begin, end = _items(w, _PARTITIONS, row)
+        event.mode = Reader.CONSUMER
+    begin, end = _items(w, Of.PARTITIONS, row)
     for item in range(begin, end):
-        offset, size = _long(w, _ITEM_FETCH_OFFSET, item, _UNKNOWN), _long(w, _ITEM_MOST, item, _UNBOUNDED)
+        offset, size = _long(w, Of.ITEM_FETCH_OFFSET, item, _UNKNOWN), _long(w, Of.ITEM_MOST, item, _UNBOUNDED)
         asked = _asked_at(w, _asks_item(w, e, item, offset, size))
-        asked.epoch = _int(w, _ITEM_EPOCH, item, _UNKNOWN)
+        asked.epoch = _int(w, Of.ITEM_EPOCH, item, _UNKNOWN)
         if follows:
-            asked.throttled = flag_of(_column_at(w, _ITEM_THROTTLED), item)
+            asked.throttled = flag_of(_column_at(w, Of.ITEM_THROTTLED), item)
             event.marked |= asked.throttled
-        elif _int(w, _ITEM_PREFERRED, item, _UNKNOWN) >= 0:
+        elif _int(w, Of.ITEM_PREFERRED, item, _UNKNOWN) >= 0:
             # Nothing of it is read, as if it were throttled.
             asked.throttled, event.sent, event.marked = 1, 1, 1
     event.total = event.count
@@ -315,21 +299,21 @@ def _fetch(w: World, row: int) -> None:
 
 @rule
 def _delete(w: World, row: int) -> None:
-    e = _request(w, row, _DELETE, _long(w, _TIMEOUT, row, _UNKNOWN))
-    begin, end = _items(w, _PARTITIONS, row)
+    e = _request(w, row, Code.DELETE_RECORDS, _long(w, Of.TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, Of.PARTITIONS, row)
     for item in range(begin, end):
-        _asks_item(w, e, item, _long(w, _ITEM_OFFSET, item, _UNKNOWN), _ZERO)
+        _asks_item(w, e, item, _long(w, Of.ITEM_OFFSET, item, _UNKNOWN), _ZERO)
     _event_at(w, e).total = _event_at(w, e).count
     w.parts += _event_at(w, e).count
 
 
 @rule
 def _create(w: World, row: int) -> None:
-    e = _request(w, row, _CREATE, _long(w, _TIMEOUT, row, _UNKNOWN))
-    begin, end = _items(w, _TOPICS, row)
+    e = _request(w, row, Code.CREATE_TOPICS, _long(w, Of.TIMEOUT, row, _UNKNOWN))
+    begin, end = _items(w, Of.TOPICS, row)
     for item in range(begin, end):
-        key = _key(w, _ANYBODY, _NEW_TOPIC, item, _NO_PARTITION)
-        _asks(w, e, key, _int(w, _NEW_PARTITIONS, item, _UNKNOWN), _ZERO)
+        key = _key(w, _ANYBODY, Of.NEW_TOPIC, item, _NO_PARTITION)
+        _asks(w, e, key, _int(w, Of.NEW_PARTITIONS, item, _UNKNOWN), _ZERO)
     _event_at(w, e).total = _event_at(w, e).count
     w.parts += _event_at(w, e).count
     w.nodes += _event_at(w, e).count
@@ -339,39 +323,39 @@ def _create(w: World, row: int) -> None:
 def _change(w: World, row: int) -> None:
     """What happened to a replica; and what of it concerns its topic: which partitions are led, and where nobody waits
     for that any more."""
-    code = _meant(w, _CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
+    code = _meant(w, Of.CHANGE, row, _CHANGES, _ISOLATIONS, _ZERO)
     e = _event(w, row, code)
     event = _event_at(w, e)
-    leads = code == _LEADER
-    event.who = _int(w, _MIN_ISR if leads else _REPLICA, row, _UNKNOWN)
-    event.whole = _int(w, _BATCHES, row, _ZERO) == 1
-    partition = _int(w, _PARTITION, row, _NO_PARTITION)
-    key = _key(w, event.broker, _TOPIC, row, partition)
-    event.key, event.offset, event.size = key, _long(w, _OFFSET, row, _UNKNOWN), _long(w, _BYTES, row, _ZERO)
-    if code == _LOG_END:
+    leads = code == Code.LEADER
+    event.who = _int(w, Of.MIN_ISR if leads else Of.REPLICA, row, _UNKNOWN)
+    event.whole = _int(w, Of.BATCHES, row, _ZERO) == 1
+    partition = _int(w, Of.PARTITION, row, _NO_PARTITION)
+    key = _key(w, event.broker, Of.TOPIC, row, partition)
+    event.key, event.offset, event.size = key, _long(w, Of.OFFSET, row, _UNKNOWN), _long(w, Of.BYTES, row, _ZERO)
+    if code == Code.LOG_END:
         _name_at(w, key).batches += 1
-    elif code == _ROLL:
+    elif code == Code.SEGMENT_ROLL:
         _name_at(w, key).rolls += 1
     elif tells(code, event.mode):
         w.nodes += 1
-    if leads or code == _ISR_CHANGE:
+    if leads or code == Code.ISR:
         event.told = w.told_count
         w.told_count += 1
         _tell(w, event.told, row)
-    if leads or code in (_DELETED, _STOPPED):
-        of_topic = _event(w, row, _LED if leads else _UNLED if code == _DELETED else _TOPIC_STOPPED)
+    if leads or code in (Code.DELETED, Code.STOPPED):
+        of_topic = _event(w, row, Code.LED if leads else Code.UNLED if code == Code.DELETED else Code.TOPIC_STOPPED)
         w.nodes += 1
         event = _event_at(w, of_topic)
-        event.key, event.offset, event.size = _key(w, _ANYBODY, _TOPIC, row, _NO_PARTITION), partition, _ZERO
+        event.key, event.offset, event.size = _key(w, _ANYBODY, Of.TOPIC, row, _NO_PARTITION), partition, _ZERO
 
 
 @inlined
 def _tell(w: World, at: int, row: int) -> None:
     told = _told_at(w, at)
-    told.epoch, told.first, told.members = _int(w, _EPOCH, row, _UNKNOWN), w.members, _UNKNOWN
-    if known(_column_at(w, _ISR), row):
-        begin, end = _items(w, _ISR, row)
+    told.epoch, told.first, told.members = _int(w, Of.EPOCH, row, _UNKNOWN), w.members, _UNKNOWN
+    if known(_column_at(w, Of.ISR), row):
+        begin, end = _items(w, Of.ISR, row)
         told.members = end - begin
         for item in range(begin, end):
-            _member_at(w, w.members).replica = _int(w, _IN_SYNC, item, _UNKNOWN)
+            _member_at(w, w.members).replica = _int(w, Of.IN_SYNC, item, _UNKNOWN)
             w.members += 1

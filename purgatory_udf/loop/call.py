@@ -12,7 +12,7 @@ import pyarrow as pa
 from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.moving import chosen, copied, joined
 from purgatory_udf.loop.words import Code, Error
-from purgatory_udf.loop.world import ASKED, EVENT, MEMBER, TOLD, Records
+from purgatory_udf.loop.world import Records, none_of
 
 
 @cache
@@ -36,10 +36,10 @@ class Call:
     """
 
     names: list[str] = field(default_factory=list)
-    events: Records = field(default_factory=lambda: np.zeros(0, EVENT))
-    asked: Records = field(default_factory=lambda: np.zeros(0, ASKED))
-    told: Records = field(default_factory=lambda: np.zeros(0, TOLD))
-    in_sync: Records = field(default_factory=lambda: np.zeros(0, MEMBER))
+    events: Records = field(default_factory=none_of("events"))
+    asked: Records = field(default_factory=none_of("asked"))
+    told: Records = field(default_factory=none_of("told"))
+    in_sync: Records = field(default_factory=none_of("in_sync"))
     request_ids: pa.Array = field(default_factory=no_texts)
     client_ids: pa.Array = field(default_factory=no_texts)
     errors: pa.Array = field(default_factory=no_texts)
@@ -89,10 +89,10 @@ def together(parts: Sequence[Call]) -> Call:
         texts, errors = texts + len(part.request_ids), errors + len(part.errors)
     return Call(
         list(numbers),
-        in_order(joined(EVENT, events)),
-        joined(ASKED, asked),
-        joined(TOLD, told),
-        joined(MEMBER, [part.in_sync for part in parts]),
+        in_order(joined(events)),
+        joined(asked),
+        joined(told),
+        joined([part.in_sync for part in parts]),
         pa.concat_arrays([part.request_ids for part in parts]),
         pa.concat_arrays([part.client_ids for part in parts]),
         pa.concat_arrays([part.errors for part in parts]),

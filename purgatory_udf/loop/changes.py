@@ -18,24 +18,10 @@ from typing import Any
 
 from purgatory_udf.loop import fetch, hanging, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_all_here, check_deletions, check_fetches, check_topic
-from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import IN_SYNC, NONE
-
-_LOG_START, _SEGMENT_ROLL, _TRUNCATE = number(Code.LOG_START), number(Code.SEGMENT_ROLL), number(Code.TRUNCATE)
-_LEADER, _ISR = number(Code.LEADER), number(Code.ISR)
-_ONLINE, _NOT_LEADER, _OFFLINE, _DELETED = (
-    number(Code.ONLINE),
-    number(Code.NOT_LEADER),
-    number(Code.OFFLINE),
-    number(Code.DELETED),
-)
-_LED, _UNLED, _TOPIC_STOPPED = number(Code.LED), number(Code.UNLED), number(Code.TOPIC_STOPPED)
-_THROTTLED, _UNTHROTTLED, _STOPPED = number(Code.THROTTLED), number(Code.UNTHROTTLED), number(Code.STOPPED)
-_STANDS_ONLINE, _STANDS_NOT_LEADER = number(Error.NONE), number(Error.NOT_LEADER_OR_FOLLOWER)
-_STANDS_OFFLINE, _STANDS_DELETED = number(Error.KAFKA_STORAGE_ERROR), number(Error.UNKNOWN_TOPIC_OR_PARTITION)
-_FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 
 
 @inlined
@@ -81,45 +67,45 @@ def rarer(w: World, e: int) -> None:
     code, t, offset = event.code, event.t, event.offset
     k = place_at(w, event.key).key
     key = key_at(w, k)
-    if code == _LOG_START:
+    if code == Code.LOG_START:
         key.log_start = max(key.log_start, offset)
         key.news += 1
         check_deletions(w, k, t)
-    elif code == _SEGMENT_ROLL:
+    elif code == Code.SEGMENT_ROLL:
         if logs.roll(w, key, offset):
             key.news += 1
-            hanging.shake(w, k, _FOLLOWER)
-    elif code == _TRUNCATE:
+            hanging.shake(w, k, Reader.FOLLOWER)
+    elif code == Code.TRUNCATE:
         _truncate(w, k, offset)
-    elif code == _ISR:
+    elif code == Code.ISR:
         _in_sync(w, key, told_at(w, event.told))
         if replica.advance_watermark(w, key):
             key.news += 1
             check_all(w, k, t, fetch.OF_WATERMARK)
-    elif code == _LED:
+    elif code == Code.LED:
         _led(w, k, offset)
         check_topic(w, k, t)
-    elif code == _UNLED:
+    elif code == Code.UNLED:
         _unled(w, k, offset)
-    elif code in (_THROTTLED, _UNTHROTTLED):
+    elif code in (Code.THROTTLED, Code.UNTHROTTLED):
         key.news += 1
-        fetch.throttle(w, k, event.who, code == _THROTTLED)
-    elif code == _STOPPED:
+        fetch.throttle(w, k, event.who, code == Code.THROTTLED)
+    elif code == Code.STOPPED:
         stopping.stop(w, k, t)
-    elif code == _TOPIC_STOPPED:
+    elif code == Code.TOPIC_STOPPED:
         stopping.stop_topic(w, k, event.broker, t)
     else:
-        if code == _LEADER:
-            key.standing = _STANDS_ONLINE
+        if code == Code.LEADER:
+            key.standing = Error.NONE
             _lead(w, k, event.who, told_at(w, event.told))
-        elif code == _ONLINE:
-            key.standing = _STANDS_ONLINE
-        elif code == _NOT_LEADER:
-            key.standing = _STANDS_NOT_LEADER
-        elif code == _OFFLINE:
-            key.standing = _STANDS_OFFLINE
+        elif code == Code.ONLINE:
+            key.standing = Error.NONE
+        elif code == Code.NOT_LEADER:
+            key.standing = Error.NOT_LEADER_OR_FOLLOWER
+        elif code == Code.OFFLINE:
+            key.standing = Error.KAFKA_STORAGE_ERROR
         else:
-            key.standing = _STANDS_DELETED
+            key.standing = Error.UNKNOWN_TOPIC_OR_PARTITION
         key.news += 1
         check_all(w, k, t, fetch.OF_ANY)
 
@@ -137,7 +123,7 @@ def last_stable(w: World, e: int) -> None:
     replica.take_last_stable(w, key, offset)
     key.news += 1
     if first or key.lso_seg != seg:
-        hanging.shake(w, k, _COMMITTED)
+        hanging.shake(w, k, Reader.COMMITTED)
     else:
         fetch.ripen(w, k)
 

@@ -9,7 +9,6 @@ from purgatory_udf.loop.tables import World, key_at
 from purgatory_udf.loop.words import Code
 from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, SETTLING_OTHERS, SETTLING_PRODUCES
 
-_PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
 # As in a key's `hung`: of produces, or deletions, waiting ones and dead entries.
 _PRODUCES = number(1 << int(SETTLING_PRODUCES) | int(DEAD_PRODUCES))
 _DELETIONS = number(1 << int(SETTLING_OTHERS) | int(DEAD_DELETIONS))
@@ -35,14 +34,14 @@ def _check_fetches(w: World, k: int, t: int, moved: int) -> None:
 @inlined
 def _check_produces(w: World, k: int, t: int) -> None:
     if key_at(w, k).hung & _PRODUCES != 0:
-        settling.check(w, k, _PRODUCE, t)
+        settling.check(w, k, Code.PRODUCE, t)
         lists.walk_produces(w, key_at(w, k))
 
 
 @inlined
 def check_deletions(w: World, k: int, t: int) -> None:
     if key_at(w, k).hung & _DELETIONS != 0:
-        settling.check(w, k, _DELETE, t)
+        settling.check(w, k, Code.DELETE_RECORDS, t)
         lists.walk_deletions(w, key_at(w, k))
 
 
@@ -75,5 +74,5 @@ def _check_each(w: World, k: int, t: int, moved: int) -> None:
 @rule
 def check_topic(w: World, k: int, t: int) -> None:
     """A leader is known to all brokers: each walks its own list of the topic."""
-    settling.check(w, k, _CREATE, t)
+    settling.check(w, k, Code.CREATE_TOPICS, t)
     lists.walk_topic(w, key_at(w, k))

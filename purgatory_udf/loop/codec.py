@@ -7,7 +7,6 @@ second bytes, …) and compressed, for neighbouring records differ in few of the
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,21 +14,7 @@ import pyarrow as pa
 from purgatory_udf.loop.call import Call, no_texts
 from purgatory_udf.loop.moving import copied
 from purgatory_udf.loop.state import State
-from purgatory_udf.loop.world import (
-    ASKED,
-    BATCH,
-    EVENT,
-    KEY,
-    MEMBER,
-    NODE,
-    OPERATION,
-    PART,
-    PURGATORY,
-    QUEUED,
-    ROLL,
-    TOLD,
-    Records,
-)
+from purgatory_udf.loop.world import TABLES, Records
 from purgatory_udf.sealed import seal, unseal
 
 # Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
@@ -39,18 +24,8 @@ _KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")
 _WORTH_PACKING = 1 << 12
 
-_STATE = {
-    "keys": KEY,
-    "batches": BATCH,
-    "rolls": ROLL,
-    "nodes": NODE,
-    "in_sync": MEMBER,
-    "operations": OPERATION,
-    "parts": PART,
-    "purgatories": PURGATORY,
-    "queued": QUEUED,
-}
-_CALL = {"events": EVENT, "asked": ASKED, "told": TOLD, "in_sync": MEMBER}
+_STATE = ("keys", "batches", "rolls", "nodes", "in_sync", "operations", "parts", "purgatories", "queued")
+_CALL = ("events", "asked", "told", "in_sync")
 
 
 def state_bytes(state: State) -> bytes:
@@ -63,7 +38,7 @@ def state_bytes(state: State) -> bytes:
 
 def state_of(value: bytes) -> State:
     sections = _opened(value)
-    records = {name: _records_of(next(sections), kind, True) for name, kind in _STATE.items()}
+    records = {name: _records_of(next(sections), name, True) for name in _STATE}
     now_ms = int(np.frombuffer(next(sections), np.int64)[0])
     names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
     return State(
@@ -85,7 +60,7 @@ def call_bytes(call: Call) -> bytes:
 
 def call_of(value: bytes) -> Call:
     sections = _opened(value)
-    events, asked, told, in_sync = (_records_of(next(sections), kind, False) for kind in _CALL.values())
+    events, asked, told, in_sync = (_records_of(next(sections), name, False) for name in _CALL)
     names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
     return Call(names.to_pylist(), events, asked, told, in_sync, request_ids, client_ids, errors)
 
@@ -119,8 +94,9 @@ def _records(rows: Records, across: bool) -> bytes:
     return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
 
 
-def _records_of(section: memoryview, kind: np.dtype[np.void], across: bool) -> Records:
+def _records_of(section: memoryview, table: str, across: bool) -> Records:
     """A copy that may be written to."""
+    kind = TABLES[table]
     if not across or not len(section):
         return copied(np.frombuffer(section, kind))
     packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
@@ -159,6 +135,6 @@ def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Ar
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)), known)
 
 
-def fields(kinds: Mapping[str, np.dtype[np.void]] | None = None) -> str:
+def fields() -> str:
     """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
-    return "; ".join(f"{name}: {kind.fields}" for name, kind in (kinds or {**_STATE, **_CALL}).items())
+    return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))

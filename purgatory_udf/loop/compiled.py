@@ -27,14 +27,35 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 
 import numba
 import numpy as np
+from numba.core import types
 from numba.core.caching import UserProvidedCacheLocator
+from numba.extending import models, register_model, typeof_impl
 
 from purgatory_udf.loop.helper import Helper
+from purgatory_udf.loop.words import Numbers
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # A constant of the loop. numba compiles a helper anew for each Python integer that it is called with, and this is none.
 number = cast("Callable[[int], int]", np.int64)
+
+
+class _Words(types.IntEnumClass):
+    """`Code.FETCH` is a number like others in compiled code. By itself numba has a kind for each class of words, and
+    compiles a helper anew for each kind that it is called with."""
+
+    @property
+    def member_type(self) -> Any:
+        return self.dtype
+
+
+register_model(_Words)(models.OpaqueModel)
+
+
+@typeof_impl.register(Numbers)
+def _kind_of_words(words: Numbers, _context: Any) -> Any:
+    return _Words(words, types.int64)
+
 
 _OF_HELPERS: dict[str, Any] = {
     "error_model": "numpy",

@@ -6,18 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.loop.compiled import entry, inlined, number
+from purgatory_udf.loop.compiled import entry, inlined
 from purgatory_udf.loop.tables import named
 from purgatory_udf.loop.words import Acks, Code, Error, Reader
 from purgatory_udf.loop.world import HOME, MORE, Records, record
-
-_PRODUCE, _FETCH, _CREATE, _LOG_END, _ROLL = map(
-    number, (Code.PRODUCE, Code.FETCH, Code.CREATE_TOPICS, Code.LOG_END, Code.SEGMENT_ROLL)
-)
-_REPLICA_END, _LED, _THROTTLED, _UNTHROTTLED = map(
-    number, (Code.REPLICA_END, Code.LED, Code.THROTTLED, Code.UNTHROTTLED)
-)
-_INVALID, _FOLLOWER, _SOUND = number(Acks.INVALID), number(Reader.FOLLOWER), number(Error.NONE)
 
 _TOTALS = record("operations parts nodes homes")
 
@@ -47,7 +39,7 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
     for e in range(len(events)):
         event = events[e]
         code, mode = event.code, event.mode
-        if code <= _CREATE:
+        if code <= Code.CREATE_TOPICS:
             total.operations += 1
             total.parts += event.count
             at = 0
@@ -56,15 +48,15 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
             if at == total.homes:
                 homes[at].code, homes[at].broker = code, event.broker
                 total.homes += 1
-        elif code == _LOG_END:
+        elif code == Code.LOG_END:
             more[event.key].batches += 1
-        elif code == _ROLL:
+        elif code == Code.SEGMENT_ROLL:
             more[event.key].rolls += 1
         elif tells(code, mode):
             total.nodes += 1
         for a in range(event.first, event.first + event.count):
             ask = asked[a]
-            if code == _PRODUCE and ask.error == _SOUND and mode < _INVALID:
+            if code == Code.PRODUCE and ask.error == Error.NONE and mode < Acks.INVALID:
                 more[ask.key].batches += 1
             elif tells(code, mode):
                 total.nodes += 1
@@ -73,6 +65,6 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
 @inlined
 def tells(code: int, mode: int) -> bool:
     """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
-    if code == _FETCH:
-        return mode == _FOLLOWER
-    return code in (_REPLICA_END, _LED, _CREATE, _THROTTLED, _UNTHROTTLED)
+    if code == Code.FETCH:
+        return mode == Reader.FOLLOWER
+    return code in (Code.REPLICA_END, Code.LED, Code.CREATE_TOPICS, Code.THROTTLED, Code.UNTHROTTLED)

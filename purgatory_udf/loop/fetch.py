@@ -37,15 +37,6 @@ from purgatory_udf.loop.tables import (
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Error, Reader, Rule
 from purgatory_udf.loop.world import COUNTED, FETCHES, FORCING, NONE, NOTHING_YET, ODD, SOME_HERE, THROTTLES
 
-_ONLINE, _FENCED, _UNKNOWN_EPOCH, _OUT_OF_RANGE = map(
-    number,
-    (Error.NONE, Error.FENCED_LEADER_EPOCH, Error.UNKNOWN_LEADER_EPOCH, Error.OFFSET_OUT_OF_RANGE),
-)
-_BY_FENCED, _BY_UNKNOWN_EPOCH = number(Rule.FENCED_EPOCH), number(Rule.UNKNOWN_EPOCH)
-_BY_OUT_OF_RANGE, _BY_TRUNCATED = number(Rule.OFFSET_OUT_OF_RANGE), number(Rule.TRUNCATED)
-_BY_OLDER_SEGMENT, _BY_MIN_BYTES = number(Rule.OLDER_SEGMENT), number(Rule.MIN_BYTES)
-_BY_PREFERRED, _NOTHING = number(Rule.PREFERRED_REPLICA), number(Rule.TIMEOUT)
-_FOLLOWER, _CONSUMER, _COMMITTED = number(Reader.FOLLOWER), number(Reader.CONSUMER), number(Reader.COMMITTED)
 _NEVER = number(FOREVER)
 _ON_OLDER_SEGMENT = number(-1)
 
@@ -55,7 +46,7 @@ def _hung_by(reader: int) -> int:
     return number(sum(1 << int(kind + reader) for kind in (FETCHES, COUNTED)))
 
 
-_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = map(_hung_by, (_FOLLOWER, _CONSUMER, _COMMITTED))
+_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = map(_hung_by, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
 _ODD = number(1 << int(ODD))
 
 # Whom a check may concern, by what has moved: other readers' fetches are as complete as they were.
@@ -84,19 +75,19 @@ def arrive(w: World, e: int) -> None:
             _hold_back(w, key, part, who)
             marked = True
         error = answers.error_of(key, asked)
-        if error != _ONLINE:
+        if error != Error.NONE:
             _refuse(w, o, at, asks, _rule_of(error))
             return
         end = end_of(key, mode).offset
         if asked.offset == end and end != UNKNOWN:
             odd |= not _begin_at_end(w, key, at, asked.offset, mode)
         elif asked.offset > end and end != UNKNOWN:  # Case C
-            _refuse(w, o, at, asks, _BY_TRUNCATED)
+            _refuse(w, o, at, asks, Rule.TRUNCATED)
             return
         else:
             found, is_odd, is_large = _begin_before_end(w, key, at, mode)
             if found == _ON_OLDER_SEGMENT:  # Case C
-                _refuse(w, o, at, asks, _BY_OLDER_SEGMENT)
+                _refuse(w, o, at, asks, Rule.OLDER_SEGMENT)
                 return
             accumulated += found
             odd |= is_odd
@@ -107,9 +98,9 @@ def arrive(w: World, e: int) -> None:
         operation_at(w, o).upheavals = w.upheavals
     # What the first read carries may be more than D) counts only by a first batch beyond its partition's maximum.
     if accumulated >= least or (large and not event.sent and answers.first_read(w, o) >= least):  # Case D
-        _complete(w, o, _BY_MIN_BYTES, t, NONE, NONE)
+        _complete(w, o, Rule.MIN_BYTES, t, NONE, NONE)
     elif event.sent:
-        _complete(w, o, _BY_PREFERRED, t, NONE, NONE)
+        _complete(w, o, Rule.PREFERRED_REPLICA, t, NONE, NONE)
     else:
         repeated = throttled = NOTHING_YET
         if marked:
@@ -186,41 +177,41 @@ def _least(asking: Any) -> int:
 
 @rule
 def _rule_of(error: int) -> int:
-    if error == _FENCED:
-        return _BY_FENCED
-    if error == _UNKNOWN_EPOCH:
-        return _BY_UNKNOWN_EPOCH
-    return _BY_OUT_OF_RANGE if error == _OUT_OF_RANGE else rule_of_standing(error)
+    if error == Error.FENCED_LEADER_EPOCH:
+        return Rule.FENCED_EPOCH
+    if error == Error.UNKNOWN_LEADER_EPOCH:
+        return Rule.UNKNOWN_EPOCH
+    return Rule.OFFSET_OUT_OF_RANGE if error == Error.OFFSET_OUT_OF_RANGE else rule_of_standing(error)
 
 
 @inlined
 def _tried(w: World, o: int) -> tuple[int, int, int]:
-    """The rule that completes the waiting fetch now, or `TIMEOUT`; how many bytes it lacks; the part that forces it."""
+    """The rule that completes the waiting fetch now, or `PENDING`; how many bytes it lacks; the part that forces it."""
     operation = operation_at(w, o)
     accumulated = 0
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         key = key_at(w, part.key)
-        if key.standing != _ONLINE:  # Cases A, B, E
+        if key.standing != Error.NONE:  # Cases A, B, E
             return rule_of_standing(key.standing), 0, at
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
-            return _BY_FENCED, 0, at
+            return Rule.FENCED_EPOCH, 0, at
         end, end_seg, end_pos = answers.reader_end(key, operation.mode)
         if end == UNKNOWN:
             continue
         if part.offset > end:  # Case C
-            return _BY_TRUNCATED, 0, at
+            return Rule.TRUNCATED, 0, at
         if part.throttled:
             continue
         if part.start_seg != end_seg:
             if part.start_seg < end_seg and part.offset != end:  # Case C
-                return _BY_OLDER_SEGMENT, 0, at
+                return Rule.OLDER_SEGMENT, 0, at
             continue
         # Whether it has data cannot be foreseen, so it is counted, not asked.
         accumulated += min((end_pos - part.start_pos) * (part.offset != end), part.size)
     if accumulated >= _least(operation):  # Case D
-        return _BY_MIN_BYTES, 0, NONE
-    return _NOTHING, _least(operation) - accumulated, NONE
+        return Rule.MIN_BYTES, 0, NONE
+    return Rule.PENDING, _least(operation) - accumulated, NONE
 
 
 @inlined
@@ -252,7 +243,7 @@ def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
                     # Another of the event's keys may have moved otherwise, and comes first in the request.
                     _try(w, at, t)
                 else:
-                    _complete(w, part.operation, _BY_MIN_BYTES, t, at, NONE)
+                    _complete(w, part.operation, Rule.MIN_BYTES, t, at, NONE)
         at = following
 
 
@@ -261,7 +252,7 @@ def _try(w: World, at: int, t: int) -> bool:
     """A check tries the part's fetch. One that is not complete hangs on: further up, or among the odd ones."""
     o = part_at(w, at).operation
     rule_, lacking, forced_by = _tried(w, o)
-    if rule_ != _NOTHING:
+    if rule_ != Rule.PENDING:
         _complete(w, o, rule_, t, lists.trigger_of(w, o, at), forced_by)
         return True
     if not operation_at(w, o).odd:
@@ -279,12 +270,12 @@ def throttle(w: World, k: int, who: int, throttled: int) -> None:
         key.hung |= THROTTLES
     else:
         node_at(w, node).value = throttled
-    hanging.shake(w, k, _FOLLOWER)
+    hanging.shake(w, k, Reader.FOLLOWER)
     at = listed.first_of(w, k, ODD)
     while at != NONE:
         part = part_at(w, at)
         operation = operation_at(w, part.operation)
-        if operation.mode == _FOLLOWER and operation.who == who:
+        if operation.mode == Reader.FOLLOWER and operation.who == who:
             part.throttled = throttled
         at = listed.after(w, at)
 
@@ -294,10 +285,10 @@ def ripen(w: World, k: int) -> None:
     """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
     if key_at(w, k).hung & _OF_COMMITTED == 0:
         return
-    _, _, end_pos = answers.reader_end(key_at(w, k), _COMMITTED)
-    while _is_ripe(w, k, _COMMITTED, end_pos):
-        lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + _COMMITTED)).operation)
-    _take_count(w, k, _COMMITTED, False, 0)
+    _, _, end_pos = answers.reader_end(key_at(w, k), Reader.COMMITTED)
+    while _is_ripe(w, k, Reader.COMMITTED, end_pos):
+        lists.make_odd(w, part_at(w, heap.first_of(w, k, FETCHES + Reader.COMMITTED)).operation)
+    _take_count(w, k, Reader.COMMITTED, False, 0)
 
 
 @inlined
@@ -326,14 +317,14 @@ def _check_readers(w: World, k: int, reader: int, t: int) -> None:
 def check(w: World, k: int, t: int, moved: int) -> None:
     """Something happened to the key: try the fetches that it may complete."""
     key = key_at(w, k)
-    if key.standing != _ONLINE:
+    if key.standing != Error.NONE:
         hanging.shake_all(w, k)
     if key.hung & moved & _OF_FOLLOWERS != 0:
-        _check_readers(w, k, _FOLLOWER, t)
+        _check_readers(w, k, Reader.FOLLOWER, t)
     if key.hung & moved & _OF_CONSUMERS != 0:
-        _check_readers(w, k, _CONSUMER, t)
+        _check_readers(w, k, Reader.CONSUMER, t)
     if key.hung & moved & _OF_COMMITTED != 0:
-        _check_readers(w, k, _COMMITTED, t)
+        _check_readers(w, k, Reader.COMMITTED, t)
     odd = listed.first_of(w, k, ODD)
     while odd != NONE:
         # What is tried may end, and leave the list; nobody else does.

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import entry, inlined, number
-from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
+from purgatory_udf.loop.compiled import entry, inlined
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Number, Reader, Rule
 from purgatory_udf.loop.world import FORCING, SETTLED, Records
 
-# Columns of an operation, of 64 bits and of 32. Places in lists of words, which end with one that is null.
-SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT, LONGS = map(number, range(9))
-CODE, BROKER, KEY, RULE, TRIGGER, FETCHER, INTS = map(number, range(7))
-# Columns of a part.
-PART_KEY, ERROR, ERROR_TEXT, PART_INTS = map(number, range(4))
-# Columns of a watch, which begins when its operation comes.
-WATCH_SEQ, WATCH_STARTED, WATCH_DEADLINE, WATCH_ENDED, INCREMENTS, WATCH_LONGS = map(number, range(6))
-WATCH_CODE, WATCH_BROKER, KEYS, STATUS, WATCH_INTS = map(number, range(5))
 
-SATISFIED, IN_ERROR, FORCED, EXPIRED, CANCELLED = map(number, range(5))
-CONSUMER, FOLLOWER, NOBODY = map(number, range(3))
+class Long(Number):
+    """An operation's columns of 64 bits."""
 
-_FETCH, _FOLLOWS = number(Code.FETCH), number(Reader.FOLLOWER)
-_BY_BYTES, _BY_TIMEOUT = number(Rule.MIN_BYTES), number(Rule.TIMEOUT)
-_UNANSWERED = number(Error.UNANSWERED)
-_UNKNOWN = number(UNKNOWN)
+    SEQ, STARTED, ENDED, DEADLINE, WAIT, BYTES, ANSWERED, TEXT = range(8)
+
+
+class Int(Number):
+    """Those of 32."""
+
+    CODE, BROKER, KEY, RULE, TRIGGER, FETCHER = range(6)
+
+
+class OfPart(Number):
+    """A part's, of 32."""
+
+    KEY, ERROR, ERROR_TEXT = range(3)
+
+
+class WatchLong(Number):
+    """A watch's of 64, which begins when its operation comes."""
+
+    SEQ, STARTED, DEADLINE, ENDED, INCREMENTS = range(5)
+
+
+class WatchInt(Number):
+    CODE, BROKER, KEYS, STATUS = range(4)
+
+
+class Status(Number):
+    SATISFIED, ERROR, FORCED, EXPIRED, CANCELLED = range(5)
+
+
+class Fetcher(Number):
+    CONSUMER, FOLLOWER, NOBODY = range(3)
 
 
 @entry
@@ -44,27 +63,27 @@ def flatten(
     offsets[0] = 0
     for o in range(len(ended)):
         operation = operations[ended[o]]
-        first, fetch = operation.first, operation.code == _FETCH
+        first, fetch = operation.first, operation.code == Code.FETCH
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
             # numpy calls something else a record's `size`.
             size = part["size"]
             total += size
-            part_bytes[at], part_ints[PART_KEY, at] = size, part.key
-            part_ints[ERROR, at], part_ints[ERROR_TEXT, at] = part.error, part.text
+            part_bytes[at], part_ints[OfPart.KEY, at] = size, part.key
+            part_ints[OfPart.ERROR, at], part_ints[OfPart.ERROR_TEXT, at] = part.error, part.text
             at += 1
-        longs[SEQ, o], longs[STARTED, o], longs[ENDED, o] = operation.seq, operation.t, operation.end_t
-        longs[DEADLINE, o] = operation.deadline * 1000
-        longs[WAIT, o] = operation.end_t // 1000 - operation.t // 1000
-        longs[BYTES, o], longs[ANSWERED, o], longs[TEXT, o] = total, operation.answered, operation.text
-        ints[CODE, o], ints[BROKER, o], ints[RULE, o] = operation.code, operation.broker, operation.rule
-        ints[KEY, o] = parts[first].key if operation.count > 0 else no_key
-        ints[TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != _UNKNOWN else no_key
+        longs[Long.SEQ, o], longs[Long.STARTED, o], longs[Long.ENDED, o] = operation.seq, operation.t, operation.end_t
+        longs[Long.DEADLINE, o] = operation.deadline * 1000
+        longs[Long.WAIT, o] = operation.end_t // 1000 - operation.t // 1000
+        longs[Long.BYTES, o], longs[Long.ANSWERED, o], longs[Long.TEXT, o] = total, operation.answered, operation.text
+        ints[Int.CODE, o], ints[Int.BROKER, o], ints[Int.RULE, o] = operation.code, operation.broker, operation.rule
+        ints[Int.KEY, o] = parts[first].key if operation.count > 0 else no_key
+        ints[Int.TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != UNKNOWN else no_key
         if fetch:
-            ints[FETCHER, o] = FOLLOWER if operation.mode == _FOLLOWS else CONSUMER
+            ints[Int.FETCHER, o] = Fetcher.FOLLOWER if operation.mode == Reader.FOLLOWER else Fetcher.CONSUMER
         else:
-            ints[FETCHER, o] = NOBODY
+            ints[Int.FETCHER, o] = Fetcher.NOBODY
         watched[o] = operation.watched > 0
         offsets[o + 1] = at
 
@@ -74,34 +93,34 @@ def flatten_watches(operations: Records, parts: Records, ended: Records, longs: 
     at = 0
     for o in range(len(ended)):
         operation = operations[ended[o]]
-        fetch = operation.code == _FETCH
+        fetch = operation.code == Code.FETCH
         # One of a single partition is complete at the first step that it sees, and one that never waited sees none.
         counts = fetch and operation.total > 1 and operation.watched > 0
         status = _status(operation, fetch)
         for nth in range(operation.count):
             part = parts[operation.first + nth]
-            longs[WATCH_SEQ, at], longs[WATCH_STARTED, at] = operation.seq, operation.t
-            longs[WATCH_DEADLINE, at] = operation.deadline * 1000
-            longs[WATCH_ENDED, at] = operation.end_t if fetch else part.end_t
-            longs[INCREMENTS, at] = part.news if counts else 0
-            ints[WATCH_CODE, at], ints[WATCH_BROKER, at] = operation.code, operation.broker
-            ints[KEYS, at] = operation.total
-            if operation.rule == _BY_TIMEOUT and (fetch or part.heap != SETTLED):
-                ints[STATUS, at] = EXPIRED
-            elif part.error == _UNANSWERED:
-                ints[STATUS, at] = CANCELLED
+            longs[WatchLong.SEQ, at], longs[WatchLong.STARTED, at] = operation.seq, operation.t
+            longs[WatchLong.DEADLINE, at] = operation.deadline * 1000
+            longs[WatchLong.ENDED, at] = operation.end_t if fetch else part.end_t
+            longs[WatchLong.INCREMENTS, at] = part.news if counts else 0
+            ints[WatchInt.CODE, at], ints[WatchInt.BROKER, at] = operation.code, operation.broker
+            ints[WatchInt.KEYS, at] = operation.total
+            if operation.rule == Rule.TIMEOUT and (fetch or part.heap != SETTLED):
+                ints[WatchInt.STATUS, at] = Status.EXPIRED
+            elif part.error == Error.UNANSWERED:
+                ints[WatchInt.STATUS, at] = Status.CANCELLED
             elif part.heap == FORCING:
-                ints[STATUS, at] = FORCED
-            elif status == SATISFIED and part.error != 0:
-                ints[STATUS, at] = IN_ERROR
+                ints[WatchInt.STATUS, at] = Status.FORCED
+            elif status == Status.SATISFIED and part.error != 0:
+                ints[WatchInt.STATUS, at] = Status.ERROR
             else:
-                ints[STATUS, at] = status
+                ints[WatchInt.STATUS, at] = status
             at += 1
 
 
 @inlined
 def _status(operation: Any, fetch: bool) -> int:
     """Of watches that nothing else is to be said of: a fetch of one key that did not get its bytes was forced."""
-    if fetch and operation.count == 1 and operation.rule != _BY_BYTES:
-        return FORCED
-    return SATISFIED
+    if fetch and operation.count == 1 and operation.rule != Rule.MIN_BYTES:
+        return Status.FORCED
+    return Status.SATISFIED

@@ -6,12 +6,10 @@ import numpy as np
 
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import entry, number
+from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import key_at, operation_at, part_at
 from purgatory_udf.loop.words import Code
 from purgatory_udf.loop.world import COUNTED, NONE, Records
-
-_PRODUCE, _FETCH = number(Code.PRODUCE), number(Code.FETCH)
 
 
 def no_neighbours(rows: Records, begin: int) -> None:
@@ -26,8 +24,8 @@ def link(world: Records) -> None:
     w = world[0]
     for k in range(w.keys_room):
         key = key_at(w, k)
-        key.produces = lists.purgatory_of(w, key.broker, _PRODUCE)
-        key.fetches = lists.purgatory_of(w, key.broker, _FETCH)
+        key.produces = lists.purgatory_of(w, key.broker, Code.PRODUCE)
+        key.fetches = lists.purgatory_of(w, key.broker, Code.FETCH)
     for p in range(w.parts):
         part = part_at(w, p)
         if part.heap > NONE:

@@ -31,8 +31,9 @@ def chosen(rows: Records, which: Records) -> Records:
     return _bytes(rows)[which].view(rows.dtype)
 
 
-def joined(kind: Kind, parts: Sequence[Records]) -> Records:
-    parts = [part for part in parts if len(part)]
+def joined(parts: Sequence[Records]) -> Records:
+    """One behind the other, of one kind."""
+    kind, parts = parts[0].dtype, [part for part in parts if len(part)]
     if len(parts) == 1:
         return copied(parts[0])
     rows = np.empty(sum(map(len, parts)), kind)

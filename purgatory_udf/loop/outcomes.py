@@ -10,42 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.loop.flatten import (
-    ANSWERED,
-    BROKER,
-    BYTES,
-    CODE,
-    DEADLINE,
-    ENDED,
-    ERROR,
-    ERROR_TEXT,
-    FETCHER,
-    INCREMENTS,
-    INTS,
-    KEY,
-    KEYS,
-    LONGS,
-    NOBODY,
-    PART_INTS,
-    PART_KEY,
-    RULE,
-    SEQ,
-    STARTED,
-    STATUS,
-    TEXT,
-    TRIGGER,
-    WAIT,
-    WATCH_BROKER,
-    WATCH_CODE,
-    WATCH_DEADLINE,
-    WATCH_ENDED,
-    WATCH_INTS,
-    WATCH_LONGS,
-    WATCH_SEQ,
-    WATCH_STARTED,
-    flatten,
-    flatten_watches,
-)
+from purgatory_udf.loop.flatten import Fetcher, Int, Long, OfPart, Status, WatchInt, WatchLong, flatten, flatten_watches
 from purgatory_udf.loop.moving import chosen
 from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.tables import named
@@ -63,7 +28,7 @@ from purgatory_udf.tables import (
 )
 
 
-def _words(names: dict[int, str]) -> pa.Array:
+def _words(names: dict[int, str | None]) -> pa.Array:
     return pa.array([names.get(number) for number in range(max(names) + 1)], pa.string())
 
 
@@ -71,9 +36,8 @@ _RULES = _words({int(rule): rule.name.lower() for rule in Rule})
 # Of what is not answered nothing is said.
 _ERRORS = _words({int(error): error.name for error in Error if error is not Error.UNANSWERED})
 _KINDS = _words({int(code): kind for code, kind in KINDS.items()})
-# In the order of the numbers in `flatten`.
-_STATUS = pa.array(["satisfied", "error", "forced", "expired", "cancelled"], pa.string())
-_FETCHERS = pa.array(["consumer", "follower", None], pa.string())
+_STATUS = _words({int(status): status.name.lower() for status in Status})
+_FETCHERS = _words({int(who): None if who is Fetcher.NOBODY else who.name.lower() for who in Fetcher})
 
 
 def _taken(words: pa.Array, numbers: Records) -> pa.Array:
@@ -121,9 +85,10 @@ class Ended:
         operations, parts = len(self._ended), int(decided.all_operations["count"][self._ended].sum())
         self._completed = len(decided.completed)
         self._cancelled = self._completed + len(decided.expired)
-        self._longs, self._ints = np.empty((LONGS, operations), np.int64), np.empty((INTS, operations), np.int32)
+        self._longs = np.empty((len(Long), operations), np.int64)
+        self._ints = np.empty((len(Int), operations), np.int32)
         self._watched, self._offsets = np.empty(operations, bool), np.empty(operations + 1, np.int32)
-        self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((PART_INTS, parts), np.int32)
+        self._part_bytes, self._part_ints = np.empty(parts, np.int64), np.empty((len(OfPart), parts), np.int32)
         flatten(
             named(decided.all_operations), named(decided.all_parts), self._ended, len(decided.names), self._longs,
             self._ints, self._watched, self._offsets, self._part_bytes, self._part_ints,
@@ -133,7 +98,7 @@ class Ended:
     @property
     def latest_us(self) -> int:
         """When the last of them ended."""
-        return int(self._longs[ENDED].max())
+        return int(self._longs[Long.ENDED].max())
 
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Completions, expirations and cancellations; an expiration after the trace's last event is marked so."""
@@ -148,63 +113,64 @@ class Ended:
 
     def _outcomes(self, schema: pa.Schema, at: slice, partitions: Callable[[], pa.Array]) -> pa.Table:
         decided, longs, ints, names = self._decided, self._longs[:, at], self._ints[:, at], self._names
-        text, no_fetch = pa.array(longs[TEXT]), ints[FETCHER] == NOBODY
+        text, no_fetch = pa.array(longs[Long.TEXT]), ints[Int.FETCHER] == Fetcher.NOBODY
         columns: dict[str, Callable[[], pa.Array]] = {
             "run_id": lambda: pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
-            "operation_id": lambda: pa.array(longs[SEQ]),
-            "kind": lambda: _taken(_KINDS, ints[CODE]),
-            "broker": lambda: pa.array(ints[BROKER]),
+            "operation_id": lambda: pa.array(longs[Long.SEQ]),
+            "kind": lambda: _taken(_KINDS, ints[Int.CODE]),
+            "broker": lambda: pa.array(ints[Int.BROKER]),
             "request_id": lambda: _text(decided.request_ids.take(text)),
             "client_id": lambda: _text(decided.client_ids.take(text)),
-            "key": lambda: _taken(names.readable, ints[KEY]),
-            "started_at": lambda: _time(longs[STARTED]),
-            "completed_at": lambda: _time(longs[ENDED]),
-            "expired_at": lambda: _time(longs[ENDED]),
-            "cancelled_at": lambda: _time(longs[ENDED]),
-            "deadline": lambda: _time(longs[DEADLINE]),
-            "wait_ms": lambda: pa.array(longs[WAIT]),
+            "key": lambda: _taken(names.readable, ints[Int.KEY]),
+            "started_at": lambda: _time(longs[Long.STARTED]),
+            "completed_at": lambda: _time(longs[Long.ENDED]),
+            "expired_at": lambda: _time(longs[Long.ENDED]),
+            "cancelled_at": lambda: _time(longs[Long.ENDED]),
+            "deadline": lambda: _time(longs[Long.DEADLINE]),
+            "wait_ms": lambda: pa.array(longs[Long.WAIT]),
             "watched": lambda: pa.array(self._watched[at]),
-            "completed_by": lambda: _taken(_RULES, ints[RULE]),
-            "reason": lambda: _taken(_RULES, ints[RULE]),
-            "trigger": lambda: _taken(names.readable, ints[TRIGGER]),
-            "bytes": lambda: pa.array(longs[BYTES], mask=no_fetch),
+            "completed_by": lambda: _taken(_RULES, ints[Int.RULE]),
+            "reason": lambda: _taken(_RULES, ints[Int.RULE]),
+            "trigger": lambda: _taken(names.readable, ints[Int.TRIGGER]),
+            "bytes": lambda: pa.array(longs[Long.BYTES], mask=no_fetch),
             "partitions": lambda: partitions()[at],
-            "fetcher": lambda: _taken(_FETCHERS, ints[FETCHER]),
-            "after_end": lambda: pa.array(longs[DEADLINE] > self._end_us),
-            "answered_bytes": lambda: pa.array(longs[ANSWERED], mask=no_fetch),
+            "fetcher": lambda: _taken(_FETCHERS, ints[Int.FETCHER]),
+            "after_end": lambda: pa.array(longs[Long.DEADLINE] > self._end_us),
+            "answered_bytes": lambda: pa.array(longs[Long.ANSWERED], mask=no_fetch),
         }
         return pa.table([columns[name]() for name in schema.names], schema=schema)
 
     def _partitions(self) -> pa.Array:
         ints, names = self._part_ints, self._names
         # Most often nothing went wrong.
-        error = _taken(_ERRORS, ints[ERROR]) if ints[ERROR].any() else pa.repeat(_ERRORS[0], ints.shape[1])
-        recorded = ints[ERROR] == Error.RECORDED
+        errors = ints[OfPart.ERROR]
+        error = _taken(_ERRORS, errors) if errors.any() else pa.repeat(_ERRORS[0], len(errors))
+        recorded = errors == Error.RECORDED
         if recorded.any():
-            errors = self._decided.errors.take(pa.array(ints[ERROR_TEXT][recorded]))
-            error = pc.replace_with_mask(error, pa.array(recorded), errors)
-        values = [_taken(names.topic, ints[PART_KEY]), _taken(names.partition, ints[PART_KEY]), error]
+            named_ = self._decided.errors.take(pa.array(ints[OfPart.ERROR_TEXT][recorded]))
+            error = pc.replace_with_mask(error, pa.array(recorded), named_)
+        values = [_taken(names.topic, ints[OfPart.KEY]), _taken(names.partition, ints[OfPart.KEY]), error]
         fields = pa.StructArray.from_arrays([*values, pa.array(self._part_bytes)], fields=list(OUTCOME_PARTITION))
         return pa.ListArray.from_arrays(pa.array(self._offsets), fields)
 
     def watches(self) -> pa.Table:
         """One row per finished watch. A fetch's end with it; the others each when their partition is settled."""
-        decided, names, key = self._decided, self._names, self._part_ints[PART_KEY]
-        longs, ints = np.empty((WATCH_LONGS, len(key)), np.int64), np.empty((WATCH_INTS, len(key)), np.int32)
+        decided, names, key = self._decided, self._names, self._part_ints[OfPart.KEY]
+        longs, ints = np.empty((len(WatchLong), len(key)), np.int64), np.empty((len(WatchInt), len(key)), np.int32)
         flatten_watches(named(decided.all_operations), named(decided.all_parts), self._ended, longs, ints)
         columns = {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(key)),
-            "operation_id": pa.array(longs[WATCH_SEQ]),
-            "kind": _taken(_KINDS, ints[WATCH_CODE]),
-            "broker": pa.array(ints[WATCH_BROKER]),
+            "operation_id": pa.array(longs[WatchLong.SEQ]),
+            "kind": _taken(_KINDS, ints[WatchInt.CODE]),
+            "broker": pa.array(ints[WatchInt.BROKER]),
             "topic": _taken(names.topic, key),
             "partition": _taken(names.partition, key),
-            "keys": pa.array(ints[KEYS]),
-            "started_at": _time(longs[WATCH_STARTED]),
-            "deadline": _time(longs[WATCH_DEADLINE]),
-            "ended_at": _time(longs[WATCH_ENDED]),
-            "status": _taken(_STATUS, ints[STATUS]),
-            "increments": pa.array(longs[INCREMENTS]),
+            "keys": pa.array(ints[WatchInt.KEYS]),
+            "started_at": _time(longs[WatchLong.STARTED]),
+            "deadline": _time(longs[WatchLong.DEADLINE]),
+            "ended_at": _time(longs[WatchLong.ENDED]),
+            "status": _taken(_STATUS, ints[WatchInt.STATUS]),
+            "increments": pa.array(longs[WatchLong.INCREMENTS]),
         }
         return pa.table([columns[name] for name in WATCHES.names], schema=WATCHES)
 

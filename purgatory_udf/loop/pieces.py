@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from purgatory_udf.loop.arrivals import SLOT, TABLES, WORDS, WORLD, arrive
-from purgatory_udf.loop.compiled import entry, number
+from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.entering import Room
 from purgatory_udf.loop.moving import move_up
 from purgatory_udf.loop.tables import named, world_of
@@ -22,8 +22,6 @@ from purgatory_udf.loop.texts import read
 from purgatory_udf.loop.threads import begun
 from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN, Code, Error
 from purgatory_udf.loop.world import HOME, MORE, Records
-
-_CREATE, _RECORDED = number(Code.CREATE_TOPICS), number(Error.RECORDED)
 
 # What a piece comes to, and which of its world's numbers says how much of it there is.
 _COUNTED_BY = {
@@ -175,7 +173,7 @@ def _tell_places(events: Records, keys: Records, asked: int, told: int, requests
     """What else they tell of lies behind so much of the pieces before."""
     for e in range(len(events)):
         event = events[e]
-        if event.code <= _CREATE:
+        if event.code <= Code.CREATE_TOPICS:
             event.first += asked
             event.text += requests
         else:
@@ -189,5 +187,5 @@ def _tell_keys(asked: Records, keys: Records, names: int) -> None:
     for a in range(len(asked)):
         ask = asked[a]
         ask.key = keys[ask.key]
-        if ask.error == _RECORDED:
+        if ask.error == Error.RECORDED:
             ask.text += names

@@ -35,15 +35,6 @@ from purgatory_udf.loop.world import (
     SETTLED,
 )
 
-_PRODUCE, _FETCH, _DELETE, _CREATE = (
-    number(Code.PRODUCE),
-    number(Code.FETCH),
-    number(Code.DELETE_RECORDS),
-    number(Code.CREATE_TOPICS),
-)
-_TIMED_OUT = number(Error.REQUEST_TIMED_OUT)
-_TIMEOUT = number(Rule.TIMEOUT)
-
 # A count of dead entries, and the number of purges before it was begun, in one number: purges times this.
 _PURGE = number(2**32)
 
@@ -65,11 +56,11 @@ def _bury(w: World, p: int, key: Any, code: int) -> None:
     """An entry of the key's list is dead, and stays until the list is walked or purged. (Fetches': see their end.)"""
     purgatory = purgatory_at(w, p)
     purgatory.dead += 1
-    if code == _PRODUCE:
+    if code == Code.PRODUCE:
         key.dead_produce = key.dead_produce * (key.stamp_produce == purgatory.stamp) + 1
         key.stamp_produce = purgatory.stamp
         key.hung |= DEAD_PRODUCES
-    elif code == _DELETE:
+    elif code == Code.DELETE_RECORDS:
         if key.stamp_delete != purgatory.stamp:
             key.stamp_delete, key.dead_delete = purgatory.stamp, 0
         key.dead_delete += 1
@@ -115,7 +106,7 @@ def walk_produces(w: World, key: Any) -> None:
 
 @inlined
 def walk_deletions(w: World, key: Any) -> None:
-    p, dead = purgatory_of(w, key.broker, _DELETE), key.dead_delete
+    p, dead = purgatory_of(w, key.broker, Code.DELETE_RECORDS), key.dead_delete
     _unwatch(w, p, dead * (key.stamp_delete == purgatory_at(w, p).stamp))
     key.dead_delete = 0
     key.hung &= ~DEAD_DELETIONS
@@ -193,7 +184,7 @@ def walked_before(w: World, key: Any, code: int) -> bool:
         w.checking > 0
         and key.stamped == w.produced
         and key.stamp_order < w.checking
-        and (code == _FETCH or key.stamp_all != 0)
+        and (code == Code.FETCH or key.stamp_all != 0)
     )
 
 
@@ -222,7 +213,7 @@ def _end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation = operation_at(w, o)
     operation.state, operation.rule, operation.end_t = ENDED, rule_, t
     operation.trigger = trigger - operation.first if trigger != NONE else NONE
-    if rule_ == _TIMEOUT:
+    if rule_ == Rule.TIMEOUT:
         ended_at(w, o).how = EXPIRED
         w.expired += 1
     else:
@@ -231,7 +222,7 @@ def _end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     w.ended_parts += operation.count
     timer.cancel(w, o)
     several = w.checking > 0 and trigger != NONE
-    if operation.code == _FETCH:
+    if operation.code == Code.FETCH:
         _end_parts_of_fetch(w, operation, several)
     else:
         _end_parts(w, operation, t, several)
@@ -249,7 +240,7 @@ def _end_parts(w: World, operation: Any, t: int, several: bool) -> None:
         key = key_at(w, part.key)
         heap.remove(w, at, key)
         if part.heap != SETTLED:
-            part.end_t, part.error = t, _TIMED_OUT
+            part.end_t, part.error = t, Error.REQUEST_TIMED_OUT
         if watched and part.again == 0:
             if several and walked_before(w, key, code):
                 purgatory_at(w, p).watched -= 1
@@ -283,7 +274,7 @@ def _end_parts_of_fetch(w: World, operation: Any, several: bool) -> None:
         if everywhere:
             _bury_fetch(key, stamp)
         elif watched and part.again == 0:
-            if several and walked_before(w, key, _FETCH):
+            if several and walked_before(w, key, Code.FETCH):
                 walked += 1
             else:
                 _bury_fetch(key, stamp)

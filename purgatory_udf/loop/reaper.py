@@ -16,12 +16,11 @@ from purgatory_udf.loop.world import NONE
 
 IDLE_MS = number(200)
 STEP_MS = number(200)
-_TIMEOUT = number(Rule.TIMEOUT)
 
 
 @inlined
 def _expire(w: World, o: int) -> None:
-    lists.end(w, o, _TIMEOUT, operation_at(w, o).deadline * 1000, NONE)
+    lists.end(w, o, Rule.TIMEOUT, operation_at(w, o).deadline * 1000, NONE)
 
 
 @inlined

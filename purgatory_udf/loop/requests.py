@@ -5,18 +5,11 @@ from __future__ import annotations
 from purgatory_udf.loop import fetch, heap, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
-from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule
 from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLED, SETTLING_PRODUCES
-
-_AT_ONCE, _INVALID, _DELAYED = number(Acks.AT_ONCE), number(Acks.INVALID), number(Acks.DELAYED)
-_SOUND, _RECORDED = number(Error.NONE), number(Error.RECORDED)
-_BY_ACKS, _BY_INVALID_ACKS, _BY_APPEND_ERROR = number(Rule.ACKS), number(Rule.INVALID_ACKS), number(Rule.APPEND_ERROR)
-_BY_EMPTY, _BY_NO_PARTITIONS, _BY_NO_WAIT = number(Rule.EMPTY), number(Rule.NO_PARTITIONS), number(Rule.NO_WAIT)
-
-_PRODUCE, _PENDING = number(Code.PRODUCE), number(Rule.TIMEOUT)
 
 # What an append did: nothing, it moved the log end only, or the high watermark with it. While a produce is handled its
 # parts have that in `news`.
@@ -42,9 +35,9 @@ def produce(w: World, e: int) -> None:
         part = part_at(w, at)
         part.news, part.end_t = 0, t
         repeated += part.again
-        if part.error != _SOUND:
+        if part.error != Error.NONE:
             part.heap = SETTLED
-            if part.error == _RECORDED:
+            if part.error == Error.RECORDED:
                 part.text += w.errors
         else:
             if logs.append(w, key, part.offset, part.size, 1):
@@ -52,22 +45,22 @@ def produce(w: World, e: int) -> None:
                 key.news += 1
                 key.stamped, key.stamp_order, key.stamp_all = w.produced, changed, part.news == _INCREASED
                 changed += 1
-            if mode != _DELAYED:
+            if mode != Acks.DELAYED:
                 part.heap = SETTLED
             else:
                 # What is appended to the keys behind it moves no watermark of this one.
-                rule_ = settling.settle(key, part, _PRODUCE, t)
-                if rule_ == _PENDING:
+                rule_ = settling.settle(key, part, Code.PRODUCE, t)
+                if rule_ == Rule.PENDING:
                     pending += 1
                     heap.push(w, at, SETTLING_PRODUCES, part.offset)
                 else:
                     operation.rule = rule_
-    if mode == _INVALID:
-        _answer_at_once(w, o, _BY_INVALID_ACKS)
-    elif mode == _AT_ONCE:
-        _answer_at_once(w, o, _BY_ACKS)
-    elif mode != _DELAYED:
-        _answer_at_once(w, o, _BY_APPEND_ERROR if event.total > 0 else _BY_EMPTY)
+    if mode == Acks.INVALID:
+        _answer_at_once(w, o, Rule.INVALID_ACKS)
+    elif mode == Acks.AT_ONCE:
+        _answer_at_once(w, o, Rule.ACKS)
+    elif mode != Acks.DELAYED:
+        _answer_at_once(w, o, Rule.APPEND_ERROR if event.total > 0 else Rule.EMPTY)
     elif pending == 0:
         _answer_at_once(w, o, operation.rule)
     else:
@@ -107,7 +100,7 @@ def fetch_messages(w: World, e: int) -> None:
                 key.news += 1
                 check_all(w, k, t, fetch.OF_WATERMARK)
     if event.total == 0:
-        _answer_at_once(w, arrived(w, e), _BY_NO_PARTITIONS)
+        _answer_at_once(w, arrived(w, e), Rule.NO_PARTITIONS)
     else:
         fetch.arrive(w, e)
 
@@ -118,7 +111,7 @@ def delete_records(w: World, e: int) -> None:
     o = arrived(w, e)
     operation = operation_at(w, o)
     if operation.total == 0:
-        _answer_at_once(w, o, _BY_EMPTY)
+        _answer_at_once(w, o, Rule.EMPTY)
         return
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
@@ -135,11 +128,11 @@ def create_topics(w: World, e: int) -> None:
     o = arrived(w, e)
     operation = operation_at(w, o)
     if operation.total == 0:
-        _answer_at_once(w, o, _BY_EMPTY)
+        _answer_at_once(w, o, Rule.EMPTY)
         return
     done = settling.first_try(w, o)
     if event_at(w, e).delay <= 0:
-        _answer_at_once(w, o, _BY_NO_WAIT)
+        _answer_at_once(w, o, Rule.NO_WAIT)
     elif done:
         _answer_at_once(w, o, operation.rule)
     else:

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 from purgatory_udf.loop import changes, reaper
-from purgatory_udf.loop.compiled import entry, inlined, number
+from purgatory_udf.loop.compiled import entry, inlined
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
 from purgatory_udf.loop.tables import World, event_at, event_soon, key_soon, place_at
 from purgatory_udf.loop.words import FOREVER, Code
 from purgatory_udf.loop.world import Records
-
-_PRODUCE, _FETCH, _DELETE, _CREATE = (
-    number(Code.PRODUCE),
-    number(Code.FETCH),
-    number(Code.DELETE_RECORDS),
-    number(Code.CREATE_TOPICS),
-)
-_LOG_END, _HIGH_WATERMARK, _LAST_STABLE, _REPLICA_END = (
-    number(Code.LOG_END),
-    number(Code.HIGH_WATERMARK),
-    number(Code.LAST_STABLE),
-    number(Code.REPLICA_END),
-)
 
 # How many events ahead of their turn keys are brought near, and how many the events themselves; and how many keys are
 # near anyhow.
@@ -47,21 +34,21 @@ def run(world: Records, events: int, horizon_ms: int) -> None:
         code = event.code
         reaper.advance(w, event.t)
         # Where this leads to cannot be foreseen, so it is asked once.
-        if code == _FETCH:
+        if code == Code.FETCH:
             fetch_messages(w, e)
-        elif code == _PRODUCE:
+        elif code == Code.PRODUCE:
             produce(w, e)
-        elif code == _LOG_END:
+        elif code == Code.LOG_END:
             changes.log_end(w, e)
-        elif code == _HIGH_WATERMARK:
+        elif code == Code.HIGH_WATERMARK:
             changes.high_watermark(w, e)
-        elif code == _LAST_STABLE:
+        elif code == Code.LAST_STABLE:
             changes.last_stable(w, e)
-        elif code == _REPLICA_END:
+        elif code == Code.REPLICA_END:
             changes.replica_end(w, e)
-        elif code == _DELETE:
+        elif code == Code.DELETE_RECORDS:
             delete_records(w, e)
-        elif code == _CREATE:
+        elif code == Code.CREATE_TOPICS:
             create_topics(w, e)
         else:
             changes.rarer(w, e)

@@ -23,56 +23,45 @@ from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule
 from purgatory_udf.loop.world import NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS, SETTLING_PRODUCES
 
-_PRODUCE, _DELETE, _CREATE = number(Code.PRODUCE), number(Code.DELETE_RECORDS), number(Code.CREATE_TOPICS)
-_ONLINE, _NOT_LEADER, _OFFLINE = (
-    number(Error.NONE),
-    number(Error.NOT_LEADER_OR_FOLLOWER),
-    number(Error.KAFKA_STORAGE_ERROR),
-)
-_SHORT = number(Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-_BY_NOT_LEADER, _BY_OFFLINE, _BY_UNKNOWN = number(Rule.NOT_LEADER), number(Rule.OFFLINE), number(Rule.UNKNOWN_PARTITION)
-_BY_HIGH, _BY_LOW, _BY_LEADERS = number(Rule.HIGH_WATERMARK), number(Rule.LOW_WATERMARK), number(Rule.LEADERS)
-_BY_SHORT = number(Rule.NOT_ENOUGH_REPLICAS)
-_PENDING = number(Rule.TIMEOUT)
 _ANY = number(2**63 - 1)
 
 
 @inlined
 def rule_of_standing(standing: int) -> int:
-    if standing == _NOT_LEADER:
-        return _BY_NOT_LEADER
-    return _BY_OFFLINE if standing == _OFFLINE else _BY_UNKNOWN
+    if standing == Error.NOT_LEADER_OR_FOLLOWER:
+        return Rule.NOT_LEADER
+    return Rule.OFFLINE if standing == Error.KAFKA_STORAGE_ERROR else Rule.UNKNOWN_PARTITION
 
 
 @inlined
 def watermark(key: Any, code: int) -> int:
-    if code == _PRODUCE:
+    if code == Code.PRODUCE:
         return key.hw
     return key.log_start
 
 
 @inlined
 def settle(key: Any, part: Any, code: int, t: int) -> int:
-    """Settle the part if anything does now: the rule, or `TIMEOUT` while it is pending."""
+    """Settle the part if anything does now: the rule, or `PENDING`."""
     reached = watermark(key, code)
-    if key.standing == _ONLINE and (reached == UNKNOWN or reached < part.offset):
-        return _PENDING
+    if key.standing == Error.NONE and (reached == UNKNOWN or reached < part.offset):
+        return Rule.PENDING
     return _settled(key, part, code, t)
 
 
 @inlined
 def _settled(key: Any, part: Any, code: int, t: int) -> int:
     """The rule that settles the part now; one does."""
-    if key.standing != _ONLINE:  # Case A
+    if key.standing != Error.NONE:  # Case A
         part.error, part.heap, part.end_t = key.standing, SETTLED, t
         return rule_of_standing(key.standing)
-    part.error, part.heap, part.end_t = _ONLINE, SETTLED, t  # Case B
-    if code == _PRODUCE:
+    part.error, part.heap, part.end_t = Error.NONE, SETTLED, t  # Case B
+    if code == Code.PRODUCE:
         if under_min_isr(key):
-            part.error = _SHORT
-            return _BY_SHORT
-        return _BY_HIGH
-    return _BY_LOW if code == _DELETE else _BY_LEADERS
+            part.error = Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            return Rule.NOT_ENOUGH_REPLICAS
+        return Rule.HIGH_WATERMARK
+    return Rule.LOW_WATERMARK if code == Code.DELETE_RECORDS else Rule.LEADERS
 
 
 @inlined
@@ -83,7 +72,7 @@ def first_try(w: World, o: int) -> bool:
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         rule_ = settle(key_at(w, part.key), part, code, t)
-        if rule_ == _PENDING:
+        if rule_ == Rule.PENDING:
             pending += 1
         else:
             operation.rule = rule_
@@ -126,9 +115,9 @@ def _give_up(w: World, k: int, kind: int, code: int, t: int) -> None:
 def check(w: World, k: int, code: int, t: int) -> None:
     """Something happened to the key: settle what it settles."""
     key = key_at(w, k)
-    kind = SETTLING_PRODUCES if code == _PRODUCE else SETTLING_OTHERS
+    kind = SETTLING_PRODUCES if code == Code.PRODUCE else SETTLING_OTHERS
     # An error settles all of them.
-    reached = watermark(key, code) if key.standing == _ONLINE else _ANY
+    reached = watermark(key, code) if key.standing == Error.NONE else _ANY
     if reached != UNKNOWN:
         while heap.first_of(w, k, kind) != NONE and part_at(w, heap.first_of(w, k, kind)).wants <= reached:
             _give_up(w, k, kind, code, t)

@@ -21,33 +21,7 @@ from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
 from purgatory_udf.loop.tables import named, world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
-from purgatory_udf.loop.world import (
-    BATCH,
-    ENDING,
-    HEAPS,
-    KEY,
-    LINK,
-    LISTS,
-    MEMBER,
-    MORE,
-    NODE,
-    NONE,
-    OPEN,
-    OPERATION,
-    PART,
-    PLACE,
-    PURGATORY,
-    QUEUED,
-    READING,
-    ROLL,
-    ROOT,
-    TIMER,
-    TURN,
-    WHEELS,
-    Records,
-)
-
-_RECORDED = int(Error.RECORDED)
+from purgatory_udf.loop.world import HEAPS, LISTS, MORE, NONE, OPEN, TABLES, TIMER, WHEELS, Records, none_of
 
 
 @dataclass
@@ -82,15 +56,15 @@ class Decisions:
 class State:
     names: list[str] = field(default_factory=list)
     now_ms: int = 0
-    keys: Records = field(default_factory=lambda: np.zeros(0, KEY))
-    batches: Records = field(default_factory=lambda: np.zeros(0, BATCH))
-    rolls: Records = field(default_factory=lambda: np.zeros(0, ROLL))
-    nodes: Records = field(default_factory=lambda: np.zeros(0, NODE))
-    in_sync: Records = field(default_factory=lambda: np.zeros(0, MEMBER))
-    operations: Records = field(default_factory=lambda: np.zeros(0, OPERATION))
-    parts: Records = field(default_factory=lambda: np.zeros(0, PART))
-    purgatories: Records = field(default_factory=lambda: np.zeros(0, PURGATORY))
-    queued: Records = field(default_factory=lambda: np.zeros(0, QUEUED))
+    keys: Records = field(default_factory=none_of("keys"))
+    batches: Records = field(default_factory=none_of("batches"))
+    rolls: Records = field(default_factory=none_of("rolls"))
+    nodes: Records = field(default_factory=none_of("nodes"))
+    in_sync: Records = field(default_factory=none_of("in_sync"))
+    operations: Records = field(default_factory=none_of("operations"))
+    parts: Records = field(default_factory=none_of("parts"))
+    purgatories: Records = field(default_factory=none_of("purgatories"))
+    queued: Records = field(default_factory=none_of("queued"))
     request_ids: pa.Array = field(default_factory=no_texts)
     client_ids: pa.Array = field(default_factory=no_texts)
     errors: pa.Array = field(default_factory=no_texts)
@@ -138,14 +112,14 @@ def _number(state: State, names: list[str]) -> Records:
     """The keys' places in the state; keys seen for the first time get theirs."""
     if not state.names:
         state.keys, state.names = _unknown(names), names
-        return np.arange(len(names), dtype=np.int32).view(PLACE)
+        return np.arange(len(names), dtype=np.int32).view(TABLES["places"])
     known = dict(zip(state.names, count(), strict=False))
     new = [name for name in names if name not in known]
     if new:
-        state.keys = joined(KEY, [state.keys, _unknown(new)])
+        state.keys = joined([state.keys, _unknown(new)])
         known.update(zip(new, count(len(known)), strict=False))
         state.names = [*state.names, *new]
-    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(PLACE)
+    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(TABLES["places"])
 
 
 def _unknown(names: list[str]) -> Records:
@@ -161,7 +135,7 @@ def _unknown(names: list[str]) -> Records:
 
 @cache
 def _of_nothing_said() -> Records:
-    key = np.zeros(1, KEY)
+    key = np.zeros(1, TABLES["keys"])
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         key[field_] = UNKNOWN
     for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped"):
@@ -177,14 +151,14 @@ def _meet(state: State, homes: Records, limits: Limits) -> None:
     if not new:
         return
     began_ms = limits.began_ms // STEP_MS * STEP_MS
-    added = np.zeros(len(new), PURGATORY)
+    added = np.zeros(len(new), TABLES["purgatories"])
     added["broker"], added["code"] = zip(*new, strict=True)
     added["interval"] = [limits.intervals[Code(code)] for _, code in new]
     added["wheel_ms"] = added["last_wake_ms"] = began_ms
     added["next_step_ms"] = began_ms + STEP_MS
     added["next_bucket_ms"] = FOREVER
-    state.purgatories = joined(PURGATORY, [state.purgatories, added])
-    state.queued = joined(QUEUED, [state.queued, np.zeros(len(added) * WHEELS, QUEUED)])
+    state.purgatories = joined([state.purgatories, added])
+    state.queued = joined([state.queued, np.zeros(len(added) * WHEELS, TABLES["queued"])])
     state.now_ms = max(state.now_ms, began_ms)
 
 
@@ -193,21 +167,20 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
     _meet(state, room.homes, limits)
     keys, operations = len(state.keys), len(state.operations) + room.operations
     parts = len(state.parts) + room.parts
-    tables = side_by_side(
-        {
-            "operations": (OPERATION, operations),
-            "keys": (KEY, keys),
-            "roots": (ROOT, keys * int(HEAPS)),
-            "batches": (BATCH, len(state.batches) + int(room.more["batches"].sum()) + keys),
-            "rolls": (ROLL, len(state.rolls) + int(room.more["rolls"].sum())),
-            "nodes": (NODE, len(state.nodes) + len(state.parts) + room.nodes),
-            "parts": (PART, parts),
-            "links": (LINK, parts + keys * int(LISTS)),
-            "turns": (TURN, operations + len(state.purgatories) * int(TIMER)),
-            "ended": (ENDING, operations),
-            "readings": (READING, 2 * operations + 2 * parts + 16),
-        }
-    )
+    rooms = {
+        "operations": operations,
+        "keys": keys,
+        "roots": keys * int(HEAPS),
+        "batches": len(state.batches) + int(room.more["batches"].sum()) + keys,
+        "rolls": len(state.rolls) + int(room.more["rolls"].sum()),
+        "nodes": len(state.nodes) + len(state.parts) + room.nodes,
+        "parts": parts,
+        "links": parts + keys * int(LISTS),
+        "turns": operations + len(state.purgatories) * int(TIMER),
+        "ended": operations,
+        "readings": 2 * operations + 2 * parts + 16,
+    }
+    tables = side_by_side({name: (TABLES[name], count) for name, count in rooms.items()})
     for name in ("keys", "operations", "parts", "nodes"):
         put(getattr(state, name), tables[name])
     tables["roots"]["part"] = NONE
@@ -223,7 +196,7 @@ def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[s
         "asked": call.asked,
         "told": call.told,
         "places": places,
-        "in_sync": joined(MEMBER, [state.in_sync, call.in_sync]),
+        "in_sync": joined([state.in_sync, call.in_sync]),
         "purgatories": state.purgatories,
         "queued": state.queued,
     }
@@ -254,11 +227,11 @@ def _close(state: State, call: Call, tables: dict[str, Records], world: Any, lim
         tables["readings"][: world["readings"]], state.purgatories,
     )  # fmt: skip
     ended = len(completed) + len(expired) + len(cancelled)
-    kept = np.empty(len(operations) - ended, OPERATION)
-    of_kept = np.empty(len(parts) - int(world["ended_parts"]), PART)
+    kept = np.empty(len(operations) - ended, operations.dtype)
+    of_kept = np.empty(len(parts) - int(world["ended_parts"]), parts.dtype)
     if len(kept):
         keep(named(operations), named(parts), named(kept), named(of_kept))
-    erring = np.flatnonzero(of_kept["error"] == _RECORDED) if len(errors) else np.zeros(0, np.int64)
+    erring = np.flatnonzero(of_kept["error"] == Error.RECORDED) if len(errors) else np.zeros(0, np.int64)
     state.request_ids, state.client_ids = (_taken(texts, kept["text"]) for texts in (request_ids, client_ids))
     state.errors = _taken(errors, of_kept["text"][erring])
     kept["text"] = np.arange(len(kept))
@@ -287,8 +260,9 @@ def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None
     keys, members = copied(tables["keys"]), tables["in_sync"]
     state.keys = keys
     # A set is one key's.
-    of_keys = np.empty(len(members), MEMBER)
-    batches, rolls, kept = tables["batches"], tables["rolls"], np.empty(int(keys["end_batch"].sum()), BATCH)
+    of_keys = np.empty(len(members), members.dtype)
+    batches, rolls = tables["batches"], tables["rolls"]
+    kept = np.empty(int(keys["end_batch"].sum()), batches.dtype)
     in_use, in_use_rolls, in_use_members = trim(
         named(keys), named(batches), named(rolls), named(members), named(kept), named(of_keys), retain_bytes
     )

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import number, rule
+from purgatory_udf.loop.compiled import rule
 from purgatory_udf.loop.tables import World, ended_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import CANCELLED, COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
-
-_FETCH, _CREATE = number(Code.FETCH), number(Code.CREATE_TOPICS)
-_BY_STOP = number(Rule.BROKER_STOPPED)
-_UNANSWERED, _STANDS_NOT_LEADER = number(Error.UNANSWERED), number(Error.NOT_LEADER_OR_FOLLOWER)
 
 
 @rule
@@ -31,7 +27,7 @@ def stop(w: World, k: int, t: int) -> None:
             _abandon(w, listed.first_of(w, k, kind), t)
     lists.walk_all(w, key)
     _estimate_anew(w, key.broker, False)
-    key.standing, key.nodes = _STANDS_NOT_LEADER, NONE
+    key.standing, key.nodes = Error.NOT_LEADER_OR_FOLLOWER, NONE
 
 
 @rule
@@ -56,7 +52,7 @@ def stop_topic(w: World, k: int, broker: int, t: int) -> None:
 def _estimate_anew(w: World, broker: int, of_topics: bool) -> None:
     for p in range(w.purgatories):
         purgatory = purgatory_at(w, p)
-        if purgatory.broker == broker and (purgatory.code == _CREATE) == of_topics:
+        if purgatory.broker == broker and (purgatory.code == Code.CREATE_TOPICS) == of_topics:
             purgatory.estimated = purgatory.delayed
 
 
@@ -65,7 +61,7 @@ def _abandon(w: World, by: int, t: int) -> None:
     """The part's operation ends, and is on no list any more."""
     o = part_at(w, by).operation
     operation = operation_at(w, o)
-    operation.state, operation.rule, operation.end_t = ENDED, _BY_STOP, t
+    operation.state, operation.rule, operation.end_t = ENDED, Rule.BROKER_STOPPED, t
     ended_at(w, o).how = CANCELLED
     w.cancelled += 1
     w.ended_parts += operation.count
@@ -77,9 +73,9 @@ def _abandon(w: World, by: int, t: int) -> None:
         key = key_at(w, part.key)
         heap.remove(w, at, key)
         entries += 1 - part.again
-        if operation.code == _FETCH:
+        if operation.code == Code.FETCH:
             part.news = key.news - part.news
-            part.error, part.size = _UNANSWERED, 0
+            part.error, part.size = Error.UNANSWERED, 0
         elif part.heap != SETTLED:
-            part.error, part.end_t = _UNANSWERED, t
+            part.error, part.end_t = Error.UNANSWERED, t
     purgatory_at(w, operation.purgatory).watched -= entries

@@ -65,9 +65,7 @@ def _compiled(kind: Kind, where: int) -> Access:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(address(builder, *arguments), context.get_value_type(record))
 
-        if not isinstance(index, types.Integer):
-            return None
-        return record(w, index), code
+        return record(w, types.int64), code
 
     return cast("Access", intrinsic(at))
 
@@ -77,8 +75,6 @@ def _place(kind: Kind, where: int) -> Callable[[Any, Any, Any], Any]:
     long, byte = ir.IntType(64), ir.IntType(8)
 
     def place(builder: Any, world: Any, index: Any) -> Any:
-        if index.type.width < 64:
-            index = builder.sext(index, long)
         field = builder.gep(builder.bitcast(world, byte.as_pointer()), [ir.Constant(long, where)])
         address = builder.load(builder.bitcast(field, long.as_pointer()))
         # A table never moves during a call.
@@ -108,7 +104,7 @@ def _compiled_soon(kind: Kind, where: int) -> Callable[[World, int], None]:
                 builder.call(bring, [builder.gep(row, [size(line)]), size(1), size(3), size(1)])
             return context.get_dummy_value()
 
-        return (types.void(w, index), code) if isinstance(index, types.Integer) else None
+        return types.void(w, types.int64), code
 
     return cast("Callable[[World, int], None]", intrinsic(bring))
 
@@ -184,13 +180,11 @@ def _compiled_inside(kind: Kind, first: int) -> Access:
     def at(typing: Any, row: Any, index: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             whole, place = arguments
-            if place.type.width < 64:
-                place = builder.sext(place, long)
             offset = builder.add(builder.mul(place, ir.Constant(long, kind.itemsize)), ir.Constant(long, first))
             inner = builder.gep(builder.bitcast(whole, byte.as_pointer()), [offset])
             return builder.bitcast(inner, context.get_value_type(record))
 
-        return record(row, index), code
+        return record(row, types.int64), code
 
     return cast("Access", intrinsic(at))
 

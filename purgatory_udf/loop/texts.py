@@ -17,7 +17,7 @@ _LONG = number(8)
 _LOW_BITS, _FACTOR = number(2**31 - 1), number(0x2C1B3C6D)
 
 # A word, where it lies, and the number that it stands for.
-WORD = record("text length", "number")
+WORD = record("text length number")
 
 
 @inlined

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import EnumMeta, IntEnum
 
 
-class Code(IntEnum):
+class Numbers(EnumMeta):
+    """Of words whose numbers compiled code takes for numbers (see `compiled`)."""
+
+
+class Number(IntEnum, metaclass=Numbers):
+    """A word, and the number that stands for it."""
+
+
+class Code(Number):
     """What a row says about its key."""
 
     PRODUCE = 1
@@ -71,7 +79,7 @@ PURGATORIES = {
 }
 
 
-class Acks(IntEnum):
+class Acks(Number):
     """How a produce is answered."""
 
     DELAYED = 0
@@ -80,7 +88,7 @@ class Acks(IntEnum):
     ALL_IN_ERROR = 3
 
 
-class Reader(IntEnum):
+class Reader(Number):
     """Whose end of the log counts for a fetch."""
 
     FOLLOWER = 0
@@ -88,7 +96,7 @@ class Reader(IntEnum):
     COMMITTED = 2
 
 
-class Error(IntEnum):
+class Error(Number):
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 1
     KAFKA_STORAGE_ERROR = 2
@@ -103,10 +111,11 @@ class Error(IntEnum):
     RECORDED = 99  # another error that the trace recorded: its name travels as text
 
 
-class Rule(IntEnum):
+class Rule(Number):
     """`completed_by`, in the words of the tables (lower case)."""
 
     TIMEOUT = 0
+    PENDING = 0  # so long as nothing has ended it
     MIN_BYTES = 1
     NOT_LEADER = 2
     UNKNOWN_PARTITION = 3

@@ -19,7 +19,7 @@ Between calls a state keeps of it what is open (`state`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -202,6 +202,11 @@ WORLD = world(
     *("texts", "errors", "members"),
     *("appends", "appended"),
 )
+
+
+def none_of(table: str) -> Callable[[], Records]:
+    """A table without rows."""
+    return lambda: np.zeros(0, TABLES[table])
 
 
 NONE = number(-1)  # no index

@@ -27,7 +27,7 @@ def test_rows_keep_every_byte_and_are_copies(kind: Kind) -> None:
         "a part": (copied(rows[2:5]), rows[2:5].tobytes()),
         "by places": (chosen(rows, places), rows[places].tobytes()),
         "by a mask": (chosen(rows, _mask(places, 7)), rows[[0, 3, 6]].tobytes()),
-        "joined": (joined(kind, [rows, rows[:0], more]), before + more.tobytes()),
+        "joined": (joined([rows, rows[:0], more]), before + more.tobytes()),
         "repeated": (repeated(rows[2:3], 3), 3 * rows[2:3].tobytes()),
     }
     for how, (those, expected) in moved.items():
@@ -45,7 +45,7 @@ def _mask(places: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.bool_]:
 
 def test_of_nothing_nothing_is_moved() -> None:
     none = np.zeros(0, BATCH)
-    assert len(copied(none)) == len(chosen(none, np.zeros(0, np.int64))) == len(joined(KEY, [])) == 0
+    assert len(copied(none)) == len(chosen(none, np.zeros(0, np.int64))) == len(joined([none])) == 0
     assert [len(table) for table in side_by_side({"none": (ASKED, 0), "three": (KEY, 3)}).values()] == [0, 3]
 
 
