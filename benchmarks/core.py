@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from benchmarks.partition_trace import Shape, partition_trace
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine
-from purgatory_udf.loop.engine import replay as by_loop
+from purgatory_udf.grouping.engine import Engine
+from purgatory_udf.grouping.engine import replay as by_loop
 from purgatory_udf.reference.replay import replay as by_event
 
 BATCH = 50_000

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from benchmarks.partition_trace import Shape, partition_trace
 from purgatory_udf.config import INT32_MAX, Config
+from purgatory_udf.grouping.engine import Engine, Tables
 from purgatory_udf.loop.codec import state_bytes
-from purgatory_udf.loop.engine import Engine, Tables
 
 BATCH = 500_000
 _NEVER = 1 << 30

@@ -31,8 +31,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.partition_trace import Shape, partition_trace
+from purgatory_udf.arrow.explode import READS
 from purgatory_udf.config import load
-from purgatory_udf.loop.explode import READS
 from purgatory_udf.properties import read_properties
 from purgatory_udf.storage import commits
 from purgatory_udf.storage.layout import Layout

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from purgatory_udf.arrow.explode import explode
+from purgatory_udf.compiling import kept
 from purgatory_udf.config import Config
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 from purgatory_udf.groups.gauges import CoordinatorPurgatory
-from purgatory_udf.loop import compiled
 from purgatory_udf.loop.call import Call
-from purgatory_udf.loop.engine import Engine, Tables, event_table
-from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.state import State, step
 from purgatory_udf.loop.words import FOREVER, Code
 
@@ -28,12 +28,12 @@ def main() -> None:
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    compiled.mark_whole()
+    kept.mark_whole()
 
 
 def load() -> None:
     """What has been compiled, if all of it has: to compile it may take longer than what it is wanted for."""
-    if compiled.is_whole():
+    if kept.is_whole():
         main()
 
 
@@ -46,7 +46,7 @@ def rules() -> None:
 def _rules_meanwhile() -> Iterator[None]:
     """By another process, on another core: each entry is kept in files of its own. If that fails, they are compiled
     here when they are used."""
-    if not compiled.is_wanted():
+    if not kept.is_wanted():
         yield
         return
     quiet = subprocess.DEVNULL

@@ -19,8 +19,8 @@ from deltalake import write_deltalake
 
 from purgatory_udf import __version__
 from purgatory_udf.config import Config
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.local.session import LocalSession
-from purgatory_udf.loop.engine import event_table
 from purgatory_udf.query import locally
 from purgatory_udf.stream.asked import FORMATS
 from purgatory_udf.stream.options import ReplayOptions

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
-from purgatory_udf.loop.engine import Engine, Tables, event_table
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 from purgatory_udf.outcomes import Outcome, Transition
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay, replay

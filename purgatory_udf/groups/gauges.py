@@ -1,7 +1,7 @@
 """The gauges of a coordinator's two purgatories, batch by batch, from what its groups' calls say of their waits.
 
 What a batch tells reaches to its horizon: no group has anything to add before it. Until then the clock runs, as
-`loop.dictated` has it; what came later already (a group with events is decided up to the last of them) is kept for the
+`dictated` has it; what came later already (a group with events is decided up to the last of them) is kept for the
 next batch, with what waits, the dead entries of lists, and the timer's wheels.
 
 One thing is not known here. Where an operation has no delay at all and its purgatory's wheels lag, its timer runs not
@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.frames.codec import pack, unpack
 from purgatory_udf.frames.frame import Array, Frame, FrameLayout
+from purgatory_udf.groups.dictated import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.groups.waits import ToldWaits
-from purgatory_udf.loop.dictated import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
 from purgatory_udf.loop.links import link, no_neighbours
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Code
-from purgatory_udf.loop.world import ENDING, NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, TURN, WHEELS, Records
+from purgatory_udf.loop.world import ENDING, NONE, OPERATION, PURGATORY, QUEUED, READING, TIMER, TURN, WHEELS
 
 # Among the reapers of a coordinator.
 TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}

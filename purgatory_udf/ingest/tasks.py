@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.local.cores import side_by_side
-from purgatory_udf.loop.memory import in_worker
+from purgatory_udf.memory import in_worker
 from purgatory_udf.query import local
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ _NOT_SENT = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated
 # A module that compiles what is compiled on first use, and leaves it beside the sources.
 WARM = "purgatory_udf.warm"
 # Where that is, in a folder that is named after the sources by this.
-_COMPILED = Path("purgatory_udf", "loop", "__pycache__")
-_FINGERPRINT = "from purgatory_udf.loop.compiled import fingerprint; print(fingerprint())"
+_COMPILED = Path("purgatory_udf", "compiling", "__pycache__")
+_FINGERPRINT = "from purgatory_udf.compiling.kept import fingerprint; print(fingerprint())"
 # Of every file of ours: what is kept compiled knows its source by size and time, and an archive keeps whole seconds.
 _MADE_AT = 1_000_000_000
 

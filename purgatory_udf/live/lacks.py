@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.state import State
 from purgatory_udf.loop.words import UNKNOWN, Code, Reader, parts_of
-from purgatory_udf.loop.world import NONE, SETTLED, Records
+from purgatory_udf.loop.world import NONE, SETTLED
 
 
 def name_of(key: str) -> str:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.live.board import SECONDS
 from purgatory_udf.live.lacks import lacks, name_of
 from purgatory_udf.loop.state import Decisions, State
 from purgatory_udf.loop.words import KINDS, PURGATORIES, Code
-from purgatory_udf.loop.world import Records
 
 # Of each purgatory, so many of those that have waited longest.
 OLDEST = 5

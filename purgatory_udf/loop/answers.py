@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
 from purgatory_udf.loop.words import UNKNOWN, Error
 

@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.compiling.moving import chosen, copied, joined
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.entering import Room
-from purgatory_udf.loop.moving import chosen, copied, joined
 from purgatory_udf.loop.words import Code, Error
-from purgatory_udf.loop.world import Records, none_of
+from purgatory_udf.loop.world import none_of
 
 
 @cache

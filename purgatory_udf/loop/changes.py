@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop import fetch, hanging, logs, replica, stopping
 from purgatory_udf.loop.checks import check_all, check_all_here, check_deletions, check_fetches, check_topic
-from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, event_at, key_at, node_at, place_at, told_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader
 from purgatory_udf.loop.world import IN_SYNC, NONE

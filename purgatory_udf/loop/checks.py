@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import fetch, settling
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at
 from purgatory_udf.loop.words import Code
-from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, SETTLING_OTHERS, SETTLING_PRODUCES
+from purgatory_udf.loop.world import (
+    DEAD_DELETIONS,
+    DEAD_FETCHES,
+    DEAD_PRODUCES,
+    NONE,
+    SETTLING_OTHERS,
+    SETTLING_PRODUCES,
+)
 
 # As in a key's `hung`: of produces, or deletions, waiting ones and dead entries.
 _PRODUCES = number(1 << int(SETTLING_PRODUCES) | int(DEAD_PRODUCES))
@@ -75,4 +82,4 @@ def _check_each(w: World, k: int, t: int, moved: int) -> None:
 def check_topic(w: World, k: int, t: int) -> None:
     """A leader is known to all brokers: each walks its own list of the topic."""
     settling.check(w, k, Code.CREATE_TOPICS, t)
-    lists.walk_topic(w, key_at(w, k))
+    lists.walk_topic(w, key_at(w, k), NONE)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from purgatory_udf.loop.compiled import entry, inlined
-from purgatory_udf.loop.tables import named
+from purgatory_udf.compiling.access import named
+from purgatory_udf.compiling.compiled import entry, inlined
+from purgatory_udf.compiling.records import Records, record
 from purgatory_udf.loop.words import Acks, Code, Error, Reader
-from purgatory_udf.loop.world import HOME, MORE, Records, record
+from purgatory_udf.loop.world import HOME, MORE
 
 _TOTALS = record("operations parts nodes homes")
 

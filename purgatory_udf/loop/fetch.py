@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import answers, hanging, heap, listed, logs
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.intake import operation_of, part_of
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.settling import rule_of_standing

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import answers, heap, listed
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import FOREVER, UNKNOWN, Reader
 from purgatory_udf.loop.world import COUNTED, FETCHES, NONE, NOTHING_YET

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import listed
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, key_at, link_at, part_at, root_at
 from purgatory_udf.loop.world import BIT, COUNTED, HEAPS, NONE
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.bits import units
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.bits import units
-from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import (
     World,
     asked_at,

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import entry, inlined
+from purgatory_udf.compiling.access import copy_rows
+from purgatory_udf.compiling.compiled import entry, inlined
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.logs import NEVER, begins, turned
-from purgatory_udf.loop.tables import copy_rows
 from purgatory_udf.loop.words import UNKNOWN
-from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, IN_SYNC, NONE, THROTTLES, Records
+from purgatory_udf.loop.world import DEAD_DELETIONS, DEAD_FETCHES, DEAD_PRODUCES, IN_SYNC, NONE, THROTTLES
 
 
 @entry

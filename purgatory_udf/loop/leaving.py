@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from purgatory_udf.loop.compiled import entry
-from purgatory_udf.loop.tables import copy_rows
-from purgatory_udf.loop.world import CANCELLED, COMPLETED, ENDED, EXPIRED, NONE, Records
+from purgatory_udf.compiling.access import copy_rows
+from purgatory_udf.compiling.compiled import entry
+from purgatory_udf.compiling.records import Records
+from purgatory_udf.loop.world import CANCELLED, COMPLETED, ENDED, EXPIRED, NONE
 
 
 @entry

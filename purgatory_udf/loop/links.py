@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from purgatory_udf.compiling.compiled import entry
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import entry
 from purgatory_udf.loop.tables import key_at, operation_at, part_at
 from purgatory_udf.loop.words import Code
-from purgatory_udf.loop.world import COUNTED, NONE, Records
+from purgatory_udf.loop.world import COUNTED, NONE
 
 
 def no_neighbours(rows: Records, begin: int) -> None:

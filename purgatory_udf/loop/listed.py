@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import inlined
+from purgatory_udf.compiling.compiled import inlined
 from purgatory_udf.loop.tables import World, link_at, part_at
 from purgatory_udf.loop.world import BIT, COUNTED, LISTS, NONE
 

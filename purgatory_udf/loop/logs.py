@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import inlined, number, rule
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, batch_at, batch_soon, roll_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import NONE

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import answers, heap, listed, timer
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.replica import new_node, node_of
 from purgatory_udf.loop.tables import (
     World,
@@ -123,25 +123,14 @@ def walk_all(w: World, key: Any) -> None:
 
 
 @rule
-def walk_topic(w: World, key: Any) -> None:
-    """A new leader is known to every broker: each walks its list of the topic."""
-    node = key.lists
-    while node != NONE:
-        entry = node_at(w, node)
-        if entry.value // _PURGE == purgatory_at(w, entry.who).stamp:
-            _unwatch(w, entry.who, entry.value % _PURGE)
-        entry.value = entry.value // _PURGE * _PURGE
-        node = entry.next
-
-
-@rule
-def walk_topic_at(w: World, key: Any, broker: int) -> None:
-    """As `walk_topic`, at one broker alone."""
+def walk_topic(w: World, key: Any, broker: int) -> None:
+    """A new leader is known to every broker: each walks its list of the topic. `broker`: the one alone that does, if it
+    is any."""
     node = key.lists
     while node != NONE:
         entry = node_at(w, node)
         purgatory = purgatory_at(w, entry.who)
-        if purgatory.broker == broker:
+        if broker == NONE or purgatory.broker == broker:
             if entry.value // _PURGE == purgatory.stamp:
                 _unwatch(w, entry.who, entry.value % _PURGE)
             entry.value = entry.value // _PURGE * _PURGE

@@ -6,10 +6,10 @@ of partitions bring nothing about in each other, so each is taken through the ti
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.bits import units
+from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop import timer
-from purgatory_udf.loop.bits import units
-from purgatory_udf.loop.compiled import inlined, number, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, reading_at, turn_at
 from purgatory_udf.loop.words import FOREVER, Rule
 from purgatory_udf.loop.world import NONE

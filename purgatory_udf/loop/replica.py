@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop import logs
-from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, batch_at, member_at, node_at
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.loop.world import IN_SYNC, NONE

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop import fetch, heap, logs, replica, settling
 from purgatory_udf.loop import purgatory as lists
 from purgatory_udf.loop.checks import check_all, check_fetches
-from purgatory_udf.loop.compiled import inlined, rule
 from purgatory_udf.loop.intake import arrived, operation_of, part_of
 from purgatory_udf.loop.tables import World, asked_at, event_at, key_at, operation_at, part_at, place_at
 from purgatory_udf.loop.words import UNKNOWN, Acks, Code, Error, Rule

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.compiled import entry, inlined
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop import changes, reaper
-from purgatory_udf.loop.compiled import entry, inlined
 from purgatory_udf.loop.requests import create_topics, delete_records, fetch_messages, produce
 from purgatory_udf.loop.tables import World, event_at, event_soon, key_soon, place_at
 from purgatory_udf.loop.words import FOREVER, Code
-from purgatory_udf.loop.world import Records
 
 # How many events ahead of their turn keys are brought near, and how many the events themselves; and how many keys are
 # near anyhow.

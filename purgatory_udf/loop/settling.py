@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from purgatory_udf.compiling.compiled import inlined, number
 from purgatory_udf.loop import heap
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import inlined, number
 from purgatory_udf.loop.replica import under_min_isr
 from purgatory_udf.loop.tables import World, key_at, operation_at, part_at
 from purgatory_udf.loop.words import UNKNOWN, Code, Error, Rule

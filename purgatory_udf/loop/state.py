@@ -10,18 +10,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.compiling.access import named
+from purgatory_udf.compiling.moving import chosen, copied, joined, put, repeated, side_by_side
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.config import INT32_MAX
 from purgatory_udf.loop.call import Call, all_texts, no_texts
 from purgatory_udf.loop.entering import Room, room_for
 from purgatory_udf.loop.laying import lay_out, trim
 from purgatory_udf.loop.leaving import by_arrival, keep
 from purgatory_udf.loop.links import link, no_neighbours
-from purgatory_udf.loop.moving import chosen, copied, joined, put, repeated, side_by_side
 from purgatory_udf.loop.reaper import STEP_MS
 from purgatory_udf.loop.run import run
-from purgatory_udf.loop.tables import named, world_of
+from purgatory_udf.loop.tables import world_of
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
-from purgatory_udf.loop.world import HEAPS, LISTS, MORE, NONE, OPEN, TABLES, TIMER, WHEELS, Records, none_of
+from purgatory_udf.loop.world import HEAPS, LISTS, MORE, NONE, OPEN, TABLES, TIMER, WHEELS, none_of
 
 
 @dataclass

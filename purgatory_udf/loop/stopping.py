@@ -7,9 +7,9 @@ nothing until it is told so, and estimates its purgatories by what they hold.
 
 from __future__ import annotations
 
+from purgatory_udf.compiling.compiled import rule
 from purgatory_udf.loop import heap, listed, timer
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.compiled import rule
 from purgatory_udf.loop.tables import World, ended_at, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import CANCELLED, COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
@@ -44,7 +44,7 @@ def stop_topic(w: World, k: int, broker: int, t: int) -> None:
     while kept != NONE:
         at, kept = kept, link_at(w, kept).next
         heap.push(w, at, SETTLING_OTHERS, part_at(w, at).wants)
-    lists.walk_topic_at(w, key_at(w, k), broker)
+    lists.walk_topic(w, key_at(w, k), broker)
     _estimate_anew(w, broker, True)
 
 

@@ -7,8 +7,8 @@ whose operations have all ended still begins, and wakes the reaper; `queued` has
 
 from __future__ import annotations
 
-from purgatory_udf.loop.bits import lowest_bit, units
-from purgatory_udf.loop.compiled import inlined, rule
+from purgatory_udf.compiling.bits import lowest_bit, units
+from purgatory_udf.compiling.compiled import inlined, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at, queued_at, turn_at
 from purgatory_udf.loop.words import FOREVER
 from purgatory_udf.loop.world import BUCKETS, NONE, TIMER, WHEELS

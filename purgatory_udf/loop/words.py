@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from enum import EnumMeta, IntEnum
-
-
-class Numbers(EnumMeta):
-    """Of words whose numbers compiled code takes for numbers (see `compiled`)."""
-
-
-class Number(IntEnum, metaclass=Numbers):
-    """A word, and the number that stands for it."""
+from purgatory_udf.compiling.numbers import Number
 
 
 class Code(Number):
@@ -43,31 +35,10 @@ class Code(Number):
     TOPIC_STOPPED = 32
 
 
-CHANGES = {
-    "log_end": Code.LOG_END,
-    "high_watermark": Code.HIGH_WATERMARK,
-    "last_stable": Code.LAST_STABLE,
-    "log_start": Code.LOG_START,
-    "segment_roll": Code.SEGMENT_ROLL,
-    "truncate": Code.TRUNCATE,
-    "leader": Code.LEADER,
-    "isr": Code.ISR,
-    "replica_end": Code.REPLICA_END,
-    "throttled": Code.THROTTLED,
-    "unthrottled": Code.UNTHROTTLED,
-    "online": Code.ONLINE,
-    "not_leader": Code.NOT_LEADER,
-    "offline": Code.OFFLINE,
-    "deleted": Code.DELETED,
-    "stopped": Code.STOPPED,
-}
-
-KINDS = {
-    Code.PRODUCE: "produce",
-    Code.FETCH: "fetch",
-    Code.DELETE_RECORDS: "delete_records",
-    Code.CREATE_TOPICS: "create_topics",
-}
+REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS)
+# In the words of the contract.
+KINDS = {code: code.name.lower() for code in REQUESTS}
+CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.STOPPED}
 
 PURGATORIES = {
     Code.PRODUCE: "Produce",

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from purgatory_udf.loop.memory import keep_freed
 from purgatory_udf.loop.words import FOREVER
+from purgatory_udf.memory import keep_freed
 from purgatory_udf.stream.packing import CLOCK, ticks
 from purgatory_udf.stream.rules import AnyRules, Parcel, Plan, Rows, Rules, State
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from purgatory_udf.config import Config
+from purgatory_udf.grouping.apart import group_of
 from purgatory_udf.groups.packet import Packet, packets
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.rows import COLUMNS, ROWS
@@ -25,7 +26,6 @@ from purgatory_udf.groups.tables import SCHEMAS, GroupTables
 from purgatory_udf.groups.waits import Waits, open_of
 from purgatory_udf.groups.words import FOREVER
 from purgatory_udf.live.rebalances import Sayings, in_rebalance
-from purgatory_udf.loop.grouping import group_of
 from purgatory_udf.stream.packing import CLOCK
 from purgatory_udf.stream.rules import LIVE, WAITS, Parcel, Plan, Rules, Scalars, Share
 from purgatory_udf.tables import ENDS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from purgatory_udf.loop.memory import keep_freed
+from purgatory_udf.memory import keep_freed
 from purgatory_udf.tables import TIMESTAMP
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from purgatory_udf.config import Config
+from purgatory_udf.grouping.engine import purge_intervals
 from purgatory_udf.groups.ledger import Ledger
 from purgatory_udf.live.boards import Boards
-from purgatory_udf.loop.engine import purge_intervals
 from purgatory_udf.loop.state import Limits
 from purgatory_udf.query import local
 from purgatory_udf.storage import relay

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.config import INT32_MAX
-from purgatory_udf.loop.memory import in_worker
+from purgatory_udf.memory import in_worker
 from purgatory_udf.storage import delta
 from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
 from purgatory_udf.storage.near import asked

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.live.boards import Boards
-from purgatory_udf.loop.memory import in_worker
+from purgatory_udf.memory import in_worker
 from purgatory_udf.query import functions as sf
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.relay import UNTIL

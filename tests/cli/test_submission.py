@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from purgatory_udf.compiling.kept import fingerprint
 from purgatory_udf.errors import UserError
 from purgatory_udf.launch import bundle, checksums, delta, java, kafka, maven, package, spark_home, submission
 from purgatory_udf.launch.command_line import parse
-from purgatory_udf.loop.compiled import fingerprint
 from purgatory_udf.size import BRIEF
 
 
@@ -181,7 +181,7 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
 
 def _compiled(root: Path) -> dict[str, int]:
     """When each part of this version's engine was compiled."""
-    (folder,) = (root / "purgatory_udf" / "loop" / "__pycache__").glob(f"*-{fingerprint()}")
+    (folder,) = (root / "purgatory_udf" / "compiling" / "__pycache__").glob(f"*-{fingerprint()}")
     return {file.name: file.stat().st_mtime_ns // 1000 for file in folder.glob("*.nbc")}
 
 

@@ -15,8 +15,8 @@ import pytest
 from purgatory_udf.cli import Job
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_line
+from purgatory_udf.grouping.engine import Engine, event_table, replay
 from purgatory_udf.launch import catalog
-from purgatory_udf.loop.engine import Engine, event_table, replay
 from purgatory_udf.size import ANY_BYTES
 from tests.docs import pages
 
@@ -98,7 +98,11 @@ def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
 
 def test_rules_import_no_spark() -> None:
     rules = [
-        PACKAGE / name for name in ("contract", "purgatory", "coordinator", "reference", "loop", "frames", "groups")
+        PACKAGE / name
+        for name in (
+            "contract", "purgatory", "coordinator", "reference", "compiling", "loop", "arrow", "grouping", "frames",
+            "groups",
+        )
     ]
     files = [file for folder in rules for file in folder.rglob("*.py")]
     assert len(files) > 50

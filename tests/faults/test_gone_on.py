@@ -14,10 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from purgatory_udf.config import load
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.ingest.report import IngestOptions
 from purgatory_udf.kafka.event_steps import EventSteps
 from purgatory_udf.kafka.options import KafkaTopic
-from purgatory_udf.loop.engine import event_table
 from purgatory_udf.storage import checkpoints, delta, runs
 from purgatory_udf.storage.layout import Layout
 from purgatory_udf.storage.runs import Run

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.config import Config
+from purgatory_udf.grouping.engine import Engine, event_table
 from purgatory_udf.groups.kept import KeptGroup
 from purgatory_udf.groups.requests import Requests
 from purgatory_udf.groups.step import step
@@ -18,7 +19,6 @@ from purgatory_udf.live.board import Board
 from purgatory_udf.live.rebalances import Sayings
 from purgatory_udf.live.sayings import of_keys, of_time
 from purgatory_udf.live.screen import frame
-from purgatory_udf.loop.engine import Engine, event_table
 from purgatory_udf.tables import EVENTS
 from tests.group_timeline import GroupTimeline
 from tests.reference.timeline import Timeline

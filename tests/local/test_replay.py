@@ -14,8 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from jobs import replay
 from purgatory_udf import size
 from purgatory_udf.errors import NeedsSparkError, UserError
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.local.session import LocalSession
-from purgatory_udf.loop.engine import event_table
 from purgatory_udf.query import locally
 from purgatory_udf.stream.inspection import inspect
 from tests import oracle_traces

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, Tables, event_table
-from purgatory_udf.loop.grouping import GroupOf, by_broker
+from purgatory_udf.grouping.apart import GroupOf, by_broker
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 from purgatory_udf.outcomes import Gauge
 
 Event = Mapping[str, Any]

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.loop.engine import Engine, Tables, event_table, replay
-from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
+from purgatory_udf.grouping.apart import GroupOf, by_broker, by_partition, by_shard
+from purgatory_udf.grouping.engine import Engine, Tables, event_table, replay
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from tests import oracle_traces

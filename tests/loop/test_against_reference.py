@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, Tables, event_table
-from purgatory_udf.loop.engine import replay as loop_replay
-from purgatory_udf.loop.grouping import by_broker, by_partition, by_shard
+from purgatory_udf.grouping.apart import by_broker, by_partition, by_shard
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
+from purgatory_udf.grouping.engine import replay as loop_replay
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import Replay

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, Tables, event_table
-from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition
+from purgatory_udf.grouping.apart import GroupOf, by_broker, by_partition
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 from purgatory_udf.purgatory.gauges import changed
 from tests import trace_strategies
 from tests.loop.loop_gauges import gauges_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.grouping import GroupOf, by_broker, by_partition, by_shard
+from purgatory_udf.grouping.apart import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.outcomes import Gauge
 from purgatory_udf.purgatory.gauges import changed
 from purgatory_udf.reference.replay import replay

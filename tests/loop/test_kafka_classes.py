@@ -10,7 +10,7 @@ import pytest
 from benchmarks.kafka_classes import making, trace
 from benchmarks.kafka_classes.java import UnavailableError, class_path
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, event_table, replay
+from purgatory_udf.grouping.engine import Engine, event_table, replay
 from tests import oracle_traces, recorded
 
 

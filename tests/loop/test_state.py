@@ -9,8 +9,8 @@ import pytest
 
 from purgatory_udf.config import Config
 from purgatory_udf.errors import UserError
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 from purgatory_udf.loop import codec
-from purgatory_udf.loop.engine import Engine, Tables, event_table
 from purgatory_udf.loop.state import State
 from tests.outcome_rows import outcomes_of
 
@@ -95,4 +95,4 @@ def test_what_is_no_state_is_refused() -> None:
 
 def test_whoever_changes_the_records_raises_the_formats_number() -> None:
     fields = hashlib.sha256(codec.fields().encode()).hexdigest()[:16]
-    assert (codec.VERSION, fields) == (16, "5b08ab15c5f1616f")
+    assert (codec.VERSION, fields) == (17, "cdfb242a35ab7a4f")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, Tables, event_table
+from purgatory_udf.grouping.engine import Engine, Tables, event_table
 
 
 def _change(ms: int, change: str, partition: int = 0, **told: Any) -> dict[str, Any]:

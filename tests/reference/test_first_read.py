@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, event_table
-from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.grouping.engine import Engine, event_table
+from purgatory_udf.grouping.engine import replay as loop_replay
 from tests.outcome_rows import outcomes_of
 from tests.reference.timeline import Timeline
 

@@ -9,8 +9,8 @@ new process reads the log from the disk, with the high watermark of its checkpoi
 from __future__ import annotations
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, event_table
-from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.grouping.engine import Engine, event_table
+from purgatory_udf.grouping.engine import replay as loop_replay
 from purgatory_udf.purgatory.gauges import changed
 from tests.loop.loop_gauges import loop_gauges
 from tests.outcome_rows import outcomes_of

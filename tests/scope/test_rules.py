@@ -9,8 +9,8 @@ import pytest
 
 from purgatory_udf.config import Config, load
 from purgatory_udf.errors import UserError
-from purgatory_udf.loop.engine import Engine, event_table
-from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.grouping.engine import Engine, event_table
+from purgatory_udf.grouping.engine import replay as loop_replay
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.whatif.variants import Variant, variants
 from tests.group_timeline import GroupTimeline

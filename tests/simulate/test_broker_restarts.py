@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import Engine, event_table
-from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.grouping.engine import Engine, event_table
+from purgatory_udf.grouping.engine import replay as loop_replay
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.closed_loop import ClosedLoop, Simulated

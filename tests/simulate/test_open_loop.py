@@ -16,8 +16,8 @@ import pytest
 from purgatory_udf.config import Config
 from purgatory_udf.contract import read_row
 from purgatory_udf.errors import UserError
-from purgatory_udf.loop.engine import Engine
-from purgatory_udf.loop.engine import replay as loop_replay
+from purgatory_udf.grouping.engine import Engine
+from purgatory_udf.grouping.engine import replay as loop_replay
 from purgatory_udf.reference.replay import replay
 from purgatory_udf.simulate.open_loop.arrivals import arrivals, totals
 from purgatory_udf.simulate.open_loop.rows import slice_rows

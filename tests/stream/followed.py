@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import event_table
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.storage.staging import write_in_time_order
 from purgatory_udf.stream.options import ReplayOptions
 from purgatory_udf.stream.replay import run_replay

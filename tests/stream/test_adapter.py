@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.loop.engine import event_table, purge_intervals
+from purgatory_udf.grouping.engine import event_table, purge_intervals
 from purgatory_udf.loop.state import Limits
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.stream.adapter import keyed

@@ -7,7 +7,7 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 
 from purgatory_udf.config import load
-from purgatory_udf.loop.engine import event_table
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.query import locally
 from purgatory_udf.session import session_for
 from purgatory_udf.stream.options import ReplayOptions

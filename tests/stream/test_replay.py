@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from purgatory_udf.config import load
-from purgatory_udf.loop.engine import event_table
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.outcomes import Outcome
 from purgatory_udf.storage import delta, runs
 from purgatory_udf.storage.layout import Layout

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from jobs.maintain import main as maintain
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import event_table
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.query import locally
 from purgatory_udf.session import session_for
 from purgatory_udf.storage.layout import Layout

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from purgatory_udf.compiling.moving import chosen, distinct
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.call import Call, changes_of
-from purgatory_udf.loop.moving import chosen, distinct
 from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, Error, parts_of
-from purgatory_udf.loop.world import Records
 
 GroupOf = Callable[[str], str]
 

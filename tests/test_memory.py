@@ -9,7 +9,7 @@ _PAGES_OF_A_TABLE = 1 << 12
 _TWICE = f"""
 import resource
 import numpy as np
-from purgatory_udf.loop.memory import keep_freed
+from purgatory_udf.memory import keep_freed
 
 def fresh_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,7 +33,7 @@ def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
 _LOADED = """
 import gc
 import pyarrow
-from purgatory_udf.loop.memory import keep_loaded
+from purgatory_udf.memory import keep_loaded
 
 class Ring:
     def __init__(self):
@@ -61,7 +61,7 @@ def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is(
 
 _CALLED = """
 import gc, os
-from purgatory_udf.loop.memory import in_worker
+from purgatory_udf.memory import in_worker
 
 work = in_worker(lambda rows: iter(rows))
 print(list(work([1, 2])), gc.get_freeze_count(), flush=True)

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from purgatory_udf.loop.world import Kind, Records
+from purgatory_udf.compiling.records import Kind, Records
 
 # One of so many is sorted sooner than all are looked through.
 _FEW = 16

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory_udf.arrow import threads
+from purgatory_udf.arrow.explode import explode
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.config import Config
-from purgatory_udf.loop import threads
+from purgatory_udf.grouping.engine import Engine, event_table, replay
 from purgatory_udf.loop.call import Call
-from purgatory_udf.loop.engine import Engine, event_table, replay
-from purgatory_udf.loop.explode import explode
 from purgatory_udf.loop.words import Error
-from purgatory_udf.loop.world import Records
 from tests import trace_strategies
 from tests.examples import examples
 

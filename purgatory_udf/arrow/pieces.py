@@ -13,15 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from purgatory_udf.loop.arrivals import SLOT, TABLES, WORDS, WORLD, arrive
-from purgatory_udf.loop.compiled import entry
+from purgatory_udf.arrow.arrivals import SLOT, TABLES, WORDS, WORLD, arrive
+from purgatory_udf.arrow.texts import read
+from purgatory_udf.arrow.threads import begun
+from purgatory_udf.compiling.access import named, world_of
+from purgatory_udf.compiling.compiled import entry
+from purgatory_udf.compiling.moving import move_up
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.entering import Room
-from purgatory_udf.loop.moving import move_up
-from purgatory_udf.loop.tables import named, world_of
-from purgatory_udf.loop.texts import read
-from purgatory_udf.loop.threads import begun
 from purgatory_udf.loop.words import ANY_BROKER, UNKNOWN, Code, Error
-from purgatory_udf.loop.world import HOME, MORE, Records
+from purgatory_udf.loop.world import HOME, MORE
 
 # What a piece comes to, and which of its world's numbers says how much of it there is.
 _COUNTED_BY = {

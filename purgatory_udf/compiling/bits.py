@@ -9,7 +9,7 @@ from numba.core import types
 from numba.cpython.unsafe.numbers import trailing_zeros
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.tables import COMPILED
+from purgatory_udf.compiling.access import COMPILED
 
 
 def _lowest_bit(bits: int) -> int:

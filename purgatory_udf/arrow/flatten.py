@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.loop.compiled import entry, inlined
-from purgatory_udf.loop.words import UNKNOWN, Code, Error, Number, Reader, Rule
-from purgatory_udf.loop.world import FORCING, SETTLED, Records
+from purgatory_udf.compiling.compiled import entry, inlined
+from purgatory_udf.compiling.numbers import Number
+from purgatory_udf.compiling.records import Records
+from purgatory_udf.loop.words import UNKNOWN, Code, Error, Reader, Rule
+from purgatory_udf.loop.world import FORCING, SETTLED
 
 
 class Long(Number):

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from purgatory_udf.compiling.compiled import entry, number, rule
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop import reaper, timer
-from purgatory_udf.loop.compiled import entry, number, rule
 from purgatory_udf.loop.tables import World, operation_at, purgatory_at
 from purgatory_udf.loop.words import UNKNOWN
-from purgatory_udf.loop.world import OPEN, Records
+from purgatory_udf.loop.world import OPEN
 
 MOMENT = np.dtype(
     [(name, "i8") for name in ("t", "seq", "sub")] + [(name, "i4") for name in ("late", "kind", "operation", "key")]

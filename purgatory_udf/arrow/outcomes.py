@@ -10,13 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.loop.flatten import Fetcher, Int, Long, OfPart, Status, WatchInt, WatchLong, flatten, flatten_watches
-from purgatory_udf.loop.moving import chosen
+from purgatory_udf.arrow.flatten import (
+    Fetcher,
+    Int,
+    Long,
+    OfPart,
+    Status,
+    WatchInt,
+    WatchLong,
+    flatten,
+    flatten_watches,
+)
+from purgatory_udf.arrow.threads import begun, threads_for
+from purgatory_udf.compiling.access import named
+from purgatory_udf.compiling.moving import chosen
+from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.state import Decisions
-from purgatory_udf.loop.tables import named
-from purgatory_udf.loop.threads import begun, threads_for
 from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
-from purgatory_udf.loop.world import Records
 from purgatory_udf.tables import (
     CANCELLATIONS,
     COMPLETIONS,

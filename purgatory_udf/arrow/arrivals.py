@@ -5,14 +5,17 @@ The columns are those of `explode`. Keys are numbered as they are met.
 
 from __future__ import annotations
 
+from purgatory_udf.arrow.reading import COLUMN, begin_of, flag_of, int_of, known, long_of
+from purgatory_udf.arrow.texts import WORD, Words, same, spread, text_of
+from purgatory_udf.compiling.access import access
+from purgatory_udf.compiling.compiled import entry, inlined, number, rule
+from purgatory_udf.compiling.numbers import Number
+from purgatory_udf.compiling.records import Records, record, world
 from purgatory_udf.config import INT32_MAX
-from purgatory_udf.loop.arrow import COLUMN, begin_of, flag_of, int_of, known, long_of
-from purgatory_udf.loop.compiled import entry, inlined, number, rule
 from purgatory_udf.loop.entering import tells
-from purgatory_udf.loop.tables import World, access
-from purgatory_udf.loop.texts import WORD, Words, same, spread, text_of
-from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Number, Reader
-from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, TOLD, Records, record, world
+from purgatory_udf.loop.tables import World
+from purgatory_udf.loop.words import CHANGES, KINDS, NO_PARTITION, UNKNOWN, Acks, Code, Error, Reader
+from purgatory_udf.loop.world import ASKED, EVENT, HOME, MEMBER, NONE, TOLD
 
 
 class Of(Number):

@@ -11,9 +11,9 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from purgatory_udf.loop.compiled import inlined
-from purgatory_udf.loop.tables import COMPILED
-from purgatory_udf.loop.world import record
+from purgatory_udf.compiling.access import COMPILED
+from purgatory_udf.compiling.compiled import inlined
+from purgatory_udf.compiling.records import record
 
 # `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins, and `base` where the
 # items of a slice of lists do. The values of lists and texts are where each begins; of texts, `base` is their bytes'.

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory_udf.arrow.arrivals import Of
+from purgatory_udf.arrow.pieces import Upto, arrived
+from purgatory_udf.arrow.reading import COLUMN, items_of, placed
+from purgatory_udf.arrow.threads import threads_for
 from purgatory_udf.config import Config, fetch_keys
-from purgatory_udf.loop.arrivals import Of
-from purgatory_udf.loop.arrow import COLUMN, items_of, placed
 from purgatory_udf.loop.call import Call, in_order
-from purgatory_udf.loop.pieces import Upto, arrived
-from purgatory_udf.loop.threads import threads_for
 from purgatory_udf.loop.words import UNKNOWN
 from purgatory_udf.scope.columns import Subjects
 

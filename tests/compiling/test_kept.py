@@ -16,11 +16,11 @@ import pytest
 
 import purgatory_udf
 from purgatory_udf import warm
-from purgatory_udf.loop import compiled
+from purgatory_udf.compiling import kept as keeping
 
 _SOURCES = Path(purgatory_udf.__file__).parent
 _WHERE = """
-from purgatory_udf.loop import compiled, run
+from purgatory_udf.loop import run
 kept = getattr(run.run, "_cache", None)
 print(getattr(getattr(kept, "_impl", None), "locator", None) and kept._impl.locator.get_cache_path())
 """
@@ -51,7 +51,7 @@ def _kept_in(package: Path, **environment: str) -> str:
 def test_from_an_archive_it_is_kept_in_the_users_cache_by_all_of_its_sources(tmp_path: Path) -> None:
     first = _kept_in(_archive(tmp_path), HOME=str(tmp_path))
     assert Path(first).parent == tmp_path / ".cache/purgatory-replay"
-    assert Path(first).name == f"loop-{compiled.fingerprint()}"
+    assert Path(first).name == f"loop-{keeping.fingerprint()}"
     second = _kept_in(_archive(tmp_path, changed="# A helper is not what it was.\n"), HOME=str(tmp_path))
     assert Path(second).parent == Path(first).parent
     assert second != first
@@ -68,7 +68,7 @@ def test_where_the_home_cannot_be_written_it_is_kept_with_temporary_files_or_not
 
 
 def test_a_folder_that_the_user_names_comes_first(tmp_path: Path) -> None:
-    assert _kept_in(_SOURCES.parent, NUMBA_CACHE_DIR=str(tmp_path)) == f"{tmp_path}/loop-{compiled.fingerprint()}"
+    assert _kept_in(_SOURCES.parent, NUMBA_CACHE_DIR=str(tmp_path)) == f"{tmp_path}/loop-{keeping.fingerprint()}"
 
 
 def test_where_anybody_may_write_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_where_anybody_may_write_nothing_is_read(tmp_path: Path, monkeypatch: py
     place = tmp_path / f"purgatory-replay-{os.getuid()}"
     (place / "loop").mkdir(parents=True)
     (place / "loop" / "whole").touch()
-    assert compiled._folder([place], "loop") == place / "loop"
+    assert keeping._folder([place], "loop") == place / "loop"
     place.chmod(0o777)
-    assert compiled._folder([place], "loop") is None
+    assert keeping._folder([place], "loop") is None
 
 
 _BY_ANOTHER = """
@@ -87,16 +87,16 @@ import sys
 from importlib import import_module
 
 from purgatory_udf import warm
-from purgatory_udf.loop import compiled
+from purgatory_udf.compiling import compiled, kept
 
 @compiled.entry
 def nobody_has_compiled_this(number):
     return number + 1
 
-assert not os.access(compiled._FOLDER, os.W_OK), compiled._FOLDER
+assert not os.access(kept.FOLDER, os.W_OK), kept.FOLDER
 assert nobody_has_compiled_this(1) == 2
 warm.main()
-print(compiled._FOLDER)
+print(kept.FOLDER)
 for name in sys.argv[1:]:
     module, function = name.split(".")
     used = getattr(import_module(f"purgatory_udf.loop.{module}"), function)
@@ -119,8 +119,8 @@ def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
     ]
     assert "run.run" in entries
     with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / Path(str(compiled._FOLDER)).name
-        shutil.copytree(str(compiled._FOLDER), kept)
+        kept = Path(folder) / Path(str(keeping.FOLDER)).name
+        shutil.copytree(str(keeping.FOLDER), kept)
         script = Path(folder) / "script.py"
         script.write_text(_BY_ANOTHER)
         names = sorted(file.name for file in kept.iterdir())
@@ -148,8 +148,8 @@ def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
 @pytest.mark.long
 def test_what_lacks_is_compiled_by_two_processes_and_marked_whole_when_both_are_done(tmp_path: Path) -> None:
     warm.main()
-    kept = tmp_path / Path(str(compiled._FOLDER)).name
-    shutil.copytree(str(compiled._FOLDER), kept)
+    kept = tmp_path / Path(str(keeping.FOLDER)).name
+    shutil.copytree(str(keeping.FOLDER), kept)
     names = {file.name for file in kept.iterdir()}
     lacking = {name for name in names if name.startswith(("links.link", "flatten.flatten-", "whole"))}
     assert len(lacking) == 5

@@ -6,9 +6,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purgatory_udf.arrow.explode import explode
 from purgatory_udf.config import Config
-from purgatory_udf.loop.engine import event_table
-from purgatory_udf.loop.explode import explode
+from purgatory_udf.grouping.engine import event_table
 from purgatory_udf.loop.words import Code, Error
 
 # Many are alike but for their middles or ends.

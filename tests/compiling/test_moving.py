@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.loop.moving import chosen, copied, distinct, joined, put, repeated, side_by_side
-from purgatory_udf.loop.world import ASKED, BATCH, KEY, TABLES, Kind, Records
+from purgatory_udf.compiling.moving import chosen, copied, distinct, joined, put, repeated, side_by_side
+from purgatory_udf.compiling.records import Kind, Records
+from purgatory_udf.loop.world import ASKED, BATCH, KEY, TABLES
 
 _NUMBERS = st.lists(st.integers(0, 99), max_size=120).map(lambda numbers: np.array(numbers, np.int32))
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from purgatory_udf.compiling.moving import copied
 from purgatory_udf.loop.call import Call
-from purgatory_udf.loop.moving import copied
 from purgatory_udf.loop.state import Decisions
 from purgatory_udf.loop.words import Code
 from purgatory_udf.loop.world import SOME_HERE
