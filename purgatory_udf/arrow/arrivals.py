@@ -66,7 +66,9 @@ _request_at, _named_at, _name_at, _slot_at, _home_at = (
 
 _UNKNOWN, _NO_PARTITION, _ANYBODY = map(number, (UNKNOWN, NO_PARTITION, UNKNOWN))
 _FEW_SLOTS = number(1 << 8)
-_SPREAD = (number(40_503), number(374_761_393))
+# Multiples of these, of 32 bits, lie far apart from each other: a topic's partitions, and a broker's, have slots of
+# their own.
+_OF_PARTITION, _OF_BROKER, _LOW_BITS = number(0x9E3779B9), number(0x91E10DA5), number(2**32 - 1)
 _ZERO, _UNBOUNDED = number(0), number(INT32_MAX)
 
 WORDS = Words(
@@ -152,8 +154,8 @@ def _key(w: World, broker: int, column: int, row: int, partition: int) -> int:
 
 @inlined
 def _first_slot(w: World, broker: int, topic: int, length: int, partition: int) -> int:
-    mixed = broker * _SPREAD[0] + spread(topic, length) + partition * _SPREAD[1]
-    return (mixed ^ (mixed >> 24)) & (w.slots - 1)
+    mixed = 2 * spread(topic, length) + broker * _OF_BROKER + partition * _OF_PARTITION
+    return (mixed & _LOW_BITS) * w.slots >> 32
 
 
 @rule
