@@ -101,19 +101,21 @@ class _Columns:
     def __init__(self, table: pa.Table) -> None:
         # What is not declared cannot be read here, either: the stream does not have it.
         self.table = table.select(columns_of(table.column_names)).combine_chunks()
+        self._arrays = dict(zip(self.table.column_names, map(_plain, self.table.columns), strict=True))
 
     def __len__(self) -> int:
         return len(self.table)
 
     def maybe(self, name: str) -> pa.Array | None:
         """A column that tables of earlier versions do not have."""
-        return self[name] if name in self.table.column_names else None
+        return self._arrays.get(name)
 
     def __getitem__(self, name: str) -> pa.Array:
-        column = self.table.column(name)
-        if isinstance(column, pa.ChunkedArray):
-            return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        return column
+        return self._arrays[name]
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _field(items: pa.Array, name: str) -> pa.Array | None:
@@ -132,19 +134,23 @@ def _as_asked(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa
     """Time-outs, waits and least bytes as the what-if settings want them."""
     timeouts, waits, least = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
     for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
-        timeouts = _wanted(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, pc.field("type") == kind)
+        timeouts = _wanted(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
     for follower in (True, False):
-        mine = pc.field("type") == "fetch"
-        follows = pc.coalesce(pc.field("replica_id"), pa.scalar(UNKNOWN, pa.int32())) >= 0
-        mine &= follows if follower else ~follows
-        waits = _wanted(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", mine)
-        least = _wanted(columns, least, config, fetch_keys("min_bytes", follower), "partitions", mine)
+        waits = _wanted(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", "fetch", follower)
+        least = _wanted(columns, least, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower)
     return timeouts, waits, least
 
 
 def _wanted(
-    columns: _Columns, recorded: pa.Array, config: Config, keys: tuple[str, ...], listed: str, whose: pc.Expression
+    columns: _Columns,
+    recorded: pa.Array,
+    config: Config,
+    keys: tuple[str, ...],
+    listed: str,
+    kind: str,
+    follower: bool | None = None,
 ) -> pa.Array:
+    """Of requests of this kind; of fetches, of followers' or consumers'."""
     plain = config.plain(keys)
     if plain is None and not any(key in rule.settings for rule in config.what_if for key in keys):
         return recorded
@@ -153,8 +159,7 @@ def _wanted(
     subjects = Subjects(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
     values = pc.fill_null(recorded, UNKNOWN).to_numpy()
     asked = subjects.asked(values, config.what_if, keys, plain)
-    mine = columns.table.select(["type", "replica_id"]).append_column("row", pa.array(np.arange(len(columns))))
-    mine = mine.filter(whose)["row"].to_numpy()
-    values = values.copy()
-    values[mine] = asked[mine]
-    return pa.array(values, pa.int64())
+    mine = pc.equal(columns["type"], kind).to_numpy(zero_copy_only=False)
+    if follower is not None:
+        mine &= (pc.fill_null(columns["replica_id"], UNKNOWN).to_numpy() >= 0) == follower
+    return pa.array(np.where(mine, asked, values), pa.int64())

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,12 @@ def _time(us: Records) -> pa.Array:
     return pa.array(np.ascontiguousarray(us), pa.int64()).view(TIMESTAMP)
 
 
+@cache
+def _without_rows(schema: pa.Schema) -> pa.Table:
+    """To make one takes as long as a column of thousands."""
+    return schema.empty_table()
+
+
 def _text(column: pa.Array) -> pa.Array:
     """Empty stands for null: neither a request nor a client is named by nothing."""
     empty = pc.equal(column, "")
@@ -72,17 +78,15 @@ class _Names:
     """Topics, partitions and readable names of the state's keys; a last readable name is null, for no key."""
 
     def __init__(self, keys: list[str]) -> None:
-        parts = [parts_of(key) for key in keys]
-        self.topic = pa.array([topic for _, _, topic in parts], pa.string())
-        self.partition = pa.array([partition for _, partition, _ in parts], pa.int32())
-        self.readable = pa.array(
-            [
-                topic if broker == ANY_BROKER else (None if partition == NO_PARTITION else f"{topic}-{partition}")
-                for broker, partition, topic in parts
-            ]
-            + [None],
-            pa.string(),
-        )
+        brokers, partitions, topics = zip(*map(parts_of, keys), strict=True) if keys else ((), (), ())
+        self.topic, self.partition = pa.array(topics, pa.string()), pa.array(partitions, pa.int32())
+        readable: list[str | None] = [f"{topic}-{at}" for topic, at in zip(topics, partitions, strict=True)]
+        if NO_PARTITION in partitions:
+            # A topic's, as the metadata know it; a broker's requests without partitions name nothing.
+            for place, at in enumerate(partitions):
+                if at == NO_PARTITION:
+                    readable[place] = topics[place] if brokers[place] == ANY_BROKER else None
+        self.readable = pa.array([*readable, None], pa.string())
 
 
 class Ended:
@@ -112,43 +116,48 @@ class Ended:
 
     def outcomes(self) -> tuple[pa.Table, pa.Table, pa.Table]:
         """Completions, expirations and cancellations; an expiration after the trace's last event is marked so."""
-        completed, cancelled, rows = self._completed, self._cancelled, len(self._watched)
-        worth = threads_for(len(self._part_bytes)) > 1
-        partitions = begun(self._partitions) if worth else cache(self._partitions)
-        return (
-            self._outcomes(COMPLETIONS, slice(0, completed), partitions),
-            self._outcomes(EXPIRATIONS, slice(completed, cancelled), partitions),
-            self._outcomes(CANCELLATIONS, slice(cancelled, rows), partitions),
+        columns = self._columns()
+        bounds = (0, self._completed, self._cancelled, len(self._watched))
+        schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS)
+        completions, expirations, cancellations = (
+            pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema).slice(begin, end - begin)
+            if begin < end
+            else _without_rows(schema)
+            for schema, (begin, end) in zip(schemas, pairwise(bounds), strict=True)
         )
+        return completions, expirations, cancellations
 
-    def _outcomes(self, schema: pa.Schema, at: slice, partitions: Callable[[], pa.Array]) -> pa.Table:
-        decided, longs, ints, names = self._decided, self._longs[:, at], self._ints[:, at], self._names
+    def _columns(self) -> dict[str, pa.Array]:
+        """Of all that ended, however it did: a table has those that it has names for."""
+        several = threads_for(len(self._part_bytes)) > 1
+        partitions = begun(self._partitions) if several else self._partitions
+        decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
         text, no_fetch = pa.array(longs[Long.TEXT]), ints[Int.FETCHER] == Fetcher.NOBODY
-        columns: dict[str, Callable[[], pa.Array]] = {
-            "run_id": lambda: pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
-            "operation_id": lambda: pa.array(longs[Long.SEQ]),
-            "kind": lambda: _taken(_KINDS, ints[Int.CODE]),
-            "broker": lambda: pa.array(ints[Int.BROKER]),
-            "request_id": lambda: _text(decided.request_ids.take(text)),
-            "client_id": lambda: _text(decided.client_ids.take(text)),
-            "key": lambda: _taken(names.readable, ints[Int.KEY]),
-            "started_at": lambda: _time(longs[Long.STARTED]),
-            "completed_at": lambda: _time(longs[Long.ENDED]),
-            "expired_at": lambda: _time(longs[Long.ENDED]),
-            "cancelled_at": lambda: _time(longs[Long.ENDED]),
-            "deadline": lambda: _time(longs[Long.DEADLINE]),
-            "wait_ms": lambda: pa.array(longs[Long.WAIT]),
-            "watched": lambda: pa.array(self._watched[at]),
-            "completed_by": lambda: _taken(_RULES, ints[Int.RULE]),
-            "reason": lambda: _taken(_RULES, ints[Int.RULE]),
-            "trigger": lambda: _taken(names.readable, ints[Int.TRIGGER]),
-            "bytes": lambda: pa.array(longs[Long.BYTES], mask=no_fetch),
-            "partitions": lambda: partitions()[at],
-            "fetcher": lambda: _taken(_FETCHERS, ints[Int.FETCHER]),
-            "after_end": lambda: pa.array(longs[Long.DEADLINE] > self._end_us),
-            "answered_bytes": lambda: pa.array(longs[Long.ANSWERED], mask=no_fetch),
+        ended_at, rule = _time(longs[Long.ENDED]), _taken(_RULES, ints[Int.RULE])
+        return {
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),
+            "operation_id": pa.array(longs[Long.SEQ]),
+            "kind": _taken(_KINDS, ints[Int.CODE]),
+            "broker": pa.array(ints[Int.BROKER]),
+            "request_id": _text(decided.request_ids.take(text)),
+            "client_id": _text(decided.client_ids.take(text)),
+            "key": _taken(names.readable, ints[Int.KEY]),
+            "started_at": _time(longs[Long.STARTED]),
+            "completed_at": ended_at,
+            "expired_at": ended_at,
+            "cancelled_at": ended_at,
+            "deadline": _time(longs[Long.DEADLINE]),
+            "wait_ms": pa.array(longs[Long.WAIT]),
+            "watched": pa.array(self._watched),
+            "completed_by": rule,
+            "reason": rule,
+            "trigger": _taken(names.readable, ints[Int.TRIGGER]),
+            "bytes": pa.array(longs[Long.BYTES], mask=no_fetch),
+            "fetcher": _taken(_FETCHERS, ints[Int.FETCHER]),
+            "after_end": pa.array(longs[Long.DEADLINE] > self._end_us),
+            "answered_bytes": pa.array(longs[Long.ANSWERED], mask=no_fetch),
+            "partitions": partitions(),
         }
-        return pa.table([columns[name]() for name in schema.names], schema=schema)
 
     def _partitions(self) -> pa.Array:
         ints, names = self._part_ints, self._names
