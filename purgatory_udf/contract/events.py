@@ -9,18 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.contract.checks import (
-    INT32,
-    INT64,
-    boolean,
-    distinct,
-    integer,
-    label,
-    list_of,
-    name,
-    one_of,
-    text,
-)
+from purgatory_udf.contract.checks import INT32, INT64, boolean, distinct, integer, label, list_of, name, one_of, text
 from purgatory_udf.contract.described import described, schema_of, where
 from purgatory_udf.contract.record import FIELDS, Field, Read, Row, record
 from purgatory_udf.contract.rejection import impossible

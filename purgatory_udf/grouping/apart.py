@@ -1,4 +1,4 @@
-"""Which group of keys a key belongs to, and a call taken apart into those of its groups.
+"""Which group of keys a key belongs to; a call taken apart into those of its groups, and calls put together.
 
 An operation whose keys lie in several groups is *apart*: none of these groups sees enough of it to decide it.
 """
@@ -6,15 +6,15 @@ An operation whose keys lie in several groups is *apart*: none of these groups s
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.compiling.moving import chosen, distinct
+from purgatory_udf.compiling.moving import chosen, copied, distinct, joined
 from purgatory_udf.compiling.records import Records
-from purgatory_udf.loop.call import Call, changes_of
+from purgatory_udf.loop.call import Call, changes_of, in_order
 from purgatory_udf.loop.words import ANY_BROKER, NO_PARTITION, Code, Error, parts_of
 
 GroupOf = Callable[[str], str]
@@ -150,3 +150,37 @@ def whole(call: Call) -> Call:
     asking = np.flatnonzero(merged["count"] > 0)
     merged["first"][asking] = (np.cumsum(merged["count"]) - merged["count"])[asking]
     return replace(call, events=merged, asked=chosen(asked, order), room=None)
+
+
+def together(parts: Sequence[Call]) -> Call:
+    """Several calls as one, in the order of their events."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return Call()
+    if len(parts) == 1:
+        return parts[0]
+    numbers: dict[str, int] = {}
+    events, asked, told = ([copied(getattr(part, name)) for part in parts] for name in ("events", "asked", "told"))
+    rows = tales = members = texts = errors = 0
+    for part, mine, those, more in zip(parts, events, asked, told, strict=True):
+        key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
+        changes, requests = changes_of(mine), np.flatnonzero(mine["code"] <= Code.CREATE_TOPICS)
+        mine["key"][changes] = key[mine["key"][changes]]
+        mine["told"][changes[mine["told"][changes] >= 0]] += tales
+        mine["first"][requests] += rows
+        mine["text"][requests] += texts
+        those["key"] = key[those["key"]]
+        those["text"][those["error"] == Error.RECORDED] += errors
+        more["first"] += members
+        rows, tales, members = rows + len(those), tales + len(more), members + len(part.in_sync)
+        texts, errors = texts + len(part.request_ids), errors + len(part.errors)
+    return Call(
+        list(numbers),
+        in_order(joined(events)),
+        joined(asked),
+        joined(told),
+        joined([part.in_sync for part in parts]),
+        pa.concat_arrays([part.request_ids for part in parts]),
+        pa.concat_arrays([part.client_ids for part in parts]),
+        pa.concat_arrays([part.errors for part in parts]),
+    )

@@ -10,9 +10,9 @@ import pyarrow as pa
 from purgatory_udf.arrow.explode import explode
 from purgatory_udf.arrow.outcomes import Ended, gauge_table
 from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.grouping.apart import GroupOf, apart, by_broker, whole
+from purgatory_udf.grouping.apart import GroupOf, apart, by_broker, together, whole
 from purgatory_udf.grouping.shares import decided_apart, decided_here, undecidable
-from purgatory_udf.loop.call import Call, together
+from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.state import Decisions, Limits, State, step
 from purgatory_udf.loop.words import FOREVER, Code

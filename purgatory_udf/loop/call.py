@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.compiling.moving import chosen, copied, joined
+from purgatory_udf.compiling.moving import chosen
 from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.entering import Room
-from purgatory_udf.loop.words import Code, Error
+from purgatory_udf.loop.words import Code
 from purgatory_udf.loop.world import none_of
 
 
@@ -64,37 +63,3 @@ def in_order(events: Records) -> Records:
     t, seq = events["t"], events["seq"]
     later = (t[1:] > t[:-1]) | ((t[1:] == t[:-1]) & (seq[1:] >= seq[:-1]))
     return events if later.all() else chosen(events, np.lexsort((seq, t)))
-
-
-def together(parts: Sequence[Call]) -> Call:
-    """Several calls as one, in the order of their events."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return Call()
-    if len(parts) == 1:
-        return parts[0]
-    numbers: dict[str, int] = {}
-    events, asked, told = ([copied(getattr(part, name)) for part in parts] for name in ("events", "asked", "told"))
-    rows = tales = members = texts = errors = 0
-    for part, mine, those, more in zip(parts, events, asked, told, strict=True):
-        key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
-        changes, requests = changes_of(mine), np.flatnonzero(mine["code"] <= Code.CREATE_TOPICS)
-        mine["key"][changes] = key[mine["key"][changes]]
-        mine["told"][changes[mine["told"][changes] >= 0]] += tales
-        mine["first"][requests] += rows
-        mine["text"][requests] += texts
-        those["key"] = key[those["key"]]
-        those["text"][those["error"] == Error.RECORDED] += errors
-        more["first"] += members
-        rows, tales, members = rows + len(those), tales + len(more), members + len(part.in_sync)
-        texts, errors = texts + len(part.request_ids), errors + len(part.errors)
-    return Call(
-        list(numbers),
-        in_order(joined(events)),
-        joined(asked),
-        joined(told),
-        joined([part.in_sync for part in parts]),
-        pa.concat_arrays([part.request_ids for part in parts]),
-        pa.concat_arrays([part.client_ids for part in parts]),
-        pa.concat_arrays([part.errors for part in parts]),
-    )

@@ -12,16 +12,7 @@ from typing import Any
 from purgatory_udf.compiling.compiled import inlined, number, rule
 from purgatory_udf.loop import answers, heap, listed, timer
 from purgatory_udf.loop.replica import new_node, node_of
-from purgatory_udf.loop.tables import (
-    World,
-    ended_at,
-    key_at,
-    node_at,
-    operation_at,
-    part_at,
-    purgatory_at,
-    turn_at,
-)
+from purgatory_udf.loop.tables import World, ended_at, key_at, node_at, operation_at, part_at, purgatory_at, turn_at
 from purgatory_udf.loop.words import Code, Error, Rule
 from purgatory_udf.loop.world import (
     COMPLETED,

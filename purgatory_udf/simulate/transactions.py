@@ -15,15 +15,7 @@ from collections.abc import Callable
 from purgatory_udf.reference.topic_partition import TopicPartition
 from purgatory_udf.simulate.client import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulate.controller import Controller
-from purgatory_udf.simulate.messages import (
-    NONE,
-    Batch,
-    Coordinator,
-    EndTransaction,
-    Produce,
-    Produced,
-    TransactionEnds,
-)
+from purgatory_udf.simulate.messages import NONE, Batch, Coordinator, EndTransaction, Produce, Produced, TransactionEnds
 from purgatory_udf.simulate.network import Reply
 from purgatory_udf.simulate.scenario import Brokers
 from purgatory_udf.simulate.world import Steps, World

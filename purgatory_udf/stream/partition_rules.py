@@ -17,10 +17,10 @@ import pyarrow as pa
 from purgatory_udf.arrow.explode import columns_of, explode
 from purgatory_udf.arrow.outcomes import Ended, gauge_table
 from purgatory_udf.config import Config
-from purgatory_udf.grouping.apart import GroupOf, apart, by_broker, group_of, whole
+from purgatory_udf.grouping.apart import GroupOf, apart, by_broker, group_of, together, whole
 from purgatory_udf.grouping.shares import decided_apart, decided_here, undecidable
 from purgatory_udf.live.sayings import of_keys, of_time
-from purgatory_udf.loop.call import Call, together
+from purgatory_udf.loop.call import Call
 from purgatory_udf.loop.codec import call_bytes, call_of, state_bytes, state_of
 from purgatory_udf.loop.state import Decisions, Limits, State, step
 from purgatory_udf.stream.packing import CLOCK

@@ -97,13 +97,8 @@ def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
 
 
 def test_rules_import_no_spark() -> None:
-    rules = [
-        PACKAGE / name
-        for name in (
-            "contract", "purgatory", "coordinator", "reference", "compiling", "loop", "arrow", "grouping", "frames",
-            "groups",
-        )
-    ]
+    engine = ("compiling", "loop", "arrow", "grouping", "frames", "groups")
+    rules = [PACKAGE / name for name in ("contract", "purgatory", "coordinator", "reference", *engine)]
     files = [file for folder in rules for file in folder.rglob("*.py")]
     assert len(files) > 50
     assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.fidelity.groups import (
-    COMPLETING,
-    EMPTY,
-    PREPARING,
-    STABLE,
-    ComparedRequest,
-    GroupChange,
-    answers,
-)
+from purgatory_udf.fidelity.groups import COMPLETING, EMPTY, PREPARING, STABLE, ComparedRequest, GroupChange, answers
 
 M, N = frozenset({"m"}), frozenset({"m", "n"})
 CHANGES = [

@@ -8,9 +8,9 @@ import pytest
 
 from purgatory_udf.arrow.explode import explode
 from purgatory_udf.config import Config
-from purgatory_udf.grouping.apart import apart, by_partition
+from purgatory_udf.grouping.apart import apart, by_partition, together
 from purgatory_udf.grouping.engine import event_table
-from purgatory_udf.loop.call import Call, changes_of, together
+from purgatory_udf.loop.call import Call, changes_of
 
 Told = tuple[int, str, int, int, tuple[int, ...] | None]
 

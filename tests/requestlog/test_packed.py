@@ -9,16 +9,7 @@ import msgspec
 import pytest
 
 from purgatory_udf.requestlog.importing.rows import copied, facts_in, packed_facts
-from purgatory_udf.requestlog.requests.facts import (
-    Append,
-    Copied,
-    Delivered,
-    Fact,
-    Position,
-    Sight,
-    Trim,
-    Trouble,
-)
+from purgatory_udf.requestlog.requests.facts import Append, Copied, Delivered, Fact, Position, Sight, Trim, Trouble
 from purgatory_udf.requestlog.requests.tries import Tries, Try
 
 FACTS: list[Fact] = [

@@ -10,14 +10,7 @@ from typing import Any
 from purgatory_udf.requestlog.cluster.context import Context
 from purgatory_udf.requestlog.following.facts_kept import LOOK_BACK_US, is_said, kept
 from purgatory_udf.requestlog.following.rows import SAID, SESSION, SWEEP, TAKEN_APART
-from purgatory_udf.requestlog.importing.rows import (
-    Facts,
-    RequestRow,
-    copied,
-    count_rows,
-    request_of,
-    request_rows_in,
-)
+from purgatory_udf.requestlog.importing.rows import Facts, RequestRow, copied, count_rows, request_of, request_rows_in
 from purgatory_udf.requestlog.importing.tasks import (
     Batches,
     Row,

@@ -13,14 +13,7 @@ from typing import Any
 from purgatory_udf.requestlog.cluster.metadata import GIVEN, GRANTED, Change, KnownCluster
 from purgatory_udf.requestlog.lines import error_codes as errors
 from purgatory_udf.requestlog.partitions.evident import with_evident
-from purgatory_udf.requestlog.partitions.felt import (
-    GONE,
-    LOST,
-    felt_us,
-    granted_us,
-    ready_us,
-    taken_over_us,
-)
+from purgatory_udf.requestlog.partitions.felt import GONE, LOST, felt_us, granted_us, ready_us, taken_over_us
 from purgatory_udf.requestlog.partitions.returning import InSync, LeadershipState, returning
 from purgatory_udf.requestlog.report import Report
 from purgatory_udf.requestlog.requests.facts import PartitionFacts
