@@ -43,7 +43,7 @@ class Status(Number):
     SATISFIED, ERROR, FORCED, EXPIRED, CANCELLED = range(5)
 
 
-class Fetcher(Number):
+class FetchedBy(Number):
     CONSUMER, FOLLOWER, NOBODY = range(3)
 
 
@@ -83,9 +83,9 @@ def flatten(
         ints[Int.KEY, o] = parts[first].key if operation.count > 0 else no_key
         ints[Int.TRIGGER, o] = parts[first + operation.trigger].key if operation.trigger != UNKNOWN else no_key
         if fetch:
-            ints[Int.FETCHER, o] = Fetcher.FOLLOWER if operation.mode == Reader.FOLLOWER else Fetcher.CONSUMER
+            ints[Int.FETCHER, o] = FetchedBy.FOLLOWER if operation.mode == Reader.FOLLOWER else FetchedBy.CONSUMER
         else:
-            ints[Int.FETCHER, o] = Fetcher.NOBODY
+            ints[Int.FETCHER, o] = FetchedBy.NOBODY
         watched[o] = operation.watched > 0
         offsets[o + 1] = at
 

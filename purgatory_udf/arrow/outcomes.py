@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.arrow.flatten import (
-    Fetcher,
+    FetchedBy,
     Int,
     Long,
     OfPart,
@@ -47,7 +47,7 @@ _RULES = _words({int(rule): rule.name.lower() for rule in Rule})
 _ERRORS = _words({int(error): error.name for error in Error if error is not Error.UNANSWERED})
 _KINDS = _words({int(code): kind for code, kind in KINDS.items()})
 _STATUS = _words({int(status): status.name.lower() for status in Status})
-_FETCHERS = _words({int(who): None if who is Fetcher.NOBODY else who.name.lower() for who in Fetcher})
+_FETCHERS = _words({int(who): None if who is FetchedBy.NOBODY else who.name.lower() for who in FetchedBy})
 
 
 def _taken(words: pa.Array, numbers: Records) -> pa.Array:
@@ -132,7 +132,7 @@ class Ended:
         several = threads_for(len(self._part_bytes)) > 1
         partitions = begun(self._partitions) if several else self._partitions
         decided, longs, ints, names = self._decided, self._longs, self._ints, self._names
-        text, no_fetch = pa.array(longs[Long.TEXT]), ints[Int.FETCHER] == Fetcher.NOBODY
+        text, no_fetch = pa.array(longs[Long.TEXT]), ints[Int.FETCHER] == FetchedBy.NOBODY
         ended_at, rule = _time(longs[Long.ENDED]), _taken(_RULES, ints[Int.RULE])
         return {
             "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), len(text)),

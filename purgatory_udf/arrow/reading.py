@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 
-from purgatory_udf.compiling.access import COMPILED
 from purgatory_udf.compiling.compiled import inlined
+from purgatory_udf.compiling.loading import byte_at, int_at, long_at
 from purgatory_udf.compiling.records import record
 
 # `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins, and `base` where the
@@ -38,40 +33,6 @@ def items_of(lists: pa.ListArray) -> pa.Array:
     """What the lists hold: of a slice, no more than its own."""
     begin, end = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
     return lists.values.slice(begin, end - begin)
-
-
-def _loader(bits: int) -> Callable[[int, int], int]:
-    long, kind = ir.IntType(64), ir.IntType(bits)
-
-    def load(typing: Any, address: Any, index: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            begin, place = arguments
-            if place.type.width < 64:
-                place = builder.sext(place, long)
-            at = builder.add(begin, builder.mul(place, ir.Constant(long, bits // 8)))
-            # Of a text, they lie anywhere.
-            value = builder.load(builder.inttoptr(at, kind.as_pointer()), align=1)
-            if bits == 64:
-                return value
-            return (builder.zext if bits == 8 else builder.sext)(value, long)
-
-        if not isinstance(address, types.Integer) or not isinstance(index, types.Integer):
-            return None
-        return types.int64(types.int64, index), code
-
-    return cast("Callable[[int, int], int]", intrinsic(load))
-
-
-def _plain(kind: Any) -> Callable[[int, int], int]:
-    def load(address: int, index: int) -> int:
-        return int(kind.from_address(int(address) + int(index) * ctypes.sizeof(kind)).value)
-
-    return load
-
-
-byte_at = _loader(8) if COMPILED else _plain(ctypes.c_uint8)
-int_at = _loader(32) if COMPILED else _plain(ctypes.c_int32)
-long_at = _loader(64) if COMPILED else _plain(ctypes.c_int64)
 
 
 @inlined

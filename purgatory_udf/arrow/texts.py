@@ -8,8 +8,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from purgatory_udf.arrow.reading import Column, byte_at, int_at, known, long_at
+from purgatory_udf.arrow.reading import Column, known
 from purgatory_udf.compiling.compiled import inlined, number, rule
+from purgatory_udf.compiling.loading import byte_at, int_at, long_at
 from purgatory_udf.compiling.records import Records, record
 
 # Eight bytes are read at a time: the last eight overlap the ones before.

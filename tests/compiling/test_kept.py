@@ -98,8 +98,8 @@ assert nobody_has_compiled_this(1) == 2
 warm.main()
 print(kept.FOLDER)
 for name in sys.argv[1:]:
-    module, function = name.split(".")
-    used = getattr(import_module(f"purgatory_udf.loop.{module}"), function)
+    module, _, function = name.rpartition(".")
+    used = getattr(import_module(f"purgatory_udf.{module}"), function)
     print(name, len(used.signatures), len(used.stats.cache_misses))
 """
 
@@ -113,11 +113,12 @@ def test_who_may_only_read_what_was_compiled_whole_compiles_nothing() -> None:
     """And whole it is: every entry of the sources has been used."""
     warm.main()
     entries = [
-        f"{file.stem}.{function}"
-        for file in sorted((_SOURCES / "loop").glob("*.py"))
+        f"{package}.{file.stem}.{function}"
+        for package in ("arrow", "groups", "loop")
+        for file in sorted((_SOURCES / package).glob("*.py"))
         for function in re.findall(r"^@entry\ndef (\w+)", file.read_text(), re.M)
     ]
-    assert "run.run" in entries
+    assert "loop.run.run" in entries
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / Path(str(keeping.FOLDER)).name
         shutil.copytree(str(keeping.FOLDER), kept)

@@ -102,3 +102,18 @@ def test_rules_import_no_spark() -> None:
     files = [file for folder in rules for file in folder.rglob("*.py")]
     assert len(files) > 50
     assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []
+
+
+def test_numba_is_met_in_one_package_only() -> None:
+    """Which says first, before it is imported, for what machines it is to compile."""
+    users = [file for file in FILES if {"numba", "llvmlite"} & set(_foreign(file))]
+    assert {file.parent.name for file in users} == {"compiling"}
+
+
+def _foreign(file: Path) -> Iterator[str]:
+    """Packages of others that a file imports."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
