@@ -26,7 +26,7 @@ from purgatory_udf.compiling.access import named
 from purgatory_udf.compiling.moving import chosen
 from purgatory_udf.compiling.records import Records
 from purgatory_udf.loop.state import Decisions
-from purgatory_udf.loop.words import ANY_BROKER, FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
+from purgatory_udf.loop.words import FOREVER, KINDS, NO_PARTITION, PURGATORIES, Code, Error, Rule, parts_of
 from purgatory_udf.tables import (
     CANCELLATIONS,
     COMPLETIONS,
@@ -78,14 +78,14 @@ class _Names:
     """Topics, partitions and readable names of the state's keys; a last readable name is null, for no key."""
 
     def __init__(self, keys: list[str]) -> None:
-        brokers, partitions, topics = zip(*map(parts_of, keys), strict=True) if keys else ((), (), ())
+        _, partitions, topics = zip(*map(parts_of, keys), strict=True) if keys else ((), (), ())
         self.topic, self.partition = pa.array(topics, pa.string()), pa.array(partitions, pa.int32())
-        readable: list[str | None] = [f"{topic}-{at}" for topic, at in zip(topics, partitions, strict=True)]
+        readable = [f"{topic}-{at}" for topic, at in zip(topics, partitions, strict=True)]
         if NO_PARTITION in partitions:
-            # A topic's, as the metadata know it; a broker's requests without partitions name nothing.
-            for place, at in enumerate(partitions):
-                if at == NO_PARTITION:
-                    readable[place] = topics[place] if brokers[place] == ANY_BROKER else None
+            readable = [
+                topic if at == NO_PARTITION else name
+                for topic, at, name in zip(topics, partitions, readable, strict=True)
+            ]
         self.readable = pa.array([*readable, None], pa.string())
 
 

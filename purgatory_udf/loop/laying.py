@@ -60,13 +60,13 @@ def trim(
             in_use += end - first
             copy_rows(kept, begin, batches, first, end - first)
         else:
-            stay, after_small = begin, False
+            stay = begin
             for at in range(first, end):
                 pos, following = begins(batches[at]), begins(batches[at + 1])
                 if at + 1 < end and pos == following:
                     continue
                 small = batches[at].turned < 0 or following - pos <= retain_bytes
-                if in_use > stay and pos <= bound and small and after_small:
+                if in_use > stay and pos <= bound and small:
                     in_use -= 1
                     reach = max(reach, kept[in_use].end)
                     if in_use > begin:
@@ -76,8 +76,8 @@ def trim(
                 copy_rows(kept, in_use, batches, at, 1)
                 in_use += 1
                 if not small:
+                    # And so does the one behind it.
                     stay = in_use + 1
-                after_small = small
         key.batch_begin, key.end_batch = begin, in_use - begin
 
         begin, end = in_use_rolls, key.roll_begin + key.roll_count

@@ -54,6 +54,16 @@ def test_keys_are_found_again_however_many_there_are() -> None:
     assert [call.names[key] for key in call.events["key"]] == [*keys, *reversed(keys)]
 
 
+def test_keys_of_as_many_brokers_are_told_apart() -> None:
+    named = [(broker, partition) for broker in range(700) for partition in range(3)]
+    events: list[dict[str, object]] = [
+        {"time_us": at, "seq": at, "broker": broker, "type": "partition", "change": "log_end"}
+        | {"topic": "t", "partition": partition, "offset": at}
+        for at, (broker, partition) in enumerate(named)
+    ]
+    assert explode(event_table(events), Config()).names == [f"{broker}/{partition}/t" for broker, partition in named]
+
+
 def test_known_errors_are_numbers_and_others_keep_their_names() -> None:
     errors = ["NOT_LEADER_OR_FOLLOWER", None, "NOT_LEADER_OR_FOLLOWEE", "KAFKA_STORAGE_ERROR", "REQUEST_TIMED_OUTS"]
     partitions = [{"topic": "t", "partition": nth, "error": error} for nth, error in enumerate(errors)]

@@ -325,6 +325,10 @@ def test_of_a_batch_larger_than_any_fetch_it_stays_known_where_it_begins_and_whe
     ]
     assert answered == [500, 400]
     assert state.batches["turned"].tolist() == [200, 300, ~800, 2100, 2200, 2300]
+    told = len(story.events)
+    story.batches(0, range(21, 31)).change(0, "high_watermark", 30)
+    engine.feed(event_table(story.events[told:]))
+    assert state.batches["turned"].tolist() == [200, 300, ~800, 3100, 3200, 3300]
 
 
 def test_of_batches_without_bytes_none_is_remembered_beside_another() -> None:

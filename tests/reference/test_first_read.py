@@ -76,8 +76,9 @@ def test_a_produces_partition_is_one_batch() -> None:
 def test_later_partitions_get_what_the_earlier_ones_left() -> None:
     timeline = log(300, 300, partition="b", timeline=log(300, 300))
     timeline.fetch(10, "cut", 100, 1, {"a": part(), "b": part()}, max_bytes=950)
-    timeline.fetch(10, "none", 100, 1, {"a": part(), "b": part()}, max_bytes=850)
-    assert answers(timeline) == [("10", "min_bytes", 950), ("10", "min_bytes", 600)]
+    timeline.fetch(10, "just one batch", 100, 1, {"a": part(), "b": part()}, max_bytes=900)
+    timeline.fetch(10, "none", 100, 1, {"a": part(), "b": part()}, max_bytes=899)
+    assert answers(timeline) == [("10", "min_bytes", 950), ("10", "min_bytes", 900), ("10", "min_bytes", 600)]
 
 
 def test_a_first_batch_that_does_not_fit_gives_nothing_though_d_counts_it() -> None:
