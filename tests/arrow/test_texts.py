@@ -6,6 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purgatory_udf.arrow import arrivals
 from purgatory_udf.arrow.explode import explode
 from purgatory_udf.config import Config
 from purgatory_udf.grouping.engine import event_table
@@ -54,8 +55,13 @@ def test_keys_are_found_again_however_many_there_are() -> None:
     assert [call.names[key] for key in call.events["key"]] == [*keys, *reversed(keys)]
 
 
-def test_keys_of_as_many_brokers_are_told_apart() -> None:
-    named = [(broker, partition) for broker in range(700) for partition in range(3)]
+def test_keys_that_are_looked_for_in_one_place_are_told_apart() -> None:
+    brokers, partitions = (
+        [number for number in range(20_000) if number * int(multiple) % 2**32 < 2**22]
+        for multiple in (arrivals._OF_BROKER, arrivals._OF_PARTITION)
+    )
+    assert len(brokers) > 10 < len(partitions)
+    named = [(1, partition) for partition in partitions] + [(broker, 0) for broker in brokers]
     events: list[dict[str, object]] = [
         {"time_us": at, "seq": at, "broker": broker, "type": "partition", "change": "log_end"}
         | {"topic": "t", "partition": partition, "offset": at}
