@@ -47,21 +47,12 @@ def _has_data(key: Any, part: Any, reader: int) -> bool:
 
 
 @inlined
-def _readable(w: World, key: Any, part: Any, reader: int, batch: int) -> int:
-    """Bytes from the batch that holds the fetch offset to the reader's end, over all segments."""
-    _, _, pos = reader_end(key, reader)
-    return min(part.size, max(0, pos - logs.begins(batch_at(w, batch))))
-
-
-@inlined
 def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> int:
     """The position where the offset's segment ends, or the reader's end if that lies on it; of a later one, nothing."""
     _, end_seg, end_pos = reader_end(key, reader)
     if key.roll_count == 0:
         return end_pos
-    at = key.roll_begin + key.roll_count - 1
-    while at >= key.roll_begin and roll_at(w, at).base > offset:
-        at -= 1
+    at = logs.roll_of(w, key, offset)
     segment = roll_at(w, at).base if at >= key.roll_begin else 0
     if segment == end_seg:
         return end_pos
@@ -157,5 +148,7 @@ def _answer_in_full(w: World, key: Any, at: int, operation: Any, calm: bool, lef
     carried = 0
     if part.error == Error.NONE:
         carried = _carried(w, key, part, operation, batch, max(0, left), at_least_one)
-    part.size = _readable(w, key, part, operation.mode, batch)
+    # Bytes from the batch that holds the fetch offset to the reader's end, over all segments.
+    _, _, end_pos = reader_end(key, operation.mode)
+    part.size = min(part.size, max(0, end_pos - logs.begins(batch_at(w, batch))))
     return carried

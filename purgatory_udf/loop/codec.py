@@ -7,6 +7,7 @@ second bytes, …) and compressed, for neighbouring records differ in few of the
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -71,21 +72,14 @@ def _sealed(sections: list[bytes], keep: bool) -> bytes:
     return seal(_KIND, VERSION, body, pack=keep and len(body) >= _WORTH_PACKING)
 
 
-class _opened:  # noqa: N801
+def _opened(value: bytes) -> Iterator[memoryview]:
     """The sections of a value, one after the other; a value of another version is refused."""
-
-    def __init__(self, value: bytes) -> None:
-        self._body = unseal(_KIND, VERSION, value)
-        self._at = 0
-
-    def __iter__(self) -> _opened:
-        return self
-
-    def __next__(self) -> memoryview:
-        length, _ = _SECTION.unpack_from(self._body, self._at)
-        begin = self._at + _SECTION.size
-        self._at = begin + length
-        return self._body[begin : self._at]
+    body, end = unseal(_KIND, VERSION, value), 0
+    while end < len(body):
+        length, _ = _SECTION.unpack_from(body, end)
+        begin = end + _SECTION.size
+        end = begin + length
+        yield body[begin:end]
 
 
 def _records(rows: Records, across: bool) -> bytes:
@@ -120,7 +114,7 @@ def _texts(column: pa.Array) -> list[bytes]:
     return [valid, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
 
 
-def _next_texts(sections: _opened) -> pa.Array:
+def _next_texts(sections: Iterator[memoryview]) -> pa.Array:
     return _texts_of(next(sections), next(sections), next(sections))
 
 

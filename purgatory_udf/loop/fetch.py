@@ -41,12 +41,8 @@ _NEVER = number(FOREVER)
 _ON_OLDER_SEGMENT = number(-1)
 
 
-def _hung_by(reader: int) -> int:
-    """As in a key's `hung`: fetches of this kind of reader that are not odd."""
-    return number(sum(1 << int(kind + reader) for kind in (FETCHES, COUNTED)))
-
-
-_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = map(_hung_by, (Reader.FOLLOWER, Reader.CONSUMER, Reader.COMMITTED))
+# As in a key's `hung`: fetches of each kind of reader that are not odd, and the odd ones.
+_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = (number((1 << FETCHES | 1 << COUNTED) << reader) for reader in Reader)
 _ODD = number(1 << int(ODD))
 
 # Whom a check may concern, by what has moved: other readers' fetches are as complete as they were.

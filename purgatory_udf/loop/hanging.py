@@ -82,7 +82,10 @@ def hang_anew(w: World, o: int, lacking: int) -> None:
         sharing += 1 - part.throttled
     counted = not odd and is_counted(w, operation.count, lacking, sharing)
     if counted:
-        _count(w, o)
+        # One that has its maximum, or is throttled, gains nothing any more, and is only there to be shaken.
+        for at in range(operation.first, operation.first + operation.count):
+            k = part_at(w, at).key
+            listed.push(w, k, key_at(w, k), at, COUNTED + operation.mode)
     hang(w, o, lacking, odd, counted, sharing)
 
 
@@ -97,17 +100,6 @@ def _share_out(w: World, o: int, lacking: int, share: int) -> None:
         if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
             wants = FOREVER
         heap.push(w, at, FETCHES + operation.mode, wants)
-
-
-@inlined
-def _count(w: World, o: int) -> None:
-    """Put every part, which knows what it has gained, on the list of those that are counted; one that has its maximum,
-    or is throttled, gains nothing any more, and is only there to be shaken."""
-    operation = operation_at(w, o)
-    kind = COUNTED + operation.mode
-    for at in range(operation.first, operation.first + operation.count):
-        k = part_at(w, at).key
-        listed.push(w, k, key_at(w, k), at, kind)
 
 
 @rule

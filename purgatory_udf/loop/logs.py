@@ -80,13 +80,20 @@ def further(w: World, key: Any, below: int, offset: int) -> int:
 
 
 @inlined
+def roll_of(w: World, key: Any, offset: int) -> int:
+    """The last roll at or before the offset; the place before the log's rolls, if there is none."""
+    at = key.roll_begin + key.roll_count - 1
+    while at >= key.roll_begin and roll_at(w, at).base > offset:
+        at -= 1
+    return at
+
+
+@inlined
 def segment(w: World, key: Any, offset: int) -> int:
     """The base of the segment that the offset belongs to: 0 before the first roll that is known."""
     if key.roll_count == 0:
         return 0
-    at = key.roll_begin + key.roll_count - 1
-    while at >= key.roll_begin and roll_at(w, at).base > offset:
-        at -= 1
+    at = roll_of(w, key, offset)
     return roll_at(w, at).base if at >= key.roll_begin else 0
 
 

@@ -182,6 +182,17 @@ def trigger_of(w: World, o: int, at: int) -> int:
 
 
 @inlined
+def close(w: World, o: int, how: int, rule_: int, t: int, trigger: int) -> None:
+    """It has ended, as far as it alone is concerned, and its timer."""
+    operation = operation_at(w, o)
+    operation.state, operation.rule, operation.end_t = ENDED, rule_, t
+    operation.trigger = trigger - operation.first if trigger != NONE else NONE
+    ended_at(w, o).how = how
+    w.ended_parts += operation.count
+    timer.cancel(w, o)
+
+
+@inlined
 def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     """End the operation, once: out of the timer, the heaps and lists; `trigger`: the part whose key's event did it."""
     # Whoever has these in fewer bits would have it compiled once more.
@@ -191,16 +202,12 @@ def end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
 @rule
 def _end(w: World, o: int, rule_: int, t: int, trigger: int) -> None:
     operation = operation_at(w, o)
-    operation.state, operation.rule, operation.end_t = ENDED, rule_, t
-    operation.trigger = trigger - operation.first if trigger != NONE else NONE
     if rule_ == Rule.TIMEOUT:
-        ended_at(w, o).how = EXPIRED
+        close(w, o, EXPIRED, rule_, t, trigger)
         w.expired += 1
     else:
-        ended_at(w, o).how = COMPLETED
+        close(w, o, COMPLETED, rule_, t, trigger)
         w.completed += 1
-    w.ended_parts += operation.count
-    timer.cancel(w, o)
     several = w.checking > 0 and trigger != NONE
     if operation.code == Code.FETCH:
         _end_parts_of_fetch(w, operation, several)

@@ -110,30 +110,27 @@ def delete_records(w: World, e: int) -> None:
     """An offset of -1 asks for everything below the high watermark."""
     o = arrived(w, e)
     operation = operation_at(w, o)
-    if operation.total == 0:
-        _answer_at_once(w, o, Rule.EMPTY)
-        return
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         if part.offset == UNKNOWN:
             part.offset = max(0, key_at(w, part.key).hw)
-    if settling.first_try(w, o):
-        _answer_at_once(w, o, operation.rule)
-    else:
-        settling.wait(w, o)
+    _settle(w, o, False)
 
 
 @rule
 def create_topics(w: World, e: int) -> None:
-    o = arrived(w, e)
+    _settle(w, arrived(w, e), event_at(w, e).delay <= 0)
+
+
+@rule
+def _settle(w: World, o: int, at_once: bool) -> None:
     operation = operation_at(w, o)
+    entries = settling.first_try(w, o)
     if operation.total == 0:
         _answer_at_once(w, o, Rule.EMPTY)
-        return
-    done = settling.first_try(w, o)
-    if event_at(w, e).delay <= 0:
+    elif at_once:
         _answer_at_once(w, o, Rule.NO_WAIT)
-    elif done:
+    elif operation.pending == 0:
         _answer_at_once(w, o, operation.rule)
     else:
-        settling.wait(w, o)
+        lists.watch(w, o, entries)

@@ -65,31 +65,22 @@ def _settled(key: Any, part: Any, code: int, t: int) -> int:
 
 
 @inlined
-def first_try(w: World, o: int) -> bool:
-    """On arrival; whether no part is pending. (A produce's parts are tried, and wait, one by one: see `requests`.)"""
+def first_try(w: World, o: int) -> int:
+    """On arrival: each part is settled, or pending and hung up. How many lists the operation is on if it waits. (A
+    produce's parts are tried while others are still to be appended: see `requests`.)"""
     operation = operation_at(w, o)
-    code, t, pending = operation.code, operation.t, 0
-    for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        rule_ = settle(key_at(w, part.key), part, code, t)
-        if rule_ == Rule.PENDING:
-            pending += 1
-        else:
-            operation.rule = rule_
-    operation.pending = pending
-    return pending == 0
-
-
-@inlined
-def wait(w: World, o: int) -> None:
-    operation = operation_at(w, o)
-    entries = NOTHING_YET
+    pending, entries = 0, NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
         entries += 1 - part.again
-        if part.heap != SETTLED:
+        rule_ = settle(key_at(w, part.key), part, operation.code, operation.t)
+        if rule_ == Rule.PENDING:
+            pending += 1
             heap.push(w, at, SETTLING_OTHERS, part.offset)
-    lists.watch(w, o, entries)
+        else:
+            operation.rule = rule_
+    operation.pending = pending
+    return entries
 
 
 @inlined

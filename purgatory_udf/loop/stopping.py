@@ -8,11 +8,11 @@ nothing until it is told so, and estimates its purgatories by what they hold.
 from __future__ import annotations
 
 from purgatory_udf.compiling.compiled import rule
-from purgatory_udf.loop import heap, listed, timer
+from purgatory_udf.loop import heap, listed
 from purgatory_udf.loop import purgatory as lists
-from purgatory_udf.loop.tables import World, ended_at, key_at, link_at, operation_at, part_at, purgatory_at
+from purgatory_udf.loop.tables import World, key_at, link_at, operation_at, part_at, purgatory_at
 from purgatory_udf.loop.words import Code, Error, Rule
-from purgatory_udf.loop.world import CANCELLED, COUNTED, ENDED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
+from purgatory_udf.loop.world import CANCELLED, COUNTED, KINDS, NONE, NOTHING_YET, SETTLED, SETTLING_OTHERS
 
 
 @rule
@@ -61,12 +61,8 @@ def _abandon(w: World, by: int, t: int) -> None:
     """The part's operation ends, and is on no list any more."""
     o = part_at(w, by).operation
     operation = operation_at(w, o)
-    operation.state, operation.rule, operation.end_t = ENDED, Rule.BROKER_STOPPED, t
-    ended_at(w, o).how = CANCELLED
+    lists.close(w, o, CANCELLED, Rule.BROKER_STOPPED, t, by)
     w.cancelled += 1
-    w.ended_parts += operation.count
-    operation.trigger = by - operation.first
-    timer.cancel(w, o)
     entries = NOTHING_YET
     for at in range(operation.first, operation.first + operation.count):
         part = part_at(w, at)
