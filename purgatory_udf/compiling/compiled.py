@@ -1,4 +1,4 @@
-"""How functions are marked that are compiled: rules, by whom compiled code is helped, and entries, which Python calls.
+"""How functions that are compiled are marked: helpers, for compiled code alone, and entries, which Python calls.
 
 Helpers are handed records, which are pointers: nothing is counted, copied or allocated on the way (see `access`).
 `NUMBA_DISABLE_JIT=1` runs the same code uncompiled.
