@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from benchmarks.partition_trace import Shape, partition_trace
-from purgatory_udf.config import Config
-from purgatory_udf.grouping.engine import Engine
-from purgatory_udf.grouping.engine import replay as by_loop
-from purgatory_udf.reference.replay import replay as by_event
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine.partition_engine import Engine
+from purgatory_udf.rules.engine.partition_engine import replay as by_loop
+from purgatory_udf.rules.reference.reference_replay import replay as by_event
 
 BATCH = 50_000
 

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--runs", type=int, default=3, help="of each; medians count")
     options.add_argument("--json", type=Path, help="write the costs to this file")
     asked = options.parse_args(arguments)
-    from purgatory_udf.session import build_session
+    from purgatory_udf.launch.spark_session import build_session
 
     settings = {"spark.master": asked.master}
     if not asked.cluster:

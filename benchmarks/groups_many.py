@@ -40,7 +40,7 @@ def main() -> int:
     options.add_argument("--reuse", action="store_true", help="do not replay again in a way whose tables are there")
     options.add_argument("ways", nargs="*", default=WAYS, metavar="WAY")
     asked = options.parse_args()
-    from purgatory_udf.session import build_session
+    from purgatory_udf.launch.spark_session import build_session
 
     spark = build_session("groups-many", {"spark.driver.memory": asked.memory})
     events = _write_trace(spark, asked.work, asked.groups, asked.seconds)
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _write_trace(spark: SparkSession, work: Path, groups: int, seconds: int) -> int:
-    from purgatory_udf.storage.staging import write_in_time_order
+    from purgatory_udf.storage.event_staging import write_in_time_order
 
     began = time.monotonic()
     trace = groups_trace(groups, seconds)

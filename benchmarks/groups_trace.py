@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.tables import EVENTS
+from purgatory_udf.contract.tables import EVENTS
 
 Array = npt.NDArray[np.int64]
 

@@ -7,7 +7,7 @@ same table only written; a request log that is followed, beside the floor of the
 
 Floor and import take turns in one process, after one of each that is not counted; medians and their ratio are what
 counts, and no number of one machine says anything of another. All is done without Spark, by as many processes as there
-are cores, as `ingest` does where so much is small (`purgatory_udf/size.py`); `--spark` has Spark do it.
+are cores, as `ingest` does where so much is small (`purgatory_udf/backend/input_size.py`); `--spark` has Spark do it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks import log_followed
-from purgatory_udf import query
-from purgatory_udf.ingest.inputs import InputFile, find_files
-from purgatory_udf.ingest.lines import lines_of
-from purgatory_udf.ingest.pieces import HERE_BYTES, PIECE_BYTES, Piece, byte_pieces, in_tasks
-from purgatory_udf.ingest.report import IngestOptions
-from purgatory_udf.requestlog.importing.options import RequestLogOptions
-from purgatory_udf.requestlog.lines.line import MARK
-from purgatory_udf.requestlog.lines.log_files import find_logs
+from purgatory_udf.backend import dialect
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.lines.log_files import find_logs
+from purgatory_udf.sources.request_log.lines.log_line import MARK
+from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
+from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--json", help="write the figures to this file")
     options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")
     asked = options.parse_args(arguments)
-    from purgatory_udf.session import session_for
+    from purgatory_udf.launch.spark_session import session_for
 
-    with tempfile.TemporaryDirectory() as scratch, nullcontext() if asked.spark else query.locally():
+    with tempfile.TemporaryDirectory() as scratch, nullcontext() if asked.spark else dialect.locally():
         spark = session_for("benchmark-ingest")
         folder = Path(scratch)
         logs = asked.log or _recorded(folder)
@@ -86,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _json_lines(spark: SparkSession, paths: list[str], folder: Path, runs: int) -> Figures:
-    from purgatory_udf.ingest.run import ingest
-    from purgatory_udf.session import session_for
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.sources.trace_files.trace_import import ingest
 
     def take_in(out: str) -> int:
         # Without Spark, a session holds what was asked of it.
@@ -97,8 +96,8 @@ def _json_lines(spark: SparkSession, paths: list[str], folder: Path, runs: int) 
 
 
 def _request_logs(spark: SparkSession, paths: list[str], isr: str | None, folder: Path, runs: int) -> Figures:
-    from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
-    from purgatory_udf.session import session_for
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 
     def take_in(out: str) -> int:
         options = RequestLogOptions(paths, out, isr=isr)
@@ -145,7 +144,7 @@ def _seconds(run: Callable[[], object]) -> float:
 
 def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes], object]) -> int:
     """The lines read and their JSON decoded, by as many tasks as an import has."""
-    from purgatory_udf.ingest.tasks import spread
+    from purgatory_udf.backend.task_runner import spread
 
     def work(piece: Piece) -> Iterator[pa.RecordBatch]:
         lines = 0
@@ -156,7 +155,7 @@ def _read(spark: SparkSession, files: list[InputFile], decode: Callable[[bytes],
             lines += len(chunk.items)
         yield pa.RecordBatch.from_pylist([{"lines": lines}], schema=COUNTED)
 
-    each = HERE_BYTES if query.is_local() else PIECE_BYTES
+    each = HERE_BYTES if dialect.is_local() else PIECE_BYTES
     counted = spread(spark, in_tasks(byte_pieces(files, each), each), work, COUNTED).collect()
     return sum(int(row.lines) for row in counted)
 
@@ -181,7 +180,7 @@ def _made(folder: Path, events: int) -> str:
 
 def _recorded(folder: Path) -> list[str]:
     """Unpacked: an import reads packed files, too, but then that is what is measured."""
-    from tests import recorded
+    from tests.support import recorded
 
     paths = [folder / f"request-{broker}.log" for broker in (1, 2, 3)]
     for path in paths:
@@ -192,7 +191,7 @@ def _recorded(folder: Path) -> list[str]:
 def _sentence(name: str, figure: Figures) -> str:
     rate = figure["lines"] / figure["import"]
     parts = f"import {figure['import']:.2f} s, reading {figure['read']:.2f}, writing {figure['write']:.2f}"
-    if query.is_local():
+    if dialect.is_local():
         parts += f"; {figure['lines'] / figure['processor']:,.0f} lines for each second of a processor"
     spread = f"{min(figure['runs']['import']):.1f} to {max(figure['runs']['import']):.1f}"
     counts = f"{figure['lines']:,} lines, {rate:,.0f} a second"

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory_udf.kafka.log_steps import LogSteps
-from purgatory_udf.kafka.options import KafkaTopic, Messages
-from purgatory_udf.query import is_local, local
-from purgatory_udf.requestlog.importing.options import RequestLogOptions
-from purgatory_udf.session import session_for
-from purgatory_udf.storage import delta
-from purgatory_udf.storage.layout import Layout
-from purgatory_udf.storage.runs import Run
-from purgatory_udf.tables import TABLES
+from purgatory_udf.backend.dialect import is_local, local
+from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.kafka.topic_steps import LogSteps
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.storage import delta_tables
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ def processor() -> float:
 def _steps(spark: SparkSession, out: str, hold_ms: int) -> LogSteps:
     layout, topic = Layout(out), KafkaTopic("localhost:9092", "broker-log", Messages.REQUEST_LOG)
     for name in ("events", "rejected_events", "recorded"):
-        delta.create(spark, layout.table(name), TABLES[name])
+        delta_tables.create(spark, layout.table(name), TABLES[name])
     options = RequestLogOptions([topic.topic], out, hold_ms=hold_ms)
     return LogSteps(spark, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
 

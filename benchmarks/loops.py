@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.core import side_by_side
-from purgatory_udf.config import Config
-from purgatory_udf.reference.replay import replay
-from purgatory_udf.simulate.closed_loop import ClosedLoop
-from purgatory_udf.simulate.load import load
-from purgatory_udf.simulate.open_loop.workload import Workload
-from purgatory_udf.simulate.open_loop.write import events_of, write_events
-from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.simulation.closed_loop import ClosedLoop
+from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
+from purgatory_udf.simulation.open_loop.workload import Workload
+from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.scenario_file import load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ def _closed(name: str, scenario: Scenario, runs: int) -> None:
 
 
 def _open(workload: Workload, runs: int) -> None:
-    from purgatory_udf.session import build_session
+    from purgatory_udf.launch.spark_session import build_session
 
     spark = build_session("loops")
     cores = spark.sparkContext.defaultParallelism

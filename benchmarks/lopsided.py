@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.partition_trace import Shape, partition_trace
-from purgatory_udf.config import INT32_MAX, Config
-from purgatory_udf.grouping.engine import Engine, Tables
-from purgatory_udf.loop.codec import state_bytes
+from purgatory_udf.common.configuration import INT32_MAX, Config
+from purgatory_udf.rules.engine.loop.state_codec import state_bytes
+from purgatory_udf.rules.engine.partition_engine import Engine, Tables
 
 BATCH = 500_000
 _NEVER = 1 << 30

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.frames.frame import Array
-from purgatory_udf.tables import EVENT_PARTITION, EVENTS, TIMESTAMP
+from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS, TIMESTAMP
+from purgatory_udf.rules.groups.frames import Array
 
 BEGIN_US = 1_700_000_000_000_000
 

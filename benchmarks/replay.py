@@ -31,16 +31,16 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.partition_trace import Shape, partition_trace
-from purgatory_udf.arrow.explode import READS
-from purgatory_udf.config import load
-from purgatory_udf.properties import read_properties
-from purgatory_udf.storage import commits
-from purgatory_udf.storage.layout import Layout
-from purgatory_udf.storage.staging import staged, write_in_time_order
-from purgatory_udf.stream.options import ReplayOptions
-from purgatory_udf.stream.replay import run_replay
-from purgatory_udf.stream.source import delta_stream
-from purgatory_udf.tables import ENDS
+from purgatory_udf.common.configuration import load
+from purgatory_udf.common.secrets import read_properties
+from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.rules.engine.columns.explode import READS
+from purgatory_udf.storage import delta_tables
+from purgatory_udf.storage.event_staging import staged, write_in_time_order
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.streaming.event_source import delta_stream
+from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.replay_run import run_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--json", help="write the figures to this file")
     options.add_argument("--compare", help="figures of an earlier run: is the ratio to the floor better or worse?")
     asked = options.parse_args(arguments)
-    from purgatory_udf.session import build_session
+    from purgatory_udf.launch.spark_session import build_session
 
     spark = build_session("benchmark-replay", launched())
     stages = Stages()
@@ -213,7 +213,7 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, str]) -> Floor:
     began = time.monotonic()
     source, files = staged(spark, events, Layout(str(out)), count, batch)
-    stream = delta_stream(spark, source, files, commits.began(spark, source)).select(*READS)
+    stream = delta_stream(spark, source, files, delta_tables.began(spark, source)).select(*READS)
     query = (
         stream.mapInArrow(_nothing, from_arrow_schema(NOTHING))
         .writeStream.format("delta")

@@ -25,9 +25,9 @@ class Topic:
 @contextmanager
 def topic(bootstrap: str, name: str) -> Iterator[Topic]:
     """The topic is made with its first line."""
-    from purgatory_udf.launch import java
+    from purgatory_udf.launch import runtimes
 
-    tool = [str(java.find()), "-Xmx128m", "-cp", _with_tools(), "org.apache.kafka.tools.ConsoleProducer"]
+    tool = [str(runtimes.find_java()), "-Xmx128m", "-cp", _with_tools(), "org.apache.kafka.tools.ConsoleProducer"]
     words = [*tool, "--bootstrap-server", bootstrap, "--topic", name, "--request-required-acks", "all"]
     producer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert producer.stdin is not None
@@ -42,23 +42,23 @@ def _with_tools() -> str:
     """Kafka's jars, and that of its tools, which a broker has no need of: fetched once."""
     import pyspark
 
-    from purgatory_udf.launch import delta, maven
-    from tests.kafka.broker import VERSION, class_path
+    from purgatory_udf.launch import jars
+    from tests.sources.kafka.broker import VERSION, class_path
 
-    ivy = delta.ivy_home() / f"kafka-tools-{VERSION}"
+    ivy = jars.ivy_home() / f"kafka-tools-{VERSION}"
     jar = ivy / "jars" / f"org.apache.kafka_kafka-tools-{VERSION}.jar"
     if not jar.exists():
         spark_home = Path(pyspark.__file__).parent
         # All else that it needs is there with the broker.
         others = "com.*:*,net.*:*,io.*:*,ch.*:*,jakarta.*:*,javax.*:*,commons-*:*,org.eclipse.*:*,org.glassfish.*:*"
-        maven.fetch("Kafka's tools", f"org.apache.kafka:kafka-tools:{VERSION}", others, spark_home, ivy, os.environ)
+        jars.fetch("Kafka's tools", f"org.apache.kafka:kafka-tools:{VERSION}", others, spark_home, ivy, os.environ)
     return f"{jar}:{class_path()}"
 
 
 @contextmanager
 def broker_of(folder: Path) -> Iterator[str]:
     """`host:port` of a broker whose files lie in the folder."""
-    from tests.kafka.broker import broker
+    from tests.sources.kafka.broker import broker
 
     folder.mkdir(parents=True, exist_ok=True)
     with broker(folder) as bootstrap:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
 
 
 def _checks(out: str) -> None:
@@ -19,11 +19,11 @@ def _checks(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
     """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
-    from purgatory_udf.audit import audit, report, require_all
-    from purgatory_udf.session import session_for
+    from purgatory_udf.answers.audit import audit, report, require_all
+    from purgatory_udf.launch.spark_session import session_for
 
     findings = audit(session_for("purgatory-audit"), out)
     print("\n".join(report(findings)))

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.config import Config
-from purgatory_udf.errors import UserError
-from purgatory_udf.storage.files import LocalFiles, require_no_file
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.file_system import LocalFiles, require_no_file
 
 STORY = """\
 Six seconds of a shop's brokers: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3 replicate
@@ -31,7 +31,7 @@ OURS = {
 }
 
 # What the replay, and who looks at its tables, need.
-_LATER = ("purgatory_udf.stream.replay", "purgatory_udf.summary", "purgatory_udf.audit")
+_LATER = ("purgatory_udf.streaming.replay_run", "purgatory_udf.answers.replay_summary", "purgatory_udf.answers.audit")
 # What the chart needs, which comes last.
 _DRAWING = "altair"
 
@@ -50,9 +50,9 @@ def _checks(out: Path) -> None:
 
 def _taken_in(place: str) -> tuple[str, str]:
     """What is so small is taken in and looked at without Spark; to be shown is its stream."""
-    from purgatory_udf.ingest.trace import ingest_trace
-    from purgatory_udf.query import locally
-    from purgatory_udf.session import session_for
+    from purgatory_udf.backend.dialect import locally
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.sources.trace_files.trace_import import ingest_trace
 
     trace = _home() / "conf" / "sample" / "trace.jsonl"
     with locally():
@@ -62,7 +62,7 @@ def _taken_in(place: str) -> tuple[str, str]:
     return taken
 
 
-@cli.job(checks=_checks, brief=True)
+@job.job(checks=_checks, brief=True)
 def main(
     out: Annotated[
         Path, typer.Option(help="Folder of the tables and the chart; an earlier demo's are replaced.")
@@ -72,7 +72,7 @@ def main(
     # What both threads import is there before: Python lets neither wait for the other within a circle of modules.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
-    from purgatory_udf.session import build_session, let_go, session_for
+    from purgatory_udf.launch.spark_session import build_session, let_go, session_for
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
@@ -86,11 +86,11 @@ def main(
         spark = build_session("purgatory-demo")
         events, ingested = coming.result()
 
-        from purgatory_udf.audit import audit, report, require_all
-        from purgatory_udf.query import locally
-        from purgatory_udf.stream.options import ReplayOptions
-        from purgatory_udf.stream.replay import run_replay
-        from purgatory_udf.summary import summary
+        from purgatory_udf.answers.audit import audit, report, require_all
+        from purgatory_udf.answers.replay_summary import summary
+        from purgatory_udf.backend.dialect import locally
+        from purgatory_udf.streaming.replay_options import ReplayOptions
+        from purgatory_udf.streaming.replay_run import run_replay
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
         beside.submit(let_go, spark)
@@ -101,7 +101,7 @@ def main(
             print("\n".join(["", *report(findings)]))
             require_all(findings)
 
-            from purgatory_udf.charts import save_waits
+            from purgatory_udf.answers.replay_summary import save_waits
 
             print(f"\nChart: {save_waits(near, place, out.absolute() / 'waits.svg')}")
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.explain.question import Question
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.outputs import require_folder
+from purgatory_udf.answers.explain.question import Question
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import require_folder
 
 
 def _checks(out: str, operation: int | None, request_id: str | None, group: str | None, **_: object) -> None:
@@ -17,7 +17,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,
@@ -26,9 +26,9 @@ def main(
     top: Annotated[int, typer.Option(min=1, help="How many operations, or changes of a group, to tell of.")] = 20,
 ) -> None:
     """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
-    from purgatory_udf.explain.question import explain
-    from purgatory_udf.printing import plain
-    from purgatory_udf.session import session_for
+    from purgatory_udf.answers.explain.question import explain
+    from purgatory_udf.common.console import plain
+    from purgatory_udf.launch.spark_session import session_for
 
     question = Question(operation, request_id, group)
     print("\n".join(map(plain, explain(session_for("purgatory-explain"), out, question, top))))

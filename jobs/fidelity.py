@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.size import ANSWERED_BYTES
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
 
 
 def _checks(
     jmx_before: str | None, jmx_after: str | None, server_log: list[str] | None, zone: str, **_: object
 ) -> None:
-    from purgatory_udf.requestlog.lines.log_files import find_logs
-    from purgatory_udf.requestlog.lines.stamp import zone_of
+    from purgatory_udf.sources.request_log.lines.log_files import find_logs, zone_of
 
     if server_log:
         find_logs(server_log)
@@ -28,7 +27,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
 
-@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
     jmx_before: Annotated[
@@ -45,9 +44,9 @@ def main(
     ] = None,
 ) -> None:
     """Recorded against replayed: how operations ended, how long they waited, and why some differ."""
-    from purgatory_udf.fidelity.run import FidelityOptions, run_fidelity
-    from purgatory_udf.requestlog.lines.stamp import zone_of
-    from purgatory_udf.session import session_for
+    from purgatory_udf.answers.fidelity.fidelity_run import FidelityOptions, run_fidelity
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.sources.request_log.lines.log_files import zone_of
 
     options = FidelityOptions(out, jmx_before, jmx_after, html, server_log or (), zone_of(zone))
     fidelity = run_fidelity(session_for("purgatory-fidelity"), options)

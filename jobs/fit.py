@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.outputs import local_folder, require_folder
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
 def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None, **_: Any) -> None:
@@ -24,7 +24,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@cli.job(checks=_checks, brief=True, reads=("out", "events"), near=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("out", "events"), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log.")],
     scenario_file: Annotated[Path, typer.Option(help="The scenario, as YAML.")],
@@ -37,8 +37,8 @@ def main(
     ] = None,
 ) -> None:
     """A scenario fitted to a recording, and whether it does what was recorded."""
-    from purgatory_udf.fitted.run import run_fit
-    from purgatory_udf.session import session_for
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.prediction.prediction_commands import run_fit
 
     _checks(out, events, scenario_file, html)
     folder = local_folder(out)

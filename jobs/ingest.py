@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.config import Config, load
-from purgatory_udf.errors import NeedsSparkError
-from purgatory_udf.ingest.form import Form, require_fit
-from purgatory_udf.ingest.inputs import JSON_LINES, PARQUET, InputFile, find_files
-from purgatory_udf.ingest.pieces import FileLimits
-from purgatory_udf.ingest.report import IngestOptions, IngestReport
-from purgatory_udf.kafka.options import KafkaTopic, Messages
-from purgatory_udf.query import is_local
-from purgatory_udf.requestlog.importing.options import HOLD_MS, ImportReport, RequestLogOptions
-from purgatory_udf.requestlog.lines.log_files import find_logs
-from purgatory_udf.size import IMPORTED_BYTES, LOG_BYTES, held
-from purgatory_udf.storage.alone import alone
+from purgatory_udf.backend.dialect import is_local
+from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, held
+from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch import job
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.request_log.importing.import_options import HOLD_MS, ImportReport, RequestLogOptions
+from purgatory_udf.sources.request_log.lines.log_files import find_logs
+from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport
+from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, Form, InputFile, find_files, require_fit
+from purgatory_udf.sources.trace_files.text_lines import FileLimits
+from purgatory_udf.storage.output_folder import alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.ingest.progress import Phases
+    from purgatory_udf.backend.phase_progress import Phases
 
 
 class _Asked:
@@ -99,7 +98,7 @@ def _checks(**given: Any) -> None:
     asked.require_files()
 
 
-@cli.job(checks=_checks, reads=("paths",), near=IMPORTED_BYTES)
+@job.job(checks=_checks, reads=("paths",), near=IMPORTED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
     paths: Annotated[
@@ -202,14 +201,14 @@ def main(
     """Recorded traces become a table of events; what is no event goes to rejected_events, with the reason."""
     asked = _asked(**locals())
     asked.require_fit()
-    from purgatory_udf.ingest.progress import Phases, running_tasks
-    from purgatory_udf.session import session_for
+    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.launch.spark_session import session_for
 
     if is_local() and not _is_done_here(asked):
         raise NeedsSparkError(f"--from {form}")
     spark = session_for("purgatory-ingest")
     if follow:
-        from purgatory_udf.kafka.follow import follow_until_stopped
+        from purgatory_udf.sources.kafka.follow_topic import follow_until_stopped
 
         with alone(out, "ingest"):
             follow_until_stopped(spark, asked.kafka(), asked.request_log() if asked.is_log else asked.events())
@@ -228,8 +227,8 @@ def _is_done_here(asked: _Asked) -> bool:
 def _from_files(
     spark: SparkSession, asked: _Asked, phases: Phases, files: list[InputFile] | None = None
 ) -> IngestReport | ImportReport:
-    from purgatory_udf.ingest.run import ingest
-    from purgatory_udf.requestlog.importing.spark_import import ingest_request_log
+    from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
+    from purgatory_udf.sources.trace_files.trace_import import ingest
 
     if asked.is_log:
         return ingest_request_log(spark, asked.request_log(), phases, files)
@@ -237,8 +236,7 @@ def _from_files(
 
 
 def _from_kafka(spark: SparkSession, asked: _Asked, phases: Phases) -> IngestReport | ImportReport:
-    from purgatory_udf.kafka.source import connect
-    from purgatory_udf.kafka.spool import spooled
+    from purgatory_udf.sources.kafka.kafka_topic import connect, spooled
 
     connect(spark, asked.kafka())
     with spooled(spark, asked.kafka(), f"{asked.given['out'].rstrip('/')}/_messages") as files:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
+from purgatory_udf.launch import job
 
 
-@cli.job(reads=("checkpoint",))
+@job.job(reads=("checkpoint",))
 def main(
     checkpoint: Annotated[str, typer.Option(help="Output folder of a replay, or its checkpoint of partitions.")],
     limit: Annotated[
@@ -17,8 +17,8 @@ def main(
     ] = 50,
 ) -> None:
     """The watcher lists held in a checkpoint's state: open operations, oldest, next deadline, bytes, by key."""
-    from purgatory_udf.session import build_session
-    from purgatory_udf.stream.inspection import inspect
+    from purgatory_udf.launch.spark_session import build_session
+    from purgatory_udf.streaming.state_inspection import inspect
 
     print("\n".join(inspect(build_session("purgatory-inspect"), checkpoint, limit).lines()))
 

@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.size import ANY_BYTES
-from purgatory_udf.storage.outputs import require_folder
+from purgatory_udf.backend.input_size import ANY_BYTES
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import require_folder
 
 
 def _checks(out: str, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, brief=True, reads=("out",), near=ANY_BYTES)
+@job.job(checks=_checks, brief=True, reads=("out",), near=ANY_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's or an import's tables; it may still be running.")],
     keep_hours: Annotated[
@@ -23,8 +23,8 @@ def main(
     ] = 168,
 ) -> None:
     """Put small files of tables together, delete what is long replaced, and working files of what is finished."""
-    from purgatory_udf.maintain import maintain, report
-    from purgatory_udf.session import session_for
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.storage.maintenance import maintain, report
 
     print("\n".join(report(*maintain(session_for("purgatory-maintain"), out, keep_hours))))
 

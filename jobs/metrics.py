@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.metrics.options import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.outputs import require_folder
+from purgatory_udf.answers.metrics.metrics_run import BYTES_PER_WATCH, DIMENSIONS, MetricsOptions
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import require_folder
 
 
 def _options(window_ms: int, by: list[str] | None, bytes_per_watch: int, top: int) -> MetricsOptions:
@@ -30,7 +30,7 @@ def _checks(
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,
@@ -54,10 +54,10 @@ def main(
     ] = None,
 ) -> None:
     """Kafka's own meters, waits and their causes, purgatory sizes, rebalances: as tables, and summed up."""
-    from purgatory_udf.metrics.prometheus import write_prometheus
-    from purgatory_udf.metrics.run import write_metrics
-    from purgatory_udf.metrics.summary import summary
-    from purgatory_udf.session import session_for
+    from purgatory_udf.answers.metrics.metrics_overview import summary
+    from purgatory_udf.answers.metrics.metrics_run import write_metrics
+    from purgatory_udf.answers.metrics.prometheus import write_prometheus
+    from purgatory_udf.launch.spark_session import session_for
 
     options = _options(window_ms, by, bytes_per_watch, top)
     metrics = write_metrics(session_for("purgatory-metrics"), out, options)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
 
 
 def _checks(out: Path, **_: object) -> None:
@@ -19,16 +19,16 @@ def _checks(out: Path, **_: object) -> None:
         raise UserError(f"{out}: there is no folder {out.parent}")
 
 
-@cli.job(checks=_checks, spark=False)
+@job.job(checks=_checks, spark=False)
 def main(
     out: Annotated[Path, typer.Option(help="The archive to write, *.tar.gz.")] = Path("purgatory-env.tar.gz"),
 ) -> None:
     """The environment as one archive for a cluster's workers: --archives brings it there."""
-    from purgatory_udf.launch import package
+    from purgatory_udf.launch import package_archive
 
     _checks(out)
     root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
-    made = package.make(root, out)
+    made = package_archive.make(root, out)
     print(f"{made}  {made.stat().st_size / 1e6:,.0f} MB")
     print(f"./spark-submit.sh --master MASTER --archives {made} JOB …  is all that workers with Java and Python need")
 

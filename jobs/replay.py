@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.config import Config, load
-from purgatory_udf.errors import NeedsSparkError, UserError
-from purgatory_udf.ingest.inputs import JSON_LINES, find_files
-from purgatory_udf.query import is_local
-from purgatory_udf.size import REPLAYED_BYTES
-from purgatory_udf.storage.alone import alone
+from purgatory_udf.backend.dialect import is_local
+from purgatory_udf.backend.input_size import REPLAYED_BYTES
+from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch import job
+from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
+from purgatory_udf.storage.output_folder import alone
 
 
 def _configuration(
@@ -52,7 +52,7 @@ def _checks(
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
-@cli.job(checks=_checks, reads=("events", "trace", "more"), near=REPLAYED_BYTES)
+@job.job(checks=_checks, reads=("events", "trace", "more"), near=REPLAYED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="More --trace files.", hidden=True)] = None,
@@ -99,12 +99,12 @@ def main(
     ] = None,
 ) -> None:
     """Replay events of a trace: completions, expirations and watches, as Delta tables."""
-    from purgatory_udf.ingest.trace import ingest_trace
-    from purgatory_udf.session import session_for
-    from purgatory_udf.stream.group_disagreements import explained
-    from purgatory_udf.stream.options import ReplayOptions
-    from purgatory_udf.stream.replay import run_replay
-    from purgatory_udf.summary import summary
+    from purgatory_udf.answers.replay_summary import summary
+    from purgatory_udf.launch.spark_session import session_for
+    from purgatory_udf.sources.trace_files.trace_import import ingest_trace
+    from purgatory_udf.streaming.replay_options import ReplayOptions
+    from purgatory_udf.streaming.replay_run import run_replay
+    from purgatory_udf.streaming.run_counts import explained
 
     _checks(events, trace, config, settings, max_disorder_ms, drain, batch_events, follow, more, explain)
     chosen = _configuration(config, settings or [], max_disorder_ms, drain, batch_events)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.metrics.options import MetricsOptions
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.outputs import local_folder, require_folder
+from purgatory_udf.answers.metrics.metrics_run import MetricsOptions
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
 def _file(out: str, html: Path | None) -> Path:
@@ -30,7 +30,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     html: Annotated[
@@ -40,8 +40,8 @@ def main(
     top: Annotated[int, typer.Option(min=1, help="How many rows of each table to show.")] = 10,
 ) -> None:
     """One HTML page that needs no network: what ended when, how full purgatories were, what was slow and why."""
-    from purgatory_udf.report.run import write_report
-    from purgatory_udf.session import session_for
+    from purgatory_udf.answers.report.report_run import write_report
+    from purgatory_udf.launch.spark_session import session_for
 
     file = _file(out, html)
     options = MetricsOptions(window_ms=window_ms, top=top)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
 
 if TYPE_CHECKING:
-    from purgatory_udf.simulate.open_loop.workload import Workload
+    from purgatory_udf.simulation.open_loop.workload import Workload
 
 # What each way of simulating is told by; the others would be ignored in silence.
 CLOSED = {"scenario": None, "jsonl": None, "duration": None, "scale": 1.0, "check": False}
@@ -40,14 +40,14 @@ OPEN = {
 
 
 def _workload(seed: int | None, options: dict[str, Any]) -> Workload:
-    from purgatory_udf.simulate.open_loop.workload import Workload
+    from purgatory_udf.simulation.open_loop.workload import Workload
 
     given = {name: options[name] for name in OPEN}
     return Workload(seed=1 if seed is None else seed, **given)
 
 
 def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
-    from purgatory_udf.simulate.load import load, names
+    from purgatory_udf.simulation.scenario_file import load, names
 
     if open_loop and options["scenario"] is not None:
         raise UserError("give --scenario or --open-loop, not both")
@@ -66,7 +66,7 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
         raise UserError(f"--jsonl {jsonl}: there is no folder {jsonl.absolute().parent}")
 
 
-@cli.job(checks=_checks)
+@job.job(checks=_checks)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables: events, and the truth about them.")],
     scenario: Annotated[
@@ -132,11 +132,11 @@ def main(
     transaction_ms: Annotated[int, typer.Option(help="Open loop: how long each lasts.", min=1, max=3_600_000)] = 1000,
 ) -> None:
     """Make a trace: a simulated cluster whose clients answer back, or any number of events."""
-    from purgatory_udf.ingest.progress import Phases, running_tasks
-    from purgatory_udf.session import build_session
-    from purgatory_udf.simulate.load import load
-    from purgatory_udf.simulate.output import Output
-    from purgatory_udf.simulate.run import ScenarioRun, generate, simulate
+    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.launch.spark_session import build_session
+    from purgatory_udf.simulation.output import Output
+    from purgatory_udf.simulation.scenario_file import load
+    from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
     options: dict[str, Any] = {
         "scenario": scenario,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.storage.outputs import local_folder, require_folder
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import local_folder, require_folder
 
 
 def _checks(out: str, **_: object) -> None:
@@ -17,7 +17,7 @@ def _checks(out: str, **_: object) -> None:
     require_folder(out)
 
 
-@cli.job(checks=_checks, spark=False)
+@job.job(checks=_checks, spark=False)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay that was begun with --follow.")],
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end, for scripts.")] = False,
@@ -25,7 +25,7 @@ def main(
     rows: Annotated[int, typer.Option(min=1, help="How many of those that wait, and of the groups, to show.")] = 10,
 ) -> None:
     """What a followed replay knows now: purgatories, what waits longest and what it lacks, groups in rebalance."""
-    from purgatory_udf.live.top import show
+    from purgatory_udf.streaming.top_screen import show
 
     _checks(out)
     show(out, once, every, rows)

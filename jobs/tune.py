@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.outputs import local_folder
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.output_folder import local_folder
 
 
 def _checks(like: str, goal: str, within: str, over: list[str], html: Path | None, **_: Any) -> None:
-    from purgatory_udf.fitted.source import require_source
-    from purgatory_udf.fitted.tuning import goal_of, over_of, within_of
+    from purgatory_udf.prediction.prediction_commands import require_source
+    from purgatory_udf.prediction.tuning import goal_of, over_of, within_of
 
     goal_of(goal)
     within_of(within)
@@ -25,7 +25,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@cli.job(checks=_checks, brief=True, reads=("like",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("like",), near=ANSWERED_BYTES)
 def main(
     like: Annotated[
         str,
@@ -42,7 +42,7 @@ def main(
     ] = None,
 ) -> None:
     """Settings that reach a goal, and what each costs: the frontier of a search on a fitted cluster."""
-    from purgatory_udf.fitted.run import run_tuning
+    from purgatory_udf.prediction.prediction_commands import run_tuning
 
     _checks(like, goal, within, over, html)
     folder = local_folder(like)

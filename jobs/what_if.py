@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from purgatory_udf import cli
-from purgatory_udf.errors import UserError
-from purgatory_udf.size import ANSWERED_BYTES
-from purgatory_udf.storage.files import LocalFiles, require_no_file
-from purgatory_udf.storage.outputs import local_folder
-from purgatory_udf.whatif.variants import Variant, variants
+from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.backend.input_size import ANSWERED_BYTES
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import job
+from purgatory_udf.storage.file_system import LocalFiles, require_no_file
+from purgatory_udf.storage.output_folder import local_folder
 
 # What only a simulation is told by, and what only a prediction is.
 STAGE = {"seed": None, "duration": None, "scale": 1.0}
@@ -36,7 +36,7 @@ def _checks(
     like: str | None = None,
     **stage: Any,
 ) -> None:
-    from purgatory_udf.simulate.load import load, names
+    from purgatory_udf.simulation.scenario_file import load, names
 
     if sum(each is not None for each in (events, closed_loop, like)) != 1:
         raise UserError(
@@ -73,8 +73,8 @@ def _checks(
 def _checks_of_a_prediction(
     like: str, variant: list[str], config: Path | None, settings: list[str] | None, stage: dict[str, Any]
 ) -> None:
-    from purgatory_udf.fitted.source import require_source
-    from purgatory_udf.fitted.words import variants_of
+    from purgatory_udf.prediction.prediction_commands import require_source
+    from purgatory_udf.prediction.prediction_runs import variants_of
 
     if config is not None or settings:
         raise UserError("--config and --set do not go with --like: edit the scenario that fit writes")
@@ -88,7 +88,7 @@ def _checks_of_a_prediction(
         raise UserError(f"{json}: is a folder; --json names a file")
 
 
-@cli.job(checks=_checks, reads=("like",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("like",), near=ANSWERED_BYTES)
 def main(
     variant: Annotated[
         list[str],
@@ -161,11 +161,11 @@ def main(
     ] = None,
 ) -> None:
     """What other settings would have changed: every recorded arrival as it was, or clients that react."""
-    from purgatory_udf.ingest.progress import Phases, running_tasks
-    from purgatory_udf.session import build_session
-    from purgatory_udf.simulate.load import load
-    from purgatory_udf.whatif.closed_loop import Stage
-    from purgatory_udf.whatif.run import what_if, what_if_simulated
+    from purgatory_udf.answers.what_if.variant_replays import Stage
+    from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
+    from purgatory_udf.backend.phase_progress import Phases, running_tasks
+    from purgatory_udf.launch.spark_session import build_session
+    from purgatory_udf.simulation.scenario_file import load
 
     stage_asked = {"seed": seed, "duration": duration, "scale": scale}
     _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
@@ -196,7 +196,7 @@ def _page_beside(place: str) -> Path | None:
 
 
 def _predict(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> None:
-    from purgatory_udf.fitted.run import run_prediction
+    from purgatory_udf.prediction.prediction_commands import run_prediction
 
     print("\n".join(run_prediction(like, words, seeds, json, html)))
 

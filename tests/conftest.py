@@ -10,33 +10,43 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf import secrets
-from purgatory_udf.launch import archive
-from tests import brief, browser, shares
+from purgatory_udf.common import secrets
+from purgatory_udf.launch import class_archive
+from tests.support import browser, scheduling, small_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Commands that tests run start a Spark each, and are over before an archive of its classes was worth making.
-os.environ[archive.OFF] = "1"
+os.environ[class_archive.OFF] = "1"
 
 # Traces and recordings are some hundred thousand objects that stay; by default Python looks through them all again and
 # again, for a fifth of the time.
 gc.set_threshold(100_000, 50, 50)
 
 # What takes longest is begun first, so that no process is left alone with it at the end.
-_LONG_FIRST = ("stream", "requestlog", "kafka", "cluster", "groups", "cli", "ingest", "answers", "audit", "simulate")
-_THEN = (shares.WITHOUT_JVM, "requestlog", "timeline")
+_LONG_FIRST = (
+    "streaming",
+    "request_log",
+    "kafka",
+    "cluster",
+    "groups",
+    "launch",
+    "trace_files",
+    "answers",
+    "simulation",
+)
+_THEN = (scheduling.WITHOUT_JVM, "request_log", "timeline")
 
 
 _JVM = "spark.driver.extraJavaOptions"
 # Tests' tables are hardly there: nothing that is learnt of them on the way would make a plan better. And a session that
 # lives for hundreds of tests is spared collections by room for what is soon gone.
 _SMALLEST = {
-    _JVM: f"{brief.SETTINGS[_JVM]} -Xmn320m",
+    _JVM: f"{small_spark.SETTINGS[_JVM]} -Xmn320m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.python.daemon.module": "tests.forked",
+    "spark.python.daemon.module": "tests.support.forked",
 }
 
 
@@ -54,17 +64,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("end_to_end"):
             item.add_marker(pytest.mark.spark)
-    shares.give_way()
+    scheduling.give_way()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return shares.processes(config.option.markexpr)
+    return scheduling.processes(config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> shares.ByFile:
-    return shares.ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.ByFile:
+    return scheduling.ByFile(config, log)
 
 
 def _rank(item: pytest.Item) -> int:
@@ -78,14 +88,14 @@ def _rank(item: pytest.Item) -> int:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with the settings of small jobs, UTC, Delta, and no UI; its scratch files are the tests' own."""
-    from purgatory_udf.session import build_session
+    from purgatory_udf.launch.spark_session import build_session
 
     scratch: Path = tmp_path_factory.mktemp("spark")
     session = build_session(
         "tests",
         {
             "spark.master": "local[2]",
-            **brief.SETTINGS,
+            **small_spark.SETTINGS,
             **_SMALLEST,
             "spark.sql.warehouse.dir": str(scratch / "warehouse"),
             "spark.local.dir": str(scratch / "local"),
@@ -104,8 +114,8 @@ def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_spark() -> Iterator[SparkSession]:
     """What stands for Spark's session, while the test lasts; other tests hold its answers to Spark's."""
-    from purgatory_udf.query import locally
-    from purgatory_udf.session import session_for
+    from purgatory_udf.backend.dialect import locally
+    from purgatory_udf.launch.spark_session import session_for
 
     with locally():
         yield session_for("tests")

@@ -26,13 +26,13 @@ import pyarrow as pa
 
 from benchmarks.kafka_classes import making, trace
 from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
-from purgatory_udf.arrow.explode import explode
-from purgatory_udf.arrow.outcomes import outcome_tables
-from purgatory_udf.config import Config
-from purgatory_udf.grouping.engine import Engine
-from purgatory_udf.loop.state import Decisions, State, step
-from purgatory_udf.loop.words import FOREVER
-from purgatory_udf.memory import keep_freed
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.worker_memory import keep_freed
+from purgatory_udf.rules.engine.columns.explode import explode
+from purgatory_udf.rules.engine.columns.outcome_tables import outcome_tables
+from purgatory_udf.rules.engine.loop.codes import FOREVER
+from purgatory_udf.rules.engine.loop.engine_state import Decisions, State, step
+from purgatory_udf.rules.engine.partition_engine import Engine
 
 WARM_ROUNDS, WARM_SECONDS = 10, 3.0
 TURN_SECONDS = 0.2

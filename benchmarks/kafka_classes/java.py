@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from purgatory_udf.launch import java
+from purgatory_udf.launch import runtimes
 
 _HERE = Path(__file__).parent
 _CLASS_PATH = "target/class-path"
@@ -33,9 +33,9 @@ def class_path() -> str:
 
 
 def _jdk() -> Path:
-    runtime = java.find()
+    runtime = runtimes.find_java()
     if runtime is None:
-        raise UnavailableError(f"there is no Java {java.OLDEST} or newer")
+        raise UnavailableError(f"there is no Java {runtimes.OLDEST_JAVA} or newer")
     compiler = runtime.resolve().parent / "javac"
     if not compiler.exists():
         raise UnavailableError(f"{runtime} has no compiler beside it (a JDK is needed, not only a runtime)")

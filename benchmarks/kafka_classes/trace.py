@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory_udf.requestlog.lines.files import open_text
-from purgatory_udf.tables import EVENT_PARTITION, EVENTS
+from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS
+from purgatory_udf.sources.request_log.lines.log_files import open_text
 
 TOPIC = "t"
 FOLLOWER = 7

@@ -1,4 +1,4 @@
-"""What happens before Spark starts: the environment, Java, Delta's jars, the shipped package, the command line.
+"""What happens before Spark starts: command line, virtual environment, Java, jars, submission, session.
 
 Only the standard library at import time: the first of these modules runs on a bare Python.
 """

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import purgatory_udf
-from purgatory_udf import stdio
-from purgatory_udf.errors import NeedsSparkError, UserError
-from purgatory_udf.launch import beside, catalog, command_line, java, spark_home, submission
-from purgatory_udf.launch.archive import Archive, make_afterwards
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.input_size import TINY
+from purgatory_udf.common.errors import NeedsSparkError, UserError
+from purgatory_udf.launch import command_line, jvm_process, runtimes, standard_streams, submission
+from purgatory_udf.launch import command_line as command_line_module
+from purgatory_udf.launch.class_archive import Archive, make_afterwards
 from purgatory_udf.launch.command_line import CommandLine
-from purgatory_udf.launch.environment import Environment, say
 from purgatory_udf.launch.submission import Submission
-from purgatory_udf.query import locally
-from purgatory_udf.size import TINY
+from purgatory_udf.launch.virtual_environment import Environment, say
 
 if TYPE_CHECKING:
-    from purgatory_udf.cli import Job
+    from purgatory_udf.launch.job import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_JOB = "demo"
@@ -52,14 +52,14 @@ def main(words: Sequence[str]) -> int:
             print(f"Purgatory Replay {purgatory_udf.__version__}")
             return 0
         if line.help or line.job == "help":
-            entries = catalog.jobs(ROOT)
+            entries = command_line_module.jobs(ROOT)
             width = max(len(entry.name) for entry in entries)
             print(
                 USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)),
                 flush=True,
             )
             return 0
-        entry = catalog.find(ROOT, line.job or DEFAULT_JOB)
+        entry = command_line_module.find_job(ROOT, line.job or DEFAULT_JOB)
         _enter_environment()
         return _run(line, entry)
     except UserError as error:
@@ -81,9 +81,9 @@ def _enter_environment() -> None:
         os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
 
 
-def _run(line: CommandLine, entry: catalog.Entry) -> int:
+def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     job: Job = importlib.import_module(f"jobs.{entry.file.stem}").main
-    settings = line.settings(spark_home.defaults(spark_home.find(os.environ), os.environ))
+    settings = line.settings(runtimes.spark_defaults(runtimes.find_spark(os.environ), os.environ))
     ended: int | None = job.check(line.arguments, submission.runs_here(settings))
     if ended is not None:
         return ended
@@ -102,7 +102,7 @@ def _run(line: CommandLine, entry: catalog.Entry) -> int:
     if call.archive and call.archive.wanted():
         _archive_afterwards(call.archive)
     if call.apart:
-        beside.begin(call.beside, call.environ)
+        jvm_process.begin(call.beside, call.environ)
         return job.status(line.arguments)
     return _become(call)
 
@@ -111,7 +111,9 @@ def _archive_afterwards(archive: Archive) -> None:
     """The demo loads what nearly every job does; here, whatever `MASTER` says of other jobs."""
     out = ("--out", str(archive.draft / "demo"))
     line = CommandLine(spark=(("--master", "local[*]"),), job=DEFAULT_JOB, arguments=out)
-    demo = submission.prepare(ROOT, line, catalog.find(ROOT, DEFAULT_JOB).file, os.environ, TINY, archive)
+    demo = submission.prepare(
+        ROOT, line, command_line_module.find_job(ROOT, DEFAULT_JOB).file, os.environ, TINY, archive
+    )
     make_afterwards(archive, demo.command, demo.environ)
 
 
@@ -119,21 +121,21 @@ def _become(call: Submission) -> NoReturn:
     """Signals and the exit status are then Spark's own: nobody stands between."""
     sys.stdout.flush()
     sys.stderr.flush()
-    stdio.offer(call.environ)
+    standard_streams.offer(call.environ)
     os.execve(call.command[0], call.command, call.environ)
 
 
 def _take_java(environ: MutableMapping[str, str]) -> None:
-    runtime = java.find(environ)
+    runtime = runtimes.find_java(environ)
     if runtime is None:
         Environment(ROOT).set_up("java")
         importlib.invalidate_caches()
-        runtime = java.find(environ)
+        runtime = runtimes.find_java(environ)
     if runtime is None:
         raise UserError("no Java of version 17 or newer: set JAVA_HOME to one")
     if environ.get("JAVA_HOME") and not runtime.is_relative_to(environ["JAVA_HOME"]):
         say(f"JAVA_HOME={environ['JAVA_HOME']} has no Java of version 17 or newer: using {runtime}")
-    environ["JAVA_HOME"] = str(java.home(runtime))
+    environ["JAVA_HOME"] = str(runtimes.java_home(runtime))
 
 
 if __name__ == "__main__":

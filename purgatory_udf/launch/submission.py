@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from purgatory_udf.errors import UserError
-from purgatory_udf.launch import bundle, delta, java, package, spark_home
-from purgatory_udf.launch.archive import Archive, archive_for
-from purgatory_udf.launch.beside import SHELL
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.common.secrets import read_properties
+from purgatory_udf.launch import jars as jars_module
+from purgatory_udf.launch import package_archive, runtimes
+from purgatory_udf.launch.class_archive import Archive, archive_for
 from purgatory_udf.launch.command_line import CommandLine
-from purgatory_udf.launch.environment import say
-from purgatory_udf.properties import read_properties
+from purgatory_udf.launch.jvm_process import SHELL
+from purgatory_udf.launch.virtual_environment import say
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,15 @@ def prepare(
 ) -> Submission:
     """Everything between the words of the command line and spark-submit's own. `more`: files of settings that suit the
     job where it runs on this machine. `making`: what the call leaves at its end."""
-    home = spark_home.find(environ)
-    settings = line.settings(spark_home.defaults(home, environ))
+    home = runtimes.find_spark(environ)
+    settings = line.settings(runtimes.spark_defaults(home, environ))
     if "spark.master" not in settings:
         settings["spark.master"] = environ.get("MASTER", "local[*]")
     _require_possible(settings)
     packed = _packed(root, settings)
     # The tree, or what workers have unpacked, is found as files, with what is compiled beside them; a zip would stand
     # before it, and each worker compile for itself.
-    shipped = [] if packed or is_local(settings) else [bundle.build(root, root / ".venv" / "bundles")]
+    shipped = [] if packed or is_local(settings) else [package_archive.build_bundle(root, root / ".venv" / "bundles")]
     jars = _delta_jars(home, settings, line, environ)
     # In one process there are no workers to send jars to; and what a JVM finds itself it may have in its archive.
     theirs, sent = settings.get("spark.driver.extraClassPath"), jars
@@ -97,7 +98,7 @@ def prepare(
 
 def _is_apart(line: CommandLine, home: Path, settings: Mapping[str, str]) -> bool:
     """Whoever gives options to Spark, or has another one than ours, is given what Spark makes of it."""
-    return not line.spark and not line.verbose and _is_one_process(settings) and spark_home.is_ours(home)
+    return not line.spark and not line.verbose and _is_one_process(settings) and runtimes.is_our_spark(home)
 
 
 def _is_one_process(settings: Mapping[str, str]) -> bool:
@@ -106,7 +107,7 @@ def _is_one_process(settings: Mapping[str, str]) -> bool:
 
 
 def _archive(root: Path, home: Path, jars: list[Path], environ: Mapping[str, str]) -> Archive | None:
-    runtime = java.behind(Path(environ["JAVA_HOME"])) if "JAVA_HOME" in environ else None
+    runtime = runtimes.java_behind(Path(environ["JAVA_HOME"])) if "JAVA_HOME" in environ else None
     return archive_for(root / ".venv" / "classes", runtime, home, jars, environ) if runtime else None
 
 
@@ -122,10 +123,10 @@ def _packed(root: Path, settings: Mapping[str, str]) -> str | None:
     """The folder in which the workers find the environment that `package` made; None if none is sent along."""
     for archive in filter(None, settings.get("spark.archives", "").split(",")):
         file, _, folder = archive.partition("#")
-        made_of = package.sources_of(Path(file.removeprefix("file://")))
+        made_of = package_archive.sources_of(Path(file.removeprefix("file://")))
         if made_of is None:
             continue
-        if made_of != bundle.digest(bundle.sources(root)):
+        if made_of != package_archive.bundle_digest(package_archive.bundle_sources(root)):
             raise UserError(f"{file}: was made of other sources than these; make it anew: ./spark-submit.sh package")
         return folder or Path(file).name
     return None
@@ -135,7 +136,7 @@ def _python_of(packed: str | None, settings: Mapping[str, str], environ: Mapping
     """A driver in the cluster is told by its configuration which Python it has."""
     if packed is None or runs_here(settings) or "PYSPARK_PYTHON" in environ or "spark.pyspark.python" in settings:
         return []
-    return ["--conf", f"spark.pyspark.python=./{packed}/{package.PYTHON}"]
+    return ["--conf", f"spark.pyspark.python=./{packed}/{package_archive.PYTHON}"]
 
 
 _JOINED = ("--master", "--py-files", "--jars", "--driver-class-path")
@@ -163,20 +164,20 @@ def _local_defaults(root: Path, settings: Mapping[str, str], more: Sequence[str]
 
 
 def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, environ: Mapping[str, str]) -> list[Path]:
-    version = spark_home.version(home) or spark_home.WANTED
-    if not version.startswith(spark_home.WANTED):
+    version = runtimes.spark_version(home) or runtimes.WANTED_SPARK
+    if not version.startswith(runtimes.WANTED_SPARK):
         print(
             f"spark-submit.sh: warning: {home} is Spark {version}; this was written for and tested with Spark"
-            f" {spark_home.WANTED}",
+            f" {runtimes.WANTED_SPARK}",
             file=sys.stderr,
         )
     named = settings.get("spark.jars", "") + settings.get("spark.jars.packages", "")
-    if "delta-spark" in named or spark_home.has_delta(home):
+    if "delta-spark" in named or runtimes.has_delta(home):
         return []
-    ivy = Path(settings.get("spark.jars.ivy") or delta.ivy_home(environ))
-    jars = delta.cached(version, ivy)
+    ivy = Path(settings.get("spark.jars.ivy") or jars_module.ivy_home(environ))
+    jars = jars_module.delta_cached(version, ivy)
     if jars is None:
-        say(f"Fetching Delta Lake {delta.VERSION} from Maven into {ivy} (once)")
+        say(f"Fetching Delta Lake {jars_module.DELTA_VERSION} from Maven into {ivy} (once)")
         network = ("--repositories", "--properties-file", "--load-spark-defaults")
         options = [
             word
@@ -185,7 +186,7 @@ def _delta_jars(home: Path, settings: Mapping[str, str], line: CommandLine, envi
             for word in (option, value)
             if word is not None
         ]
-        jars = delta.fetch(home, version, ivy, environ, options)
+        jars = jars_module.fetch_delta(home, version, ivy, environ, options)
     return jars
 
 
@@ -213,7 +214,7 @@ def _environment(
             if is_local(settings):
                 given.setdefault("PYSPARK_PYTHON", sys.executable)
             elif packed is not None:
-                given.setdefault("PYSPARK_PYTHON", f"./{packed}/{package.PYTHON}")
+                given.setdefault("PYSPARK_PYTHON", f"./{packed}/{package_archive.PYTHON}")
     quiet = None
     if line.verbose:
         given["PURGATORY_VERBOSE"] = "1"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.errors import UserError
-from purgatory_udf.query import functions as sf
-from purgatory_udf.storage import delta, runs
-from purgatory_udf.storage.layout import Layout
-from purgatory_udf.tables import ENDS, TABLES
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.tables import ENDS, TABLES
+from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,11 +30,11 @@ class RunTables:
     def __init__(self, spark: SparkSession, out: str) -> None:
         self.spark = spark
         self.layout = Layout(out)
-        run = runs.load(spark, self.layout.table("runs"), "replay")
+        run = run_records.load(spark, self.layout.table("runs"), "replay")
         if run is None:
             raise UserError(f"{out}: no replay is recorded there (replay --out {out} makes its tables)")
         self.run = run
-        self.finished = run.status == runs.FINISHED
+        self.finished = run.status == run_records.FINISHED
         self._read: dict[str, DataFrame] = {}
         self._missing: list[str] = []
 
@@ -45,7 +45,7 @@ class RunTables:
 
     @cached_property
     def events_path(self) -> str:
-        return runs.events_of(self.spark, self.layout.out, self.run)
+        return run_records.events_of(self.spark, self.layout.out, self.run)
 
     def table(self, name: str) -> DataFrame:
         """The table; one that is not there has no rows."""
@@ -88,12 +88,12 @@ class RunTables:
     def _load(self, name: str, path: str) -> DataFrame:
         # Of a table that still grows, and of events, which may lie elsewhere by now, nobody knows.
         written = self.run.counts.get(name, 0) if self.finished and name in ENDS else 0
-        if not delta.is_table(self.spark, path):
+        if not delta_tables.is_table(self.spark, path):
             _require_all(path, written, 0)
             self._missing.append(name)
             return self.spark.createDataFrame([], from_arrow_schema(TABLES[name]))
         if not self.finished:
-            return delta.as_of_now(self.spark, path)
+            return delta_tables.as_of_now(self.spark, path)
         rows = self.spark.read.format("delta").load(path)
         if written:
             _require_all(path, written, rows.count())

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from purgatory_udf.query import locally
-from purgatory_udf.session import session_for
-from tests.outcome_folder import story, write_folder
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch.spark_session import session_for
+from tests.support.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
-    from purgatory_udf.metrics.run import Metrics
+    from purgatory_udf.answers.metrics.metrics_run import Metrics
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +29,7 @@ def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def metrics(story_folder: Path) -> Metrics:
     """The metrics of the story, written beside its tables."""
-    from purgatory_udf.metrics.options import MetricsOptions
-    from purgatory_udf.metrics.run import write_metrics
+    from purgatory_udf.answers.metrics.metrics_run import MetricsOptions, write_metrics
 
     by = ("broker", "topic", "partition", "client", "group")
     with locally():

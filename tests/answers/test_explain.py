@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from purgatory_udf.errors import UserError
-from purgatory_udf.explain.question import Question, explain
+from purgatory_udf.answers.explain.question import Question, explain
+from purgatory_udf.common.errors import UserError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,9 +10,9 @@ import pytest
 
 from jobs import audit, explain, metrics, report
 from purgatory_udf.contract import read_row
-from tests import browser
 from tests.answers.pages import Page
-from tests.outcome_folder import story, write_folder
+from tests.support import browser
+from tests.support.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

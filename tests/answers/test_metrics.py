@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.metrics.options import MetricsOptions
-from purgatory_udf.metrics.run import Metrics, write_metrics
-from purgatory_udf.metrics.summary import summary
-from tests.lake import Lake
-from tests.outcome_folder import table_of
+from purgatory_udf.answers.metrics.metrics_overview import summary
+from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
+from tests.support.delta_lake import Lake
+from tests.support.outcome_folder import table_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,7 +170,7 @@ def test_dead_entries_are_what_the_lists_hold_beyond_the_live_ones(spark: SparkS
     c [450, …)                      in      in     gone
     watched         4       3       5       2      0
     """
-    from purgatory_udf.metrics.purgatories import purgatories, with_dead_watches
+    from purgatory_udf.answers.metrics.purgatory_sizes import purgatories, with_dead_watches
 
     rows = [(200, 4, 2, 0), (400, 3, 0, 0), (600, 5, 1, 0), (800, 2, 1, 3), (1000, 0, 0, 2)]
     gauges = _frame(

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.tables import WHAT_IF
+from purgatory_udf.contract.tables import WHAT_IF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from purgatory_udf.metrics.run import Metrics
+    from purgatory_udf.answers.metrics.metrics_run import Metrics
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lake import Lake
+from tests.support.delta_lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

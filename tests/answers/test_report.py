@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from purgatory_udf.printing import Table
-from purgatory_udf.query import locally
-from purgatory_udf.report import page
-from purgatory_udf.report.charts import charts
-from purgatory_udf.report.pictures import Pictures
-from purgatory_udf.report.run import report_page
-from tests import browser
+from purgatory_udf.answers.report import html_page
+from purgatory_udf.answers.report.chart_data import Pictures
+from purgatory_udf.answers.report.charts import charts
+from purgatory_udf.answers.report.report_run import report_page
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.common.console import Table
 from tests.answers.pages import Page, marks
-from tests.lake import Lake
+from tests.support import browser
+from tests.support.delta_lake import Lake
 
 if TYPE_CHECKING:
-    from purgatory_udf.metrics.run import Metrics
+    from purgatory_udf.answers.metrics.metrics_run import Metrics
 
 FIGURES = ["ends", "purgatories", "waits", "topics", "groups"]
 
@@ -82,14 +82,14 @@ def test_names_from_a_trace_are_text_and_never_markup() -> None:
     ends = pd.DataFrame({"t": [0], "kind": [evil], "end": ["expired"], "operations": [1]})
     none = ends.head(0)
     specs = charts(Pictures(200, ends, none, none, none, none))
-    html = page.page(
+    html = html_page.page(
         evil,
         evil,
-        page.facts([(evil, evil)]),
+        html_page.facts([(evil, evil)]),
         [
-            page.Section(evil, evil, page.figure("ends")),
-            page.Section("t", "", page.table(Table("t", (evil, "n"), [(evil, 1.5)]))),
-            page.Section("s", "", page.stories([(evil, [evil], True)])),
+            html_page.Section(evil, evil, html_page.figure("ends")),
+            html_page.Section("t", "", html_page.table(Table("t", (evil, "n"), [(evil, 1.5)]))),
+            html_page.Section("s", "", html_page.stories([(evil, [evil], True)])),
         ],
         specs,
     )

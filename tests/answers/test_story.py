@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from purgatory_udf.explain.evidence import Evidence, PartitionHappening
-from purgatory_udf.explain.story import story
-from purgatory_udf.explain.words import meaning
-from purgatory_udf.groups.words import RULES
-from purgatory_udf.loop.words import Rule
+from purgatory_udf.answers.explain.evidence import Evidence, PartitionHappening
+from purgatory_udf.answers.explain.story import meaning, story
+from purgatory_udf.rules.engine.loop.codes import Rule
+from purgatory_udf.rules.groups.group_codes import RULES
 
 DAY_US = 1_772_442_000_000_000
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.config import load
-from purgatory_udf.errors import UserError
-from purgatory_udf.stream.options import ReplayOptions
-from purgatory_udf.whatif import HELD_FIXED, replays
-from purgatory_udf.whatif.run import WhatIf, what_if
-from purgatory_udf.whatif.trust import CLIENT, FOLLOWER, SURE
-from purgatory_udf.whatif.variants import Variant, variants
+from purgatory_udf.answers.what_if import HELD_FIXED, variant_replays
+from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.answers.what_if.what_if_run import CLIENT, FOLLOWER, SURE, WhatIf, what_if
+from purgatory_udf.common.configuration import load
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.streaming.replay_options import ReplayOptions
 from tests.answers.pages import Page, marks
-from tests.lake import Lake
-from tests.outcome_folder import story, write_folder
+from tests.support.delta_lake import Lake
+from tests.support.outcome_folder import story, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +42,7 @@ def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOpt
         write_folder(Path(options.out), story(), options.config, options.events)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replays, "run_replay", replay)
+        patch.setattr(variant_replays, "run_replay", replay)
         chosen = variants([*HALF, *UNCHANGED, *GROUPED], None, [])
         page = story_folder / "what-if.html"
         return what_if(spark, str(story_folder / "events"), str(story_folder), chosen, page)

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from purgatory_udf.config import load
-from purgatory_udf.simulate.closed_loop import ClosedLoop
-from purgatory_udf.simulate.output import Output
-from purgatory_udf.simulate.run import ScenarioRun
-from purgatory_udf.simulate.scenario import Scenario
+from purgatory_udf.answers.what_if import REACTING, variant_replays
+from purgatory_udf.answers.what_if.variant_comparison import SAME, pairs
+from purgatory_udf.answers.what_if.variant_replays import Stage
+from purgatory_udf.answers.what_if.variants import variants
+from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if_simulated
+from purgatory_udf.common.configuration import load
+from purgatory_udf.simulation.closed_loop import ClosedLoop
+from purgatory_udf.simulation.output import Output
+from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.simulation_run import ScenarioRun
 from purgatory_udf.storage.run_tables import RunTables
-from purgatory_udf.stream.options import ReplayOptions
-from purgatory_udf.whatif import REACTING, closed_loop, replays
-from purgatory_udf.whatif.closed_loop import Stage
-from purgatory_udf.whatif.pairs import SAME, pairs
-from purgatory_udf.whatif.run import WhatIf, what_if_simulated
-from purgatory_udf.whatif.variants import variants
-from tests.lake import Lake
-from tests.outcome_folder import write_folder, write_simulation
+from purgatory_udf.streaming.replay_options import ReplayOptions
+from tests.support.delta_lake import Lake
+from tests.support.outcome_folder import write_folder, write_simulation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,10 +65,10 @@ def comparison(spark: SparkSession, out: Path, said: list[str]) -> WhatIf:
             write_folder(Path(options.out), ClosedLoop(SCENARIO, options.config).run().events, options.config, "events")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replays, "run_replay", replay)
-        patch.setattr(closed_loop, "play_and_write", write)
+        patch.setattr(variant_replays, "run_replay", replay)
+        patch.setattr(variant_replays, "play_and_write", write)
         chosen = variants([*PATIENT, *UNCHANGED, *GROUPED], None, [])
-        folders = closed_loop.play(spark, Stage(SCENARIO), str(out), chosen, said.append)
+        folders = variant_replays.play_variants(spark, Stage(SCENARIO), str(out), chosen, said.append)
         assert folders["grouped"] == folders["baseline"]
         said.append("again")
         return what_if_simulated(spark, Stage(SCENARIO), str(out), chosen[:2], None, said.append)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.explain.wheel import draw_lists, draw_wheel, list_steps, wheel_steps
+from purgatory_udf.answers.explain.wheel_drawing import draw_lists, draw_wheel, list_steps, wheel_steps
 
 
 def test_a_task_goes_down_from_wheel_to_wheel_and_is_due_at_its_deadline() -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs import audit, explain, metrics, report
-from purgatory_udf.cli import Job
+from purgatory_udf.launch.job import Job
 from tests.answers.test_hostile_names import EVIL
 from tests.answers.test_hostile_names import folder as folder
-from tests.twice import asked_twice
+from tests.support.run_twice import asked_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

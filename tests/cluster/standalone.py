@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyspark
 
-from purgatory_udf.launch import java
-from tests import brief
+from purgatory_udf.launch import runtimes
+from tests.support import small_spark
 
 _SPARK = Path(pyspark.__file__).parent
 _MEMORY_MB = 1024
@@ -29,8 +29,8 @@ _SOON_UP = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # What suits so small a cluster and so short a job. Over how many tasks a replay is spread is its own to find out.
 _SPREAD = "spark.sql.shuffle.partitions"
 SOON_OVER = (
-    *(word for key, value in brief.SETTINGS.items() if key != _SPREAD for word in ("--conf", f"{key}={value}")),
-    *("--conf", f"spark.executor.extraJavaOptions={brief.SETTINGS['spark.driver.extraJavaOptions']}"),
+    *(word for key, value in small_spark.SETTINGS.items() if key != _SPREAD for word in ("--conf", f"{key}={value}")),
+    *("--conf", f"spark.executor.extraJavaOptions={small_spark.SETTINGS['spark.driver.extraJavaOptions']}"),
     *("--conf", "spark.driver.host=127.0.0.1"),
     *("--conf", "spark.driver.bindAddress=127.0.0.1"),
     *("--conf", "spark.executor.memory=768m"),
@@ -78,12 +78,12 @@ def standalone(folder: Path, workers: int = 2, memory_mb: int = _MEMORY_MB) -> I
 
 
 def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
-    runtime = java.find()
+    runtime = runtimes.find_java()
     assert runtime is not None
     bare_python = Path(sys.base_prefix, "bin")
     environ = {
         "PATH": f"{bare_python}:/usr/bin:/bin",
-        "JAVA_HOME": str(java.home(runtime)),
+        "JAVA_HOME": str(runtimes.java_home(runtime)),
         "HOME": str(folder / "nobody"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",

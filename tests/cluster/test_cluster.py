@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs import audit, replay
-from purgatory_udf.launch import package
-from purgatory_udf.query import locally
-from purgatory_udf.stream.spreading import tasks
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.launch import package_archive
+from purgatory_udf.streaming.replay_run import tasks
 from tests.cluster.standalone import SOON_OVER, Cluster, standalone
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.spark]
@@ -98,7 +98,7 @@ def test_a_cluster_that_loses_a_worker_in_the_middle_makes_the_same_tables_as_on
 
 def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
     """Workers would compute with another version than the driver."""
-    archive, manifest = tmp_path / "old.tar.gz", tmp_path / package.MANIFEST
+    archive, manifest = tmp_path / "old.tar.gz", tmp_path / package_archive.MANIFEST
     manifest.write_text('{"purgatory_replay": "0.0.9", "python": "3.11", "sources": "0123456789abcdef"}')
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(manifest, manifest.name)

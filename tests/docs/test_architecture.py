@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.cli import Job
-from purgatory_udf.config import Config
+from purgatory_udf.backend.input_size import ANY_BYTES
+from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
-from purgatory_udf.grouping.engine import Engine, event_table, replay
-from purgatory_udf.launch import catalog
-from purgatory_udf.size import ANY_BYTES
+from purgatory_udf.launch import command_line
+from purgatory_udf.launch.job import Job
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table, replay
 from tests.docs import pages
 
 PAGE = pages.text("docs/architecture.md")
@@ -47,7 +47,7 @@ def test_each_job_runs_without_spark_as_the_page_says() -> None:
     (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("job", "runs", "why"))
     said = {name.strip(" `"): row["runs"] for row in shown.rows for name in row["job"].split(",")}
     assert said == {
-        entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in catalog.jobs(pages.ROOT)
+        entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in command_line.jobs(pages.ROOT)
     }
 
 
@@ -97,8 +97,7 @@ def test_a_package_imports_only_what_stands_behind_it(name: str) -> None:
 
 
 def test_rules_import_no_spark() -> None:
-    engine = ("compiling", "loop", "arrow", "grouping", "frames", "groups")
-    rules = [PACKAGE / name for name in ("contract", "purgatory", "coordinator", "reference", *engine)]
+    rules = [PACKAGE / name for name in ("contract", "common", "rules")]
     files = [file for folder in rules for file in folder.rglob("*.py")]
     assert len(files) > 50
     assert [str(file) for file in files if "pyspark" in file.read_text(encoding="utf-8")] == []
@@ -107,7 +106,7 @@ def test_rules_import_no_spark() -> None:
 def test_numba_is_met_in_one_package_only() -> None:
     """Which says first, before it is imported, for what machines it is to compile."""
     users = [file for file in FILES if {"numba", "llvmlite"} & set(_foreign(file))]
-    assert {file.parent.name for file in users} == {"compiling"}
+    assert {file.parent.name for file in users} == {"jit"}
 
 
 def _foreign(file: Path) -> Iterator[str]:

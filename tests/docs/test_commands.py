@@ -9,7 +9,8 @@ import shlex
 
 import pytest
 
-from purgatory_udf.launch import catalog, command_line
+from purgatory_udf.launch import command_line
+from purgatory_udf.launch import command_line as command_line_module
 from tests.docs import pages
 
 
@@ -46,7 +47,7 @@ def test_the_readme_leads_from_a_trace_to_its_answers() -> None:
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_command_that_is_shown_exists_with_its_options(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     line = command_line.parse(words)
-    entry = catalog.find(pages.ROOT, line.job or "")
+    entry = command_line_module.find_job(pages.ROOT, line.job or "")
     job = importlib.import_module(f"jobs.{entry.file.stem}").main
     # What a page leaves out ("replay …") is not missing.
     ended = job.check([*line.arguments] if line.arguments else ["--help"], local=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from purgatory_udf.contract import Rejection, read_row, schema
+from purgatory_udf.contract import Rejection, json_schema, read_row
 from tests.contract.examples import NEEDS, WHOLE
 from tests.docs import pages
 
@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 
 
 def test_it_is_current() -> None:
-    assert pages.text("docs/events.schema.json") == schema.text()
+    assert pages.text("docs/events.schema.json") == json_schema.text()
     Draft202012Validator.check_schema(SCHEMA)
 
 

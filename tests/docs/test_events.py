@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.config import Config
-from purgatory_udf.contract import read_line, schema
-from purgatory_udf.outcomes import Outcome
-from purgatory_udf.purgatory.purgatory import DelayedOperationPurgatory
-from purgatory_udf.reference.cluster import Cluster
-from purgatory_udf.reference.replay import Replay, replay
-from purgatory_udf.reference.triggers import CHANGES, apply_change
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract import json_schema, read_line
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.reference.broker import Cluster
+from purgatory_udf.rules.reference.event_handlers import CHANGES, apply_change
+from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from tests.contract.examples import WHOLE
 from tests.docs import pages
 
 TABLES = list(pages.tables(pages.text("docs/events.md")))
-DEFINITIONS: dict[str, Any] = schema.document()["$defs"]
+DEFINITIONS: dict[str, Any] = json_schema.document()["$defs"]
 FIELDS = ("field", "value", "default", "meaning")
 Documented = dict[str, tuple[str, str]]
 

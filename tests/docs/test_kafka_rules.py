@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.coordinator.operation import GroupOperation
-from purgatory_udf.purgatory.delayed_operation import DelayedOperation
-from purgatory_udf.purgatory.request import TIMEOUT
-from purgatory_udf.reference.requests import REQUESTS
+from purgatory_udf.rules.coordinator.group_operations import GroupOperation
+from purgatory_udf.rules.purgatory.delayed_operation import TIMEOUT, DelayedOperation
+from purgatory_udf.rules.reference.event_handlers import REQUESTS
 from tests.docs import pages
 
 PAGE = pages.text("docs/kafka-rules.md")
 NAMED = pages.words_in_code(PAGE)
-PACKAGES = [pages.ROOT / "purgatory_udf" / name for name in ("purgatory", "reference", "coordinator")]
+PACKAGES = [pages.ROOT / "purgatory_udf" / "rules" / name for name in ("purgatory", "reference", "coordinator")]
 SOURCES = sorted(source for package in PACKAGES for source in package.glob("*.py"))
 
 # Whose text arguments are rules; whatever a function of such a name returns is one, too.
@@ -37,7 +36,7 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
 @cache
 def _operations() -> set[type]:
     for source in SOURCES:
-        importlib.import_module(f"purgatory_udf.{source.parent.name}.{source.stem}")
+        importlib.import_module(f"purgatory_udf.rules.{source.parent.name}.{source.stem}")
     return {each for each in _subclasses(DelayedOperation) if each.__module__.startswith("purgatory_udf.")}
 
 
@@ -66,7 +65,8 @@ def _rules() -> frozenset[str]:
                 words |= _texts(node.value)
     # The apis by whose requests sessions are renewed.
     words |= {
-        each.api for each in _subclasses(importlib.import_module("purgatory_udf.coordinator.request").GroupRequest)
+        each.api
+        for each in _subclasses(importlib.import_module("purgatory_udf.rules.coordinator.group_requests").GroupRequest)
     }
     return frozenset(rule for rule in words if re.fullmatch(r"[a-z]+(_[a-z]+)*", rule))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from purgatory_udf.tables import TABLES
+from purgatory_udf.contract.tables import TABLES
 from tests.docs import pages
 
 _FOLDERS = tuple(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from purgatory_udf import audit
-from purgatory_udf.tables import ENDS, TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
-from purgatory_udf.tables.metrics import METRICS
+from purgatory_udf.answers import audit
+from purgatory_udf.contract.metrics_tables import METRICS
+from purgatory_udf.contract.tables import ENDS, TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
 from tests.docs import pages
 
 PAGE = pages.text("docs/tables.md")

@@ -1,0 +1,1 @@
+"""From tables to answers: metrics, audit, explain, report, fidelity, what-if."""

@@ -1,0 +1,115 @@
+"""How Kafka's timing wheels and watcher lists work, shown by running them: small frames, and pictures of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import altair as alt
+import pandas as pd
+
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedOperation
+from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer, TimerTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Alarm(TimerTask):
+    """A task that does nothing but be due."""
+
+    def run(self) -> None:
+        """It is due."""
+
+
+class _Waiting(DelayedOperation):
+    """An operation that completes when it is told to."""
+
+    def try_complete(self, now_us: int) -> bool:
+        return False
+
+    def on_complete(self, now_us: int) -> None:
+        """Nobody is answered."""
+
+    def on_expiration(self, now_us: int) -> None:
+        """Nobody counts it."""
+
+
+def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFrame:
+    """In which bucket each task waits while the clock runs: a row whenever that changes, and one when it is due.
+
+    `bucket_begins_ms` is when the bucket fires, which puts the task into a finer wheel: never after its deadline.
+    """
+    timer = SystemTimer(start_ms)
+    tasks = {deadline: _Alarm(deadline) for deadline in sorted(deadlines_ms)}
+    for task in tasks.values():
+        timer.add(task)
+    rows: list[tuple[int, int, int]] = []
+    waits_in: dict[int, int | None] = {}
+    for clock_ms in range(start_ms, max(tasks) + 1):
+        timer.advance_clock(clock_ms)
+        for deadline, task in tasks.items():
+            begins = task.bucket.begins_ms if task.bucket else None
+            if waits_in.get(deadline, -1) != begins:
+                rows.append((deadline, clock_ms, deadline if begins is None else begins))
+                waits_in[deadline] = begins
+    return pd.DataFrame(rows, columns=["deadline_ms", "clock_ms", "bucket_begins_ms"])
+
+
+def draw_wheel(steps: pd.DataFrame) -> alt.LayerChart:
+    """The bucket's beginning against the clock: each task goes down from wheel to wheel until the two meet."""
+    named = steps.assign(task="due at " + steps["deadline_ms"].astype(str))
+    base = alt.Chart(named, width=620, height=260)
+    scale = alt.Scale(zero=False)
+    lines = base.mark_line(interpolate="step-after", point=True).encode(
+        x=alt.X("clock_ms:Q", title="clock, ms", scale=scale),
+        y=alt.Y("bucket_begins_ms:Q", title="its bucket begins at, ms", scale=scale),
+        color=alt.Color("task:N", title=None),
+        tooltip=["task", "clock_ms", "bucket_begins_ms"],
+    )
+    now = base.mark_line(strokeDash=[4, 4], color="grey").encode(x="clock_ms:Q", y="clock_ms:Q")
+    return now + lines
+
+
+def list_steps(operations: int = 60, keys: int = 3, purge_interval: int = 20, expired_of: int = 4) -> pd.DataFrame:
+    """A purgatory's gauges while operations come and end: one in `expired_of` by its timer, the others by an event.
+
+    Nobody walks the lists, so entries of ended operations stay until the purge.
+    """
+    purgatory = DelayedOperationPurgatory[_Waiting]("Fetch", SystemTimer(0), purge_interval)
+    rows = list(_live(purgatory, operations, keys, expired_of))
+    return pd.DataFrame(rows, columns=["ms", "PurgatorySize", "NumDelayedOperations", "purged"])
+
+
+def _live(
+    purgatory: DelayedOperationPurgatory[_Waiting], operations: int, keys: int, expired_of: int
+) -> Iterator[tuple[int, int, int, int]]:
+    waiting: list[_Waiting] = []
+    for number in range(operations):
+        now_ms = 10 * number
+        purged = purgatory.purged
+        purgatory.advance_clock(now_ms)
+        operation = _Waiting(now_ms * 1000, 50)
+        purgatory.try_complete_else_watch(operation, [f"t-{key}" for key in range(keys)], now_ms * 1000)
+        waiting.append(operation)
+        if number >= 3 and number % expired_of:
+            waiting[number - 3].force_complete(now_ms * 1000)
+        yield now_ms, purgatory.watched(), purgatory.num_delayed(), purgatory.purged - purged
+
+
+def draw_lists(steps: pd.DataFrame) -> alt.LayerChart:
+    """Both gauges over time, with a mark where a purge took dead entries away."""
+    gauges = ["PurgatorySize", "NumDelayedOperations"]
+    long = steps.melt(["ms", "purged"], gauges, "gauge", "reads")
+    lines = (
+        alt.Chart(long, width=620, height=240)
+        .mark_line(interpolate="step-after")
+        .encode(x=alt.X("ms:Q", title="clock, ms"), y="reads:Q", color=alt.Color("gauge:N", title=None))
+    )
+    purges = (
+        alt.Chart(steps[steps["purged"] > 0])
+        .mark_point(shape="triangle-down", size=80, filled=True, color="#cc79a7")
+        .encode(x="ms:Q", y="PurgatorySize:Q", tooltip=["ms", "purged"])
+    )
+    return lines + purges

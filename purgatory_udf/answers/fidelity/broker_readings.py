@@ -1,0 +1,162 @@
+"""The brokers' own counts of expirations, from readings of their MBeans.
+
+A reading is a JSON object by broker id: `{"1": {"mbeans": {NAME: {"Count": 12, "readAtMs": 1795229776260}}}}`, plain or
+packed. The names are those of JMX; attributes other than `Count` and `readAtMs` are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.request_log.lines.log_files import find_logs, open_text, read_text, stamp_us
+
+CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
+FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"
+PRODUCES = "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec"
+
+# What each of them counts: requests, but for produces, where it is partitions.
+COUNTERS = {
+    "consumer fetch": CONSUMERS,
+    "follower fetch": FOLLOWERS,
+    "produce acks=-1": PRODUCES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How often `kind` expired at a broker after `since_us` up to `until_us`."""
+
+    broker: int
+    kind: str
+    count: int
+    since_us: int
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    count: int
+    at_us: int
+
+
+def counted(before: str | Path | None, after: str | Path) -> list[Counted]:
+    """The increase of each counter between two readings, or since the broker started.
+
+    A broker has no counter of what has not happened yet: one that is only in the later reading began at 0.
+    """
+    last = _readings(after)
+    if not last:
+        raise UserError(f"{after}: no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics in it")
+    first = _readings(before) if before else {}
+    began = _moments(before) if before else {}
+    increases = []
+    for (broker, kind), reading in sorted(last.items()):
+        start = first.get((broker, kind)) or _Reading(0, began.get(broker, 0))
+        if reading.count < start.count:
+            raise UserError(f"{after}: {kind} of broker {broker}: {reading.count} is less than {start.count} before")
+        increases.append(Counted(broker, kind, reading.count - start.count, start.at_us, reading.at_us))
+    return increases
+
+
+def _readings(path: str | Path) -> dict[tuple[int, str], _Reading]:
+    beans = _beans(path)
+    try:
+        return {
+            (broker, kind): _Reading(int(named[name]["Count"]), int(named[name]["readAtMs"]) * 1000)
+            for broker, named in beans.items()
+            for kind, name in COUNTERS.items()
+            if name in named
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: a counter without Count and readAtMs: {error!r}") from None
+
+
+def _moments(path: str | Path) -> dict[int, int]:
+    """When each broker was first read."""
+    return {
+        broker: min((int(bean.get("readAtMs", 0)) for bean in named.values()), default=0) * 1000
+        for broker, named in _beans(path).items()
+    }
+
+
+def _beans(path: str | Path) -> dict[int, dict[str, dict[str, Any]]]:
+    try:
+        return {int(broker): dict(values["mbeans"]) for broker, values in json.loads(read_text(path)).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not a reading of MBeans by broker: {error!r}") from None
+
+
+# What coordinators wrote of their groups into the brokers' ordinary logs (`server.log`), in any log4j layout.
+#
+#     [GroupCoordinator 2]: Preparing to rebalance group g in state PreparingRebalance with old generation 4 (…)
+#     [GroupCoordinator 2]: Stabilized group g generation 5 (__consumer_offsets-0) with 3 members
+#
+# The classic coordinator and the one of Kafka 4 use the same words, all of them at INFO.
+
+
+# A group prepares to rebalance; it has another generation; a member's session, the joins, the syncs have expired.
+REBALANCE, GENERATION, SESSION, JOIN, SYNC = "rebalance", "generation", "session", "join", "sync"
+KINDS = (REBALANCE, GENERATION, SESSION, JOIN, SYNC)
+
+
+class Fact(NamedTuple):
+    """One thing that happened to a group. `detail` is the old generation of a rebalance, the number of a generation,
+    the member of a session."""
+
+    broker: int
+    group: str
+    kind: str
+    detail: str
+    at_us: int
+
+
+_BROKER = re.compile(r"\[GroupCoordinator (?:id=)?(\d+)[^]]*\]:? ?")
+_SENTENCES = (
+    (
+        REBALANCE,
+        re.compile(r"Preparing to rebalance group (?P<group>.+) in state \w+ with old generation (?P<detail>\d+)"),
+    ),
+    (GENERATION, re.compile(r"Stabilized group (?P<group>.+) generation (?P<detail>\d+) ")),
+    (GENERATION, re.compile(r"Group (?P<group>.+) with generation (?P<detail>\d+) is now empty")),
+    (SESSION, re.compile(r"Member (?P<detail>.+) in group (?P<group>.+) has failed, removing it from the group")),
+    (
+        SESSION,
+        re.compile(r"Pending member (?P<detail>.+) in group (?P<group>.+) has been removed after session timeout"),
+    ),
+    (JOIN, re.compile(r"Group (?P<group>.+) removed dynamic members who haven't joined(?P<detail>):")),
+)
+_SYNC_EXPIRED = "on pending sync request expiration"
+
+
+def facts_in_logs(paths: Sequence[str], zone: tzinfo = UTC) -> list[Fact]:
+    """Of all files, in the order of time. Raises UserError where no coordinator has written."""
+    facts: list[Fact] = []
+    for file in find_logs(paths):
+        with open_text(file.path) as lines:
+            facts += facts_in(lines, zone)
+    if not facts:
+        raise UserError(f"{', '.join(paths)}: no line of a group coordinator in it (a server.log at INFO has them)")
+    return sorted(facts, key=lambda fact: fact.at_us)
+
+
+def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
+    for line in lines:
+        coordinator = _BROKER.search(line)
+        if coordinator is None:
+            continue
+        broker, at_us, said = int(coordinator[1]), stamp_us(line, zone), line[coordinator.end() :]
+        if at_us is None:
+            continue
+        for kind, sentence in _SENTENCES:
+            if match := sentence.match(said):
+                yield Fact(broker, match["group"], kind, match["detail"], at_us)
+                if kind == REBALANCE and _SYNC_EXPIRED in said:
+                    yield Fact(broker, match["group"], SYNC, "", at_us)
+                break

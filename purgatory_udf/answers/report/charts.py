@@ -1,0 +1,187 @@
+"""The pictures as Vega-Lite: what is on which axis and in which colour. The page themes them for light and dark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from purgatory_udf.answers.report.chart_data import AFTER_A_WAIT, EXPIRED, ON_ARRIVAL, Pictures, bin_ms, topics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from purgatory_udf.answers.metrics.metrics_run import Metrics
+
+Spec = dict[str, Any]
+
+WIDTH = 900
+# Okabe and Ito's, told apart by colour-blind eyes and on either background.
+GREY, BLUE, ORANGE, VERMILLION, GREEN, PURPLE = "#8c8c8c", "#2a8fd0", "#e69f00", "#e0641a", "#009e73", "#cc79a7"
+END_COLOURS = {ON_ARRIVAL: GREY, AFTER_A_WAIT: BLUE, EXPIRED: VERMILLION}
+GAUGE_COLOURS = {"PurgatorySize": BLUE, "NumDelayedOperations": GREEN, "dead entries": VERMILLION}
+STATE_COLOURS = {
+    "Stable": GREEN,
+    "PreparingRebalance": VERMILLION,
+    "CompletingRebalance": ORANGE,
+    "Empty": GREY,
+    "Dead": PURPLE,
+}
+CAUSE_COLOURS = [BLUE, GREEN, ORANGE, PURPLE, "#56b4e9", "#b8a800", GREY]
+
+
+def charts(pictures: Pictures) -> dict[str, Spec]:
+    """The specification of each picture that has anything to show, by name."""
+    drawn = {
+        "ends": (pictures.ends, _ends),
+        "purgatories": (pictures.purgatories, _purgatories),
+        "waits": (pictures.waits, _waits),
+        "topics": (pictures.topics, _topics),
+        "groups": (pictures.groups, _groups),
+    }
+    width_ms = pictures.width_ms
+    with alt.data_transformers.disable_max_rows():
+        return {name: draw(frame, width_ms).to_dict() for name, (frame, draw) in drawn.items() if len(frame)}
+
+
+def draw_topics(metrics: Metrics) -> alt.Chart:
+    """The heat map of expirations by topic and time, by itself."""
+    width_ms = bin_ms(metrics["operations"], metrics.options.window_ms)
+    return _topics(topics(metrics.tables.table("expirations"), width_ms).toPandas(), width_ms)
+
+
+def time_axis(frame: pd.DataFrame, width_ms: int) -> tuple[pd.DataFrame, alt.X]:
+    """Columns of time: from `t` to the next one. The axis is in UTC, wherever the page is read."""
+    placed = frame.assign(t2=frame["t"] + width_ms, time=_clock(frame["t"]))
+    return placed, _axis("t", width_ms)
+
+
+def _axis(field: str, width_ms: int) -> alt.X:
+    return alt.X(f"{field}:T", title="time (UTC)", scale=alt.Scale(type="utc")).axis(
+        # A tick between two seconds must not be labelled as one of them.
+        format="%H:%M:%S" if width_ms % 1000 == 0 else "%H:%M:%S.%L",
+        labelOverlap=True,
+        labelFlush=False,
+        tickCount=10,
+    )
+
+
+def _clock(ms: pd.Series[int]) -> pd.Series[str]:
+    """As text for a tooltip: the browser's own time zone has no say in it."""
+    import pandas as pd
+
+    return pd.to_datetime(ms, unit="ms", utc=True).dt.strftime("%Y-%m-%d %H:%M:%S.%f").str[:-3]
+
+
+def colours_of(field: str, colours: dict[str, str]) -> alt.Color:
+    return alt.Color(
+        f"{field}:N", title=None, scale=alt.Scale(domain=list(colours), range=list(colours.values()))
+    ).legend(orient="top", columns=7)
+
+
+def rows_of(field: str, frame: pd.DataFrame) -> alt.Row:
+    order = list(dict.fromkeys(frame[field]))
+    header = alt.Header(labelAnchor="start", labelOrient="top", labelPadding=2)
+    return alt.Row(f"{field}:N", title=None, sort=order, header=header)
+
+
+def count_axis(field: str) -> alt.Y:
+    """Things are counted in wholes."""
+    return alt.Y(f"{field}:Q", title=None).axis(
+        tickCount=4, labelExpr="datum.value % 1 ? '' : format(datum.value, ',d')"
+    )
+
+
+def wait_labels(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Each range of waits as `waited`, a text, and all of these in their order."""
+    labels = frame["low"].map("{:,}".format) + frame["high"].map("–{:,}".format).where(frame["high"] > frame["low"], "")
+    placed = frame.assign(waited=labels)
+    return placed, list(dict.fromkeys(placed.sort_values("low")["waited"]))
+
+
+def _ends(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+    placed, x = time_axis(frame, width_ms)
+    return (
+        alt.Chart(placed, width=WIDTH, height=90)
+        .mark_rect()
+        .encode(
+            x=x,
+            x2="t2:T",
+            y=count_axis("operations").stack("zero"),
+            color=colours_of("end", END_COLOURS),
+            tooltip=["time:N", "kind:N", "end:N", "operations:Q"],
+            row=rows_of("kind", frame),
+        )
+        .resolve_scale(y="independent")
+    )
+
+
+def _purgatories(frame: pd.DataFrame, width_ms: int) -> alt.FacetChart:
+    placed, x = time_axis(frame, width_ms)
+    base = alt.Chart(placed, width=WIDTH, height=90)
+    lines = base.mark_line(interpolate="step-after", strokeWidth=1.5, point=alt.OverlayMarkDef(size=8)).encode(
+        x=x,
+        y=count_axis("most"),
+        color=colours_of("gauge", GAUGE_COLOURS),
+        tooltip=["time:N", "purgatory:N", "gauge:N", "most:Q"],
+    )
+    purges = (
+        base.transform_filter("datum.purged > 0 && datum.gauge == 'PurgatorySize'")
+        .mark_point(shape="triangle-down", size=70, filled=True, color=PURPLE)
+        .encode(
+            x=x,
+            y="most:Q",
+            tooltip=["time:N", "purgatory:N", alt.Tooltip("purged:Q", title="entries purged")],
+        )
+    )
+    # A layer without a single mark has no scale, of which Vega warns.
+    layers = [lines, purges] if frame["purged"].any() else [lines]
+    return alt.layer(*layers).facet(row=rows_of("purgatory", frame)).resolve_scale(y="independent")
+
+
+def _waits(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+    placed, order = wait_labels(frame)
+    others = sorted(set(frame["cause"]) - {EXPIRED})
+    colours = {cause: CAUSE_COLOURS[place % len(CAUSE_COLOURS)] for place, cause in enumerate(others)}
+    return (
+        alt.Chart(placed, width=WIDTH, height=90)
+        .mark_bar()
+        .encode(
+            x=alt.X("waited:O", title="waited, ms", sort=order).axis(labelAngle=0, labelOverlap=True),
+            y=count_axis("operations"),
+            color=colours_of("cause", colours | {EXPIRED: VERMILLION}),
+            tooltip=["kind:N", "cause:N", alt.Tooltip("waited:O", title="waited, ms"), "operations:Q"],
+            row=rows_of("kind", frame),
+        )
+        .resolve_scale(y="independent")
+    )
+
+
+def _topics(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+    placed, x = time_axis(frame, width_ms)
+    return (
+        alt.Chart(placed, width=WIDTH, height=alt.Step(22))
+        .mark_rect()
+        .encode(
+            x=x,
+            x2="t2:T",
+            y=alt.Y("topic:N", title=None, sort=list(dict.fromkeys(frame["topic"]))),
+            color=alt.Color("expired:Q", title="expired", scale=alt.Scale(scheme="viridis")).legend(orient="top"),
+            tooltip=["time:N", "topic:N", "expired:Q"],
+        )
+    )
+
+
+def _groups(frame: pd.DataFrame, width_ms: int) -> alt.Chart:
+    placed = frame.assign(time=_clock(frame["t"]), lasted_ms=frame["until"] - frame["t"])
+    return (
+        alt.Chart(placed, width=WIDTH, height=alt.Step(26))
+        .mark_bar(cornerRadius=2, stroke="white", strokeWidth=0.5)
+        .encode(
+            x=_axis("t", width_ms),
+            x2="until:T",
+            y=alt.Y("group:N", title=None, sort=list(dict.fromkeys(frame["group"]))),
+            color=colours_of("state", STATE_COLOURS),
+            tooltip=["time:N", "group:N", "state:N", "lasted_ms:Q", "reason:N", "members:Q"],
+        )
+    )

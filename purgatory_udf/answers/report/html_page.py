@@ -1,0 +1,169 @@
+"""The page: everything in one file, so that it opens without a network, years later, from a mail's attachment.
+
+Names come from traces, and so from anybody: they are text wherever they stand, never markup, never script.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from typing import Any
+
+from purgatory_udf.common.console import Cell, Table
+
+# The page's looks and its script: one set of colours for light, one for dark, as the reader's system asks.
+
+
+STYLE = """
+:root { color-scheme: light dark; --back: #ffffff; --card: #f6f7f9; --ink: #1c2026; --soft: #5b6470; --line: #d7dbe0;
+  --warn: #b3430c; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #14171b; --card: #1d2127; --ink: #e6e9ed; --soft: #a3adb8; --line: #363d46; --warn: #ff9a66; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1120px; padding: 24px 20px 60px; background: var(--back); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 19px; margin: 36px 0 4px; } p { margin: 4px 0 12px; }
+.soft, figcaption { color: var(--soft); } .expired { color: var(--warn); font-weight: 600; }
+.facts { display: flex; flex-wrap: wrap; gap: 12px; margin: 18px 0; }
+.facts div { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 10px 16px; }
+.facts b { display: block; font-size: 22px; }
+figure { margin: 0; overflow-x: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { padding: 3px 12px 3px 0; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { white-space: normal; vertical-align: bottom; }
+td.number, th.number { text-align: right; }
+details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; margin: 6px 0;
+  padding: 6px 12px; }
+summary { cursor: pointer; overflow-wrap: anywhere; }
+pre { margin: 8px 0 4px; font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+"""
+
+# Draws every picture into the figure of its name, and again when the reader's system turns light or dark.
+SCRIPT = """
+const specs = JSON.parse(document.getElementById("pictures").textContent);
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function theme() {
+  const style = getComputedStyle(document.documentElement);
+  const [ink, soft, line] = ["--ink", "--soft", "--line"].map(name => style.getPropertyValue(name).trim());
+  const text = { labelColor: soft, titleColor: soft, labelFontSize: 12, titleFontSize: 12 };
+  return { background: "transparent", font: "system-ui, sans-serif", view: { stroke: line },
+    axis: { ...text, gridColor: line, domainColor: line, tickColor: line, gridOpacity: 0.6 },
+    legend: text, header: { ...text, labelColor: ink, labelFontSize: 13, labelFontWeight: "bold" },
+    title: { color: ink } };
+}
+async function draw() {
+  const config = theme();
+  for (const [name, spec] of Object.entries(specs))
+    await vegaEmbed("#" + name, { ...spec, config }, { actions: false, renderer: "svg", mode: "vega-lite",
+      tooltip: { theme: dark.matches ? "dark" : "light" } });
+  document.body.dataset.drawn = Object.keys(specs).length;
+}
+dark.addEventListener("change", draw);
+draw();
+"""
+
+
+# The browser itself refuses whatever is not in the file. (Vega makes functions of its own expressions.)
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, a sentence, and what follows: markup that the functions below have made."""
+
+    title: str
+    said: str
+    body: str
+
+
+def page(title: str, said: str, top: str, sections: Iterable[Section], specs: dict[str, dict[str, Any]]) -> str:
+    """The whole file. `top`: markup above the sections; `specs`: the pictures, by the names of their figures."""
+    parts = "\n".join(map(_section, sections))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+<p class=soft>{escape(said)}</p>
+<noscript><p class=expired>The pictures are drawn by scripts in this file; this browser runs none.</p></noscript>
+{top}
+{parts}
+<script type="application/json" id="pictures">{_data(specs)}</script>
+<script>{_library()}</script>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    said = f"<p class=soft>{escape(section.said)}</p>" if section.said else ""
+    return f"<section><h2>{escape(section.title)}</h2>\n{said}\n{section.body}</section>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Large numbers beside each other, each with what it counts."""
+    cards = "".join(f"<div><b>{escape(number)}</b>{escape(what)}</div>" for number, what in pairs)
+    return f"<div class=facts>{cards}</div>"
+
+
+def figure(name: str) -> str:
+    """Where the picture of that name is drawn."""
+    return f"<figure id={name}></figure>"
+
+
+def table(of: Table) -> str:
+    numeric = [all(_is_number(row[at]) for row in of.rows) for at in range(len(of.columns))]
+    head = "".join(_cell("th", text, number) for text, number in zip(of.columns, numeric, strict=True))
+    rows = "".join(
+        f"<tr>{''.join(_cell('td', value, number) for value, number in zip(row, numeric, strict=True))}</tr>\n"
+        for row in of.rows
+    )
+    return f"<div class=scroll><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+
+
+def stories(entries: Sequence[tuple[str, Sequence[str], bool]]) -> str:
+    """Each a title that opens to its lines; those that expired stand out."""
+    return "\n".join(
+        f"<details><summary{' class=expired' if expired else ''}>{escape(title)}</summary>"
+        f"<pre>{escape(chr(10).join(lines))}</pre></details>"
+        for title, lines, expired in entries
+    )
+
+
+def _is_number(value: Cell) -> bool:
+    """A difference is text, for its sign."""
+    return not isinstance(value, str) or value[:1] in ("+", "-")
+
+
+def _cell(tag: str, value: Cell, number: bool) -> str:
+    text = "–" if value is None else value if isinstance(value, str) else f"{value:,}"
+    return f"<{tag}{' class=number' if number else ''}>{escape(text)}</{tag}>"
+
+
+def _data(specs: dict[str, dict[str, Any]]) -> str:
+    """JSON in which nothing can end the element that it stands in."""
+    return json.dumps(specs, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed, as a Python package ships them; to put them together takes more than a second."""
+    import altair as alt
+    import vl_convert
+
+    version = alt.SCHEMA_VERSION.removeprefix("v").rpartition(".")[0]
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
+    # In a script element, an end tag would end it wherever it stands.
+    return bundle.replace("</script", "<\\/script")

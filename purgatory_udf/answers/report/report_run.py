@@ -1,0 +1,119 @@
+"""From a replay's folder to the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from purgatory_udf.answers.explain.evidence import collect
+from purgatory_udf.answers.explain.story import story
+from purgatory_udf.answers.metrics.metrics_overview import Totals, overview, totals
+from purgatory_udf.answers.metrics.metrics_run import Metrics, MetricsOptions, write_metrics
+from purgatory_udf.answers.report import html_page
+from purgatory_udf.answers.report.chart_data import pictures
+from purgatory_udf.answers.report.charts import Spec, charts
+from purgatory_udf.answers.report.html_page import Section
+from purgatory_udf.backend.dialect import Window
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.storage.file_system import write_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from purgatory_udf.storage.run_tables import RunTables
+
+
+# The operations that waited longest, each with its story.
+
+
+@dataclass(frozen=True)
+class SlowOperation:
+    kind: str
+    expired: bool
+    title: str
+    lines: tuple[str, ...]
+
+
+def slowest(tables: RunTables, of_each: int) -> list[SlowOperation]:
+    """So many completions and so many expirations of each kind, those first that waited longest."""
+    longest = Window.partitionBy("kind", "expired").orderBy(sf.desc("wait_ms"), "ended_at", "operation_id")
+    chosen = (
+        tables.ended()
+        .where("watched AND NOT after_end")
+        .select("operation_id", "kind", "expired", "wait_ms", "ended_at", sf.row_number().over(longest).alias("place"))
+        .where(sf.col("place") <= of_each)
+        .orderBy("kind", sf.desc("expired"), "place")
+    )
+    ids = [row.operation_id for row in chosen.collect()]
+    stories = []
+    for evidence in collect(tables, ids):
+        title, *lines = story(evidence)
+        if evidence.end:
+            stories.append(SlowOperation(evidence.end.kind, evidence.end.expired, title, tuple(lines)))
+    return stories
+
+
+STORIES_OF_EACH_KIND = 3
+_FOLDER = "_report/"
+
+# The pictures, in their order on the page, and what each lets one see.
+_FIGURES = {
+    "ends": ("When operations ended", "Each column counts those that ended in it, by kind: on arrival, after a wait, "
+             "or by their timer."),
+    "purgatories": ("How full the purgatories were", "The most that each gauge read in a column's time. Dead entries "
+                    "are those of operations that have ended; a triangle marks a purge."),
+    "waits": ("How long operations waited, and what ended that", "Only those that had to wait; each bar is twice as "
+              "wide in time as the one before."),
+    "topics": ("Which topics' requests expired, and when", "A request counts once for each of its topics."),
+    "groups": ("What groups went through", "The state of each group over time; after the trace's end, members count "
+               "as silent."),
+}  # fmt: skip
+
+
+def write_report(spark: SparkSession, out: str, options: MetricsOptions, html: Path) -> Path:
+    """Write the page. Its metrics have windows of their own, and leave the user's alone."""
+    metrics = write_metrics(spark, out, options, _FOLDER)
+    write_whole(html, report_page(metrics))
+    return html
+
+
+def report_page(metrics: Metrics) -> str:
+    """The report as HTML."""
+    tables = metrics.tables
+    drawn, sums = pictures(metrics), totals(metrics)
+    specs = charts(drawn)
+    state = "" if tables.finished else " Still running, or interrupted: this is what it has written so far."
+    said = f"From {sums.first} to {sums.last} (UTC); a column of time is {_spoken(drawn.width_ms)}.{state}"
+    sections = [*_figures(specs), *_in_words(metrics, sums)]
+    return html_page.page(f"Replay {tables.run.run_id}", said, html_page.facts(_facts(sums)), sections, specs)
+
+
+def _facts(totals: Totals) -> Iterator[tuple[str, str]]:
+    yield f"{totals.operations:,}", "operations ended"
+    yield f"{totals.waited_percent} %", "had to wait"
+    late = f" ({totals.after_end:,} after the trace's end)" if totals.after_end else ""
+    yield f"{totals.expired:,}", f"expired{late}"
+    seconds = sum(row.waited_ms for row in totals.kinds) / 1000
+    yield f"{seconds:,.1f} s", "waited in all"
+
+
+def _figures(specs: dict[str, Spec]) -> Iterator[Section]:
+    for name, (title, said) in _FIGURES.items():
+        if name in specs:
+            yield Section(title, said, html_page.figure(name))
+
+
+def _in_words(metrics: Metrics, totals: Totals) -> Iterator[Section]:
+    stories = [(slow.title, slow.lines, slow.expired) for slow in slowest(metrics.tables, STORIES_OF_EACH_KIND)]
+    if stories:
+        said = "Of each kind those that waited longest, first those that expired. A click tells an operation's story."
+        yield Section("The slowest operations", said, html_page.stories(stories))
+    for table in overview(metrics, totals):
+        if table.rows:
+            yield Section(table.title, "", html_page.table(table))
+
+
+def _spoken(width_ms: int) -> str:
+    return f"{width_ms / 1000:g} s" if width_ms >= 1000 else f"{width_ms} ms"

@@ -1,0 +1,1 @@
+"""Who executes queries and tasks: Spark, or this process with DuckDB and Arrow."""

@@ -1,0 +1,81 @@
+"""What an ingest is doing: one moving line on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console
+from rich.status import Status
+
+from purgatory_udf.backend.dialect import local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+Tasks = Callable[[], tuple[int, int]]
+
+LOOK_EVERY = 0.5
+
+
+class Phases:
+    """A context manager that is called with each phase as it begins: `reading 3 files` becomes the line to show.
+
+    On a terminal it adds how many of Spark's tasks are done, looked up now and then by a thread of its own.
+    """
+
+    def __init__(self, tasks: Tasks, stream: TextIO | None = None, every: float = LOOK_EVERY) -> None:
+        self._tasks = tasks
+        self._every = every
+        self._phase = ""
+        self._stop = threading.Event()
+        console = Console(file=stream or sys.stderr)
+        self._status: Status | None = console.status("") if console.is_terminal else None
+        self._thread = threading.Thread(target=self._watch, daemon=True) if self._status else None
+
+    def __enter__(self) -> Phases:
+        if self._status and self._thread:
+            self._status.start()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._status and self._thread:
+            self._thread.join()
+            self._status.stop()
+
+    def __call__(self, phase: str) -> None:
+        self._phase = phase
+        if self._status:
+            self._status.update(phase)
+        else:
+            log.info(phase)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._every):
+            done, all_tasks = self._tasks()
+            if self._status and all_tasks:
+                self._status.update(f"{self._phase} · {done:,} of {all_tasks:,} tasks")
+
+
+def running_tasks(spark: SparkSession) -> Tasks:
+    """How many tasks of the stages that run now are done, of how many."""
+    if local(spark):
+        return lambda: (0, 0)
+    tracker = spark.sparkContext.statusTracker()
+
+    def count() -> tuple[int, int]:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage]
+        return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+
+    return count

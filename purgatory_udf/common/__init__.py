@@ -1,0 +1,4 @@
+"""What every package may use: configuration, errors, console tables, secrets, local paths.
+
+Nothing here imports Spark, DuckDB or the rules.
+"""

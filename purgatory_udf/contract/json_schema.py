@@ -1,0 +1,67 @@
+"""The event contract as a JSON Schema, for those who write traces: `docs/events.schema.json` is this, printed.
+
+python -m purgatory_udf.contract.json_schema > docs/events.schema.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from purgatory_udf.contract.event_types import COMMON, TYPES, Field, record
+from purgatory_udf.contract.value_checks import Schema, one_of, schema_of, where
+
+_DESCRIPTION = (
+    "One line of a trace. docs/events.md says what each field means. The contract refuses a little more than a schema "
+    "can say: 1.0 where a whole number belongs, a partition, topic or broker named twice in one list, a last_offset "
+    "below base_offset - 1, a seq given twice."
+)
+
+_WIDTH = 120
+
+_any_event = record(*(field if field.name != "type" else Field("type", one_of(*TYPES)) for field in COMMON))
+
+
+def document() -> Schema:
+    """The schema of one event of any type."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Event",
+        "description": _DESCRIPTION,
+        **schema_of(_any_event),
+        "allOf": [where("type", {"const": kind}, {"$ref": f"#/$defs/{kind}"}) for kind in TYPES],
+        "$defs": {kind: schema_of(read) for kind, read in TYPES.items()},
+    }
+
+
+def text() -> str:
+    """The document, a line for whatever a line can hold."""
+    return "\n".join(_lines(document(), "")) + "\n"
+
+
+def _lines(value: Any, margin: str) -> list[str]:
+    whole = json.dumps(value)
+    if len(margin) + len(whole) <= _WIDTH or not isinstance(value, dict | list):
+        return [margin + whole]
+    if isinstance(value, list):
+        return [margin + "[", *_joined([_lines(part, margin + " ") for part in value]), margin + "]"]
+    parts = [_named(name, _lines(part, margin + " "), margin) for name, part in value.items()]
+    return [margin + "{", *_joined(parts), margin + "}"]
+
+
+def _named(name: str, lines: list[str], margin: str) -> list[str]:
+    return [f"{margin} {json.dumps(name)}: {lines[0].lstrip()}", *lines[1:]]
+
+
+def _joined(parts: list[list[str]]) -> list[str]:
+    """A comma after each part but the last."""
+    return [
+        line + ("," if at == len(part) - 1 and part is not parts[-1] else "")
+        for part in parts
+        for at, line in enumerate(part)
+    ]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

@@ -1,1 +1,0 @@
-"""Frames: numpy columns of one length, and the bytes that they are kept as."""

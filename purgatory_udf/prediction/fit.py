@@ -1,0 +1,255 @@
+"""A scenario fitted to a recording: settings, arrivals, and what clients and brokers take for their work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from purgatory_udf.prediction.arrival_model import LINGER_MS, fitted_appends, fitted_producer, linger_of, records
+from purgatory_udf.prediction.fit_check import FOLLOWER, recorded_figures
+from purgatory_udf.prediction.play_plan import assigned
+from purgatory_udf.prediction.recording import Recording, RecordingWindow, steady
+from purgatory_udf.prediction.service_times import TimedSteps, by_size, quantiles, steps
+from purgatory_udf.simulation.fitted_scenario import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
+from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
+
+BATCH_BYTES = 16_384
+# A share of fetches that a client sent while another of its own was under way at the broker.
+OVERLAPPING = 0.05
+ALL = -1
+
+
+def fit(recording: Recording) -> Scenario:
+    window = steady(recording)
+    timed = steps(recording, window)
+    return _Fit(recording, window, timed).scenario()
+
+
+class _Fit:
+    def __init__(self, recording: Recording, window: RecordingWindow, steps: TimedSteps) -> None:
+        self.recording = recording
+        self.window = window
+        self.steps = steps
+        self.led = recording.led(window.begin)
+        self.unknown: list[str] = []
+        self.doubts: dict[str, str] = {}
+
+    def scenario(self) -> Scenario:
+        recording, window = self.recording, self.window
+        readers = {client: self._reader(client, mine) for client, mine in self._turns()}
+        producers, fitted_producers = self._producers()
+        brokers = self._brokers()
+        shared = self.steps.sharing
+        if window.moves:
+            self.unknown.append(
+                f"leaders moved at {', '.join(f'{at / 1000:.1f} s' for at in window.moves[:10])}"
+                f"{' …' if len(window.moves) > 10 else ''}: fitted to the longest stretch between"
+            )
+        if window.absent:
+            self.unknown.append(f"clients that were not there for most of the recording: {', '.join(window.absent)}")
+        fitted = Fitted(
+            begin_s=round(window.begin / 1000, 3),
+            host=FittedHost(
+                cores=shared.cores,
+                stall_ms=self.steps.stall_ms,
+                stretch=self.steps.stretch,
+                correlation=round(shared.correlation, 3),
+                correlation_unshared=round(shared.unshared, 3),
+            ),
+            lateness_ms=self._lateness(),
+            partitions=[self._partition(place, readers.values()) for place in range(len(recording.keys))],
+            readers=readers,
+            producers=fitted_producers,
+            appends=fitted_appends(recording.others, window),
+            recorded={
+                who: {api: FittedFigures(**figures) for api, figures in apis.items()}
+                for who, apis in recorded_figures(recording, window).items()
+            },
+            unknown=self.unknown,
+            doubts=self.doubts,
+        )
+        return Scenario(
+            shows="What a recorded cluster's clients and brokers did, to be played under other settings.",
+            duration_s=round(window.length / 1000, 3),
+            brokers=brokers,
+            topics=self._topics(),
+            producers=producers,
+            consumers=self._consumers(readers),
+            fitted=fitted,
+        )
+
+    def _brokers(self) -> Brokers:
+        followers = self.window.of(self.recording.fetches, "tried")
+        followers = followers[followers["replica"] >= 0]
+        numbers = {broker for led in self.led.values() for broker in (led.leader, *led.replicas)}
+        logged = {*self.recording.fetches["broker"], *self.recording.produces["broker"]}
+        self.unknown += [
+            f"broker {broker}: none of its requests is in the recording; what it leads is not played"
+            for broker in sorted(numbers - logged)
+        ]
+        if followers.empty:
+            return Brokers(count=max(1, len(numbers)))
+        return Brokers(
+            count=len(numbers),
+            replica_fetch_wait_max_ms=int(followers["max_wait"].mode().iloc[0]),
+            replica_fetch_min_bytes=max(1, int(followers["min_bytes"].mode().iloc[0])),
+        )
+
+    # Readers.
+
+    def _turns(self) -> list[tuple[str, pd.DataFrame]]:
+        turns = self.steps.turns
+        turns = turns[~turns["client"].isin(self.window.absent)]
+        return [(str(client), mine) for client, mine in turns.groupby("client")]
+
+    def _reader(self, client: str, turns: pd.DataFrame) -> FittedReader:
+        recording = self.recording
+        fetches = self._fetches(client)
+        follows = int(fetches["replica"].iloc[0]) >= 0
+        reads: dict[int, list[int]] = {}
+        elsewhere = False
+        for broker, mine in fetches.groupby("broker"):
+            (most, _), *_ = Counter(mine["keys"]).most_common(1)
+            led = [place for place in recording.key_sets[most] if self._leads(int(broker), place)]
+            elsewhere = elsewhere or len(led) < len(recording.key_sets[most])
+            if led:
+                reads[int(broker)] = led
+        before = fetches.sort_values("tried").groupby("broker")["answered"].shift()
+        overlapping = float((fetches.sort_values("tried")["tried"] < before).mean())
+        if overlapping > OVERLAPPING:
+            self.doubts[client] = (
+                f"{overlapping:.0%} of its fetches began while another of its own waited at the same broker: several "
+                "clients of one name are played as one"
+            )
+        if client == FOLLOWER:
+            self.doubts[client] = "a client of that name cannot be told from followers, whose figures go by it"
+        if elsewhere and not follows:
+            self.doubts[client] = "it reads from followers, or of leaders that moved: played are leaders alone"
+        return FittedReader(
+            replica=int(fetches["replica"].iloc[0]),
+            reads=reads,
+            **(_sizes(fetches, "partition_max_bytes", "max_bytes") if follows else {}),
+            turn=by_size(turns["turn"].to_numpy(), turns["before"].to_numpy()),
+            handling=quantiles(turns["handling"].to_numpy()) if follows else [0.0],
+        )
+
+    def _consumers(self, readers: dict[str, FittedReader]) -> list[Consumers]:
+        return [
+            Consumers(
+                name=client,
+                group=self.recording.groups.get(client) or None,
+                assign=assigned(reader, self.recording.keys),
+                fetch_min_bytes=max(1, _usual(self._fetches(client), "min_bytes") or 1),
+                fetch_max_wait_ms=_usual(self._fetches(client), "max_wait") or 0,
+                **_sizes(self._fetches(client), "max_partition_fetch_bytes", "fetch_max_bytes"),
+            )
+            for client, reader in readers.items()
+            if reader.replica < 0 and reader.reads
+        ]
+
+    def _fetches(self, client: str) -> pd.DataFrame:
+        return self.window.of(self.recording.fetches[self.recording.fetches["client"] == client], "tried")
+
+    def _lateness(self) -> list[float]:
+        """Of the reaper, by the fetches that expired."""
+        expired = self.window.of(self.recording.fetches, "tried")
+        expired = expired[expired["outcome"] == "expired"]
+        if expired.empty:
+            self.unknown.append("how late expirations come: nothing expired; taken: up to 1 ms")
+            return [0.0, 1.0]
+        late = expired["answered"] - np.floor(expired["tried"]) - expired["max_wait"]
+        # What was short of its bytes for another reason did not come in time.
+        return quantiles(late[late > -1].to_numpy())
+
+    # Producers.
+
+    def _producers(self) -> tuple[list[Producers], dict[str, Any]]:
+        settings, fitted = [], {}
+        every = self.recording.produces
+        for client, mine in every[~every["client"].isin(self.window.absent)].groupby("client"):
+            batches = self.recording.batches
+            mine = mine.sort_values("tried")
+            sent = batches[batches["request"].isin(mine.index)]
+            in_window = self.steps.produces[self.steps.produces["client"] == client]
+            if in_window.empty:
+                continue
+            linger = linger_of(mine)
+            if linger is None:
+                self.unknown.append(f"{client}: linger.ms, of which its requests do not tell; taken: {LINGER_MS}")
+                linger = LINGER_MS
+            arrived = self.window.of(all_records := records(mine, batches, linger), "at")
+            if arrived.empty:
+                continue
+            name = str(client)
+            fitted[name] = fitted_producer(
+                all_records,
+                self.window,
+                by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
+                quantiles(in_window["answering"].to_numpy()),
+            )
+            acks = int(mine["acks"].mode().iloc[0])
+            settings.append(
+                Producers(
+                    name=name,
+                    topics=sorted({self.recording.keys[key].topic for key in sent["key"].unique()}),
+                    rate=float(f"{len(arrived) / self.window.length * 1000:.5g}"),
+                    record_bytes=max(1, round(float(arrived["bytes"].mean()))),
+                    linger_ms=linger,
+                    batch_bytes=max(BATCH_BYTES, int(sent["bytes"].max())),
+                    acks="all" if acks == ALL else 1 if acks == 1 else 0,
+                    request_timeout_ms=max(1, int(mine["timeout"].mode().iloc[0])),
+                )
+            )
+        if settings:
+            self.unknown += [
+                f"producers' batch.size; taken: {BATCH_BYTES:,}, or the largest batch that was seen",
+                "producers' max.in.flight.requests.per.connection; taken: 5",
+                "when records of one batch were handed over: spread over the time that it lingered",
+            ]
+        return settings, fitted
+
+    # The cluster.
+
+    def _partition(self, place: int, readers: Iterable[FittedReader]) -> FittedPartition:
+        """A replica that fetches nothing holds nothing up: it is out of sync."""
+        key, led = self.recording.keys[place], self.led.get(place)
+        leader = 1 if led is None else led.leader
+        follow = {reader.replica for reader in readers if reader.replica >= 0 and place in reader.reads.get(leader, ())}
+        return FittedPartition(topic=key.topic, partition=key.partition, replicas=[leader, *sorted(follow)])
+
+    def _leads(self, broker: int, place: int) -> bool:
+        led = self.led.get(place)
+        return led is not None and led.leader == broker
+
+    def _topics(self) -> list[Topic]:
+        topics: dict[str, list[int]] = {}
+        for place, key in enumerate(self.recording.keys):
+            topics.setdefault(key.topic, []).append(place)
+        settings = []
+        for name, places in sorted(topics.items()):
+            led = [self.led[place] for place in places if place in self.led]
+            settings.append(
+                Topic(
+                    name=name,
+                    partitions=max(self.recording.keys[place].partition for place in places) + 1,
+                    replication=max((len(partition.replicas) for partition in led), default=1),
+                    min_isr=max((partition.min_isr for partition in led), default=1),
+                )
+            )
+        return settings
+
+
+def _usual(requests: pd.DataFrame, name: str) -> int | None:
+    """What requests ask for, as a rule; None where none asks."""
+    usual = requests[name].dropna().mode()
+    return int(usual.iloc[0]) if len(usual) else None
+
+
+def _sizes(fetches: pd.DataFrame, of_partition: str, of_request: str) -> dict[str, Any]:
+    """At most so much of a partition, and of a request: under the names of the settings."""
+    sizes = {of_partition: _usual(fetches, "most"), of_request: _usual(fetches, "max_bytes")}
+    return {name: most for name, most in sizes.items() if most}

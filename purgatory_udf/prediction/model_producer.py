@@ -1,0 +1,200 @@
+"""A producer: records come, linger, go out in batches by broker; how many requests are under way is limited.
+
+A broker handles one request of a connection at a time: what comes meanwhile waits there, and counts as under way. So
+where acknowledgements take long, records gather, and requests grow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from purgatory_udf.prediction.model_broker import PlayedBroker, PlayedPartition
+from purgatory_udf.prediction.model_machine import PRODUCE, Answered, Sampler, SamplerBySize
+from purgatory_udf.prediction.play_plan import ProducerPlan
+
+# Of a record batch (Kafka: DefaultRecordBatch.RECORD_BATCH_OVERHEAD).
+BATCH_OVERHEAD = 61
+# From a batch's being ready until its broker begins to handle it: no log tells. A sender's wake-up and a local network.
+SENDING_MS = 0.5
+ALL = -1
+
+
+class FilledBatch:
+    __slots__ = ("bytes", "created_ms")
+
+    def __init__(self, created_ms: float) -> None:
+        self.created_ms = created_ms
+        self.bytes = BATCH_OVERHEAD
+
+
+class PlayedProducer:
+    def __init__(
+        self,
+        plan: ProducerPlan,
+        brokers: Mapping[int, PlayedBroker],
+        parts: Sequence[PlayedPartition],
+        handling: SamplerBySize,
+        answer: Sampler,
+    ) -> None:
+        self.plan = plan
+        self._machine = next(iter(brokers.values())).machine
+        self._parts = parts
+        self._connections = {
+            number: PlayedConnection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
+        }
+        self._next = plan.begin_at
+        self._due_ms = plan.begin_ms
+
+    def start(self) -> None:
+        if len(self.plan.gaps_ms):
+            self._machine.at(self._due_ms, self._arrive, None)
+
+    def _arrive(self, _: None) -> None:
+        plan, place = self.plan, self._next
+        part = self._parts[plan.keys[place]]
+        self._connections[part.leader].add(part, plan.record_bytes[place])
+        self._next = (place + 1) % len(plan.gaps_ms)
+        self._due_ms += plan.gaps_ms[self._next] / plan.speed
+        self._machine.at(self._due_ms, self._arrive, None)
+
+
+class PlayedConnection:
+    """One producer's records for one broker, and its requests there."""
+
+    def __init__(
+        self, producer: PlayedProducer, broker: PlayedBroker, handling: SamplerBySize, answer: Sampler
+    ) -> None:
+        self.producer = producer
+        self.broker = broker
+        self._handling = handling
+        self._answer = answer
+        self._queues: dict[PlayedPartition, deque[FilledBatch]] = {}
+        self._inbox: deque[PlayedRequest] = deque()
+        self._under_way = 0
+        self._busy = False
+        self._waking = False
+
+    def add(self, part: PlayedPartition, size: int) -> None:
+        plan, machine = self.producer.plan, self.broker.machine
+        queue = self._queues.get(part)
+        if queue is None:
+            queue = self._queues[part] = deque()
+        if not queue or queue[-1].bytes + size > plan.batch_bytes:
+            queue.append(FilledBatch(machine.now))
+            machine.at(machine.now + plan.linger_ms, self._look, None)
+        queue[-1].bytes += size
+        if len(queue) > 1 or queue[-1].bytes >= plan.batch_bytes:
+            self._look(None)
+
+    def _look(self, _: None) -> None:
+        """When any of a broker's batches is ready, the sender wakes up."""
+        if not self._waking and self._may_send():
+            self._waking = True
+            self.broker.machine.at(self.broker.machine.now + SENDING_MS, self._send, None)
+
+    def _send(self, _: None) -> None:
+        """Kafka's sender: the first batch of each of the broker's partitions goes, ready or not."""
+        self._waking = False
+        while self._may_send():
+            filled = [(part, queue.popleft()) for part, queue in self._queues.items() if queue]
+            self._under_way += 1
+            self._arrived(PlayedRequest(self, filled))
+
+    def _may_send(self) -> bool:
+        return self._under_way < self.producer.plan.max_in_flight and self._ready()
+
+    def _ready(self) -> bool:
+        plan, now = self.producer.plan, self.broker.machine.now
+        return any(
+            len(queue) > 1 or queue[0].bytes >= plan.batch_bytes or queue[0].created_ms + plan.linger_ms <= now
+            for queue in self._queues.values()
+            if queue
+        )
+
+    def _arrived(self, request: PlayedRequest) -> None:
+        self._inbox.append(request)
+        if not self._busy:
+            self._serve()
+
+    def _serve(self) -> None:
+        self._busy = True
+        request = self._inbox.popleft()
+        self.broker.machine.work(self._handling(request.bytes), self._try, request)
+
+    def _try(self, request: PlayedRequest) -> None:
+        broker, plan = self.broker, self.producer.plan
+        request.tried_ms = broker.machine.now
+        if broker.diary.events is not None:
+            self._tell_of(request)
+        broker.append(request.batches)
+        request.required = [part.end for part, _ in request.batches]
+        if plan.acks == ALL:
+            parts = [part for part, _ in request.batches]
+            broker.produces.try_complete_else_watch(request, parts, broker.deadline_ms(plan.timeout_ms))
+        else:
+            self.answered(request, timed_out=False)
+
+    def answered(self, request: PlayedRequest, timed_out: bool) -> None:
+        machine, plan = self.broker.machine, self.producer.plan
+        now = machine.now
+        if now > 0:
+            waited = now - request.tried_ms
+            answer = Answered(plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False)
+            self.broker.diary.answered.append(answer)
+        machine.work(self._answer(), self._received, request)
+
+    def _received(self, request: PlayedRequest) -> None:
+        now = self.broker.machine.now
+        if now > 0:
+            acknowledged = self.broker.diary.acknowledged_ms
+            acknowledged += [(self.producer.plan.client, now - created_ms) for created_ms in request.created_ms]
+        self._under_way -= 1
+        self._busy = False
+        if self._inbox:
+            self._serve()
+        self._look(None)
+
+    def _tell_of(self, request: PlayedRequest) -> None:
+        plan = self.producer.plan
+        self.broker.diary.event(
+            *(request.tried_ms, "produce", self.broker.number),
+            client_id=plan.client,
+            request_id=plan.client,
+            acks=plan.acks,
+            timeout_ms=plan.timeout_ms,
+            partitions=[
+                {
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "base_offset": part.end,
+                    "last_offset": part.end,
+                    "bytes": size,
+                    "error": "NONE",
+                }
+                for part, size in request.batches
+            ],
+        )
+
+
+class PlayedRequest:
+    """A produce: it holds once every partition's high watermark has passed what it appended."""
+
+    __slots__ = ("_connection", "batches", "bytes", "created_ms", "done", "required", "tried_ms")
+
+    def __init__(self, connection: PlayedConnection, filled: list[tuple[PlayedPartition, FilledBatch]]) -> None:
+        self._connection = connection
+        self.batches = [(part, batch.bytes) for part, batch in filled]
+        self.created_ms = [batch.created_ms for _, batch in filled]
+        self.bytes = sum(size for _, size in self.batches)
+        self.done = False
+        self.required: list[int] = []
+        self.tried_ms = 0.0
+
+    def holds(self) -> bool:
+        return all(
+            part.high_watermark >= required for (part, _), required in zip(self.batches, self.required, strict=True)
+        )
+
+    def end(self, expired: bool) -> None:
+        self._connection.answered(self, expired)

@@ -1,0 +1,164 @@
+"""A client's fetches at one broker, a consumer's or a follower's: one is answered, and after a while the next comes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from purgatory_udf.prediction.model_broker import PlayedBroker, PlayedPartition
+from purgatory_udf.prediction.model_machine import FETCH, Answered, Sampler, SamplerBySize
+from purgatory_udf.prediction.play_plan import ReaderPlan
+
+# A follower's progress is over when this share of its request's handling is.
+PROGRESS = 0.8
+
+
+class PlayedReader:
+    def __init__(
+        self,
+        plan: ReaderPlan,
+        broker: PlayedBroker,
+        parts: Sequence[PlayedPartition],
+        turn: SamplerBySize,
+        handling: Sampler,
+    ) -> None:
+        self.plan = plan
+        self.broker = broker
+        self.parts = list(parts)
+        self.positions = [0] * len(parts)
+        self._turn = turn
+        self._handling = handling
+        # The partitions that the last answer had something of: what a follower's next fetch tells of.
+        self._news: list[int] = []
+        self._step_ms = self._rest_ms = 0.0
+        self._reported = 0
+
+    def start(self, at_ms: float) -> None:
+        self.broker.machine.at(at_ms, self._try, None)
+
+    def answered(self, fetch: PlayedFetch, expired: bool) -> None:
+        """Read what there is now, and come again."""
+        machine, plan = self.broker.machine, self.plan
+        now, got = machine.now, 0
+        self._news = []
+        for place, part in enumerate(self.parts):
+            at = self.positions[place]
+            end = part.end if plan.replica >= 0 else part.high_watermark
+            if end > at:
+                most = min(plan.partition_max_bytes, plan.max_bytes - got)
+                end = _within(part.sizes, at, end, most, at_least_one=got == 0)
+            if end > at:
+                got += part.sizes[end] - part.sizes[at]
+                self.positions[place] = end
+                self._news.append(place)
+                if plan.replica < 0 and now > 0:
+                    reached = self.broker.diary.reached_ms
+                    for batch in range(at, end):
+                        reached.append((plan.client, now - part.appended_ms[batch]))
+        if now > 0:
+            answer = Answered(plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0)
+            self.broker.diary.answered.append(answer)
+        machine.work(self._turn(got), self._again, None)
+
+    def _again(self, _: None) -> None:
+        if self.plan.replica < 0:
+            self._try(None)
+            return
+        handling = self._handling()
+        self._reported = 0
+        if self._news:
+            self._step_ms = PROGRESS * handling / len(self._news)
+            self._rest_ms = (1 - PROGRESS) * handling
+            self._tell(None)
+        else:
+            self.broker.machine.work(handling, self._try, None)
+
+    def _tell(self, _: None) -> None:
+        """A follower's progress, partition by partition: each may end what waits for it."""
+        broker, place = self.broker, self._news[self._reported]
+        part, position = self.parts[place], self.positions[place]
+        broker.diary.event(
+            *(broker.machine.now, "partition", broker.number),
+            topic=part.topic,
+            partition=part.partition,
+            change="replica_end",
+            replica_id=self.plan.replica,
+            offset=position,
+        )
+        broker.follower_reached(part, self.plan.replica, position)
+        self._reported += 1
+        more = self._reported < len(self._news)
+        broker.machine.work(
+            self._step_ms if more else self._step_ms + self._rest_ms, self._tell if more else self._try, None
+        )
+
+    def _try(self, _: None) -> None:
+        broker, plan = self.broker, self.plan
+        now = broker.machine.now
+        if broker.diary.events is not None:
+            self._tell_of_the_fetch(now)
+        fetch = PlayedFetch(self, now)
+        if plan.max_wait_ms <= 0:
+            fetch.done = True
+            self.answered(fetch, expired=False)
+        else:
+            broker.fetches.try_complete_else_watch(fetch, self.parts, broker.deadline_ms(plan.max_wait_ms))
+
+    def _tell_of_the_fetch(self, now: float) -> None:
+        plan = self.plan
+        self.broker.diary.event(
+            *(now, "fetch", plan.broker),
+            client_id=plan.client,
+            request_id=plan.client,
+            replica_id=plan.replica,
+            max_wait_ms=plan.max_wait_ms,
+            min_bytes=plan.min_bytes,
+            max_bytes=plan.max_bytes,
+            isolation="read_uncommitted",
+            partitions=[
+                {
+                    "topic": part.topic,
+                    "partition": part.partition,
+                    "fetch_offset": position,
+                    "max_bytes": plan.partition_max_bytes,
+                    "current_leader_epoch": -1,
+                    "throttled": False,
+                }
+                for part, position in zip(self.parts, self.positions, strict=True)
+            ],
+        )
+
+
+class PlayedFetch:
+    __slots__ = ("_reader", "at_ms", "done")
+
+    def __init__(self, reader: PlayedReader, at_ms: float) -> None:
+        self.at_ms = at_ms
+        self.done = False
+        self._reader = reader
+
+    def holds(self) -> bool:
+        """Kafka's case D: the bytes that can be read reach those asked for."""
+        reader = self._reader
+        plan, missing = reader.plan, min(reader.plan.min_bytes, reader.plan.max_bytes)
+        follows, most = plan.replica >= 0, plan.partition_max_bytes
+        if missing <= 0:
+            return True
+        for part, at in zip(reader.parts, reader.positions, strict=True):
+            end = len(part.appended_ms) if follows else part.high_watermark
+            if end > at:
+                size = part.sizes[end] - part.sizes[at]
+                missing -= size if size < most else most
+                if missing <= 0:
+                    return True
+        return False
+
+    def end(self, expired: bool) -> None:
+        self._reader.answered(self, expired)
+
+
+def _within(sizes: list[int], at: int, end: int, most: int, at_least_one: bool) -> int:
+    """The position up to which no more than `most` bytes are read, but one batch if `at_least_one`."""
+    if sizes[end] - sizes[at] <= most:
+        return end
+    return max(at + at_least_one, bisect_right(sizes, sizes[at] + max(0, most), at, end + 1) - 1)

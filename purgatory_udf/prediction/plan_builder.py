@@ -1,0 +1,209 @@
+"""From a fitted scenario, perhaps with other settings, to what is played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import BaseModel
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.prediction.play_plan import (
+    AppendsPlan,
+    BySize,
+    ClusterPlan,
+    PartitionPlan,
+    ProducerPlan,
+    ReaderPlan,
+    assigned,
+    copied_producers,
+    copied_readers,
+    reads_of,
+)
+from purgatory_udf.simulation.fitted_scenario import Fitted, WorkBySize
+from purgatory_udf.simulation.scenario import Consumers, Producers, Scenario
+
+# What of a scenario's settings a fitted one knows: whatever else is asked for would change nothing, and is refused.
+
+
+_BROKERS = ("count", "replica_fetch_wait_max_ms", "replica_fetch_min_bytes")
+_PRODUCERS = (
+    *("name", "count", "topics", "rate", "record_bytes", "linger_ms", "batch_bytes", "acks", "request_timeout_ms"),
+    "max_in_flight",
+)
+_CONSUMERS = (
+    *("name", "count", "group", "assign", "fetch_min_bytes", "fetch_max_wait_ms", "fetch_max_bytes"),
+    "max_partition_fetch_bytes",
+)
+# Both are about clients and brokers that are made up.
+_SECTIONS = ("topic_creations", "incidents")
+
+
+def require_known(scenario: Scenario, fitted: Fitted) -> None:
+    for section in _SECTIONS:
+        if getattr(scenario, section):
+            raise UserError(f"{section}: a fitted scenario knows none")
+    _only("brokers", scenario.brokers, _BROKERS)
+    for made in scenario.producers:
+        _only(f"producers: {made.name}", made, _PRODUCERS)
+        _was_there("producers", made.name, fitted.producers)
+        topics = {fitted.partitions[place].topic for place in fitted.producers[made.name].partitions}
+        if not topics <= set(made.topics):
+            raise UserError(
+                f"producers: {made.name}: topics: its records go to {', '.join(sorted(topics))}, as recorded"
+            )
+    consumers = [name for name, reader in fitted.readers.items() if reader.replica < 0]
+    for asked in scenario.consumers:
+        _only(f"consumers: {asked.name}", asked, _CONSUMERS)
+        _was_there("consumers", asked.name, consumers)
+
+
+def _only(place: str, given: BaseModel, known: Sequence[str]) -> None:
+    strange = next((name for name in sorted(given.model_fields_set) if name not in known), None)
+    if strange is not None:
+        raise UserError(f"{place}: {strange}: a fitted scenario knows no such setting (it knows {', '.join(known)})")
+
+
+def _was_there(section: str, name: str, those: Iterable[str]) -> None:
+    if name not in those:
+        raise UserError(
+            f"{section}: {name}: nothing was fitted to it (there are {', '.join(those) or 'none'}; more of one: count)"
+        )
+
+
+WARM_UP_MS = 3000.0
+
+
+def fitted_of(scenario: Scenario) -> Fitted:
+    if scenario.fitted is None:
+        raise UserError("the scenario is not fitted to a recording: it has no section fitted (see the command fit)")
+    return scenario.fitted
+
+
+def groups_of(scenario: Scenario) -> dict[str, str]:
+    return {consumer.name: consumer.group_id for consumer in scenario.consumers}
+
+
+def plan_of(scenario: Scenario) -> ClusterPlan:
+    """The settings are those of the scenario's own sections; the rest is what was fitted."""
+    fitted = fitted_of(scenario)
+    require_known(scenario, fitted)
+    duration_ms = scenario.duration_s * 1000
+    appends = fitted.appends
+    begin_at, begin_ms = _begin(appends.gaps_ms, appends.first_ms, 1.0)
+    return ClusterPlan(
+        duration_ms=duration_ms,
+        warm_up_ms=WARM_UP_MS,
+        cores=fitted.host.cores,
+        partitions=[
+            PartitionPlan(partition.topic, partition.partition, partition.replicas[0], partition.replicas[1:])
+            for partition in fitted.partitions
+        ],
+        readers=[*_followers(scenario, fitted), *_consumers(scenario, fitted)],
+        producers=[
+            each
+            for settings in scenario.producers
+            for each in copied_producers(_producer(settings, fitted), settings.count)
+        ],
+        appends=AppendsPlan(begin_at, begin_ms, appends.gaps_ms, appends.partitions, appends.batch_bytes),
+        lateness=fitted.lateness_ms,
+        stall_ms=fitted.host.stall_ms or float("inf"),
+        stretch=fitted.host.stretch,
+    )
+
+
+def _followers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
+    brokers = scenario.brokers
+    return [
+        ReaderPlan(
+            client=client,
+            broker=broker,
+            replica=reader.replica,
+            keys=keys,
+            min_bytes=brokers.replica_fetch_min_bytes,
+            max_wait_ms=brokers.replica_fetch_wait_max_ms,
+            partition_max_bytes=reader.partition_max_bytes,
+            max_bytes=reader.max_bytes,
+            turn=_by_size(reader.turn),
+            handling=reader.handling,
+        )
+        for client, reader in fitted.readers.items()
+        if reader.replica >= 0
+        for broker, keys in sorted(reader.reads.items())
+    ]
+
+
+def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
+    return [
+        each
+        for settings in scenario.consumers
+        for broker, keys in sorted(_reads(settings, fitted).items())
+        for each in copied_readers(
+            ReaderPlan(
+                client=settings.name,
+                broker=broker,
+                replica=-1,
+                keys=keys,
+                min_bytes=settings.fetch_min_bytes,
+                max_wait_ms=settings.fetch_max_wait_ms,
+                partition_max_bytes=settings.max_partition_fetch_bytes,
+                max_bytes=settings.fetch_max_bytes,
+                turn=_by_size(fitted.readers[settings.name].turn),
+                handling=fitted.readers[settings.name].handling,
+            ),
+            settings.count,
+        )
+    ]
+
+
+def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
+    """As recorded, unless the file has been given other partitions."""
+    reader = fitted.readers[settings.name]
+    keys = [TopicPartition(partition.topic, partition.partition) for partition in fitted.partitions]
+    assign = settings.assign or {}
+    if {topic: sorted(numbers) for topic, numbers in assign.items()} == assigned(reader, keys):
+        return reader.reads
+    return reads_of(settings.name, assign, fitted.partitions)
+
+
+def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:
+    producer = fitted.producers[settings.name]
+    recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000
+    # The rate that the file tells is that of the records in it, as far as digits go; so is their size.
+    speed = 1.0 if abs(settings.rate / recorded - 1) < 1e-3 else settings.rate / recorded
+    usual = max(1, round(sum(producer.record_bytes) / len(producer.record_bytes)))
+    larger = 1.0 if settings.record_bytes == usual else settings.record_bytes / usual
+    begin_at, begin_ms = _begin(producer.gaps_ms, producer.first_ms, speed)
+    return ProducerPlan(
+        client=settings.name,
+        acks=-1 if settings.acks == "all" else settings.acks,
+        timeout_ms=settings.request_timeout_ms,
+        linger_ms=settings.linger_ms,
+        batch_bytes=settings.batch_bytes,
+        max_in_flight=settings.max_in_flight,
+        begin_at=begin_at,
+        begin_ms=begin_ms,
+        speed=speed,
+        gaps_ms=producer.gaps_ms,
+        keys=producer.partitions,
+        record_bytes=producer.record_bytes if larger == 1 else [round(size * larger) for size in producer.record_bytes],
+        handling=_by_size(producer.handling),
+        answer=producer.answer,
+    )
+
+
+def _begin(gaps_ms: Sequence[float], first_ms: float, speed: float) -> tuple[int, float]:
+    """Where in its circle a warm-up begins: the first record is due as long after time 0 as it was in the recording,
+    the last ones of the circle before."""
+    place, at = 0, first_ms / speed
+    circle_ms = sum(gaps_ms)
+    while circle_ms > 0:
+        before = at - gaps_ms[place] / speed
+        if before < -WARM_UP_MS:
+            break
+        place, at = (place - 1) % len(gaps_ms), before
+    return place, at
+
+
+def _by_size(given: WorkBySize) -> BySize:
+    return BySize(given.bounds, given.quantiles)

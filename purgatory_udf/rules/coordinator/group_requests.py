@@ -1,0 +1,173 @@
+"""The five requests of a group's members, typed, as read from the events of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from purgatory_udf.common.configuration import GroupSettings as GroupConfig
+from purgatory_udf.contract.overrides import Subject, override
+
+DEFAULT_API_VERSION = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """What all five have. `member_id` is "" where the member has none yet, or does not say.
+
+    `respond` is called with the `Answer`: the way back to a simulated client.
+    """
+
+    api: ClassVar[str] = ""
+
+    seq: int
+    time_us: int
+    broker: int
+    request_id: str | None
+    client_id: str | None
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    respond: Callable[[Any], None] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroup(GroupRequest):
+    """`assigned_member_id` and `leader_member_id` are what the recorded answer said, where the trace knows it."""
+
+    api: ClassVar[str] = "join_group"
+
+    assigned_member_id: str | None
+    leader_member_id: str | None
+    api_version: int
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[str, ...]
+
+    @property
+    def must_ask_for_an_id(self) -> bool:
+        """Since version 4 (KIP-394), a dynamic member is sent away once, to come back with the id it was given."""
+        return self.api_version >= 4 and self.instance_id is None
+
+    @property
+    def can_skip_assignment(self) -> bool:
+        """Since version 9 (KIP-814), a static leader that restarts may be told that it leads a stable group."""
+        return self.api_version >= 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup(GroupRequest):
+    api: ClassVar[str] = "sync_group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(GroupRequest):
+    api: ClassVar[str] = "heartbeat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit(GroupRequest):
+    api: ClassVar[str] = "offset_commit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroup(GroupRequest):
+    api: ClassVar[str] = "leave_group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoaded(GroupRequest):
+    """Nobody's request: the coordinator has read this group from its log, with this member; without one it is empty."""
+
+    api: ClassVar[str] = "group_loaded"
+
+    leader_member_id: str | None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUnloaded(GroupRequest):
+    """Nobody's request: another broker coordinates the group now."""
+
+    api: ClassVar[str] = "group_unloaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStopped(GroupRequest):
+    """Nobody's request: the coordinator's process has ended."""
+
+    api: ClassVar[str] = "group_stopped"
+
+
+_WITH_A_GENERATION: dict[str, Callable[..., GroupRequest]] = {
+    request.api: request for request in (SyncGroup, Heartbeat, OffsetCommit, LeaveGroup)
+}
+
+_OF_THE_GROUP: dict[str, Callable[..., GroupRequest]] = {event.api: event for event in (GroupUnloaded, GroupStopped)}
+
+GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION, GroupLoaded.api, *_OF_THE_GROUP})
+
+
+def group_request(
+    event: Mapping[str, Any], config: GroupConfig, respond: Callable[[Any], None] | None = None
+) -> GroupRequest:
+    """The request in an event of one of `GROUP_EVENTS`, with the timeouts that the configuration asks for."""
+    generation = event.get("generation")
+    common = {
+        "respond": respond,
+        "seq": event["seq"],
+        "time_us": event["time_us"],
+        "broker": event.get("broker") or 0,
+        "request_id": event.get("request_id"),
+        "client_id": event.get("client_id"),
+        "group": event["group"],
+        "member_id": event.get("member_id") or "",
+        "instance_id": event.get("group_instance_id"),
+        "generation": -1 if generation is None else generation,
+    }
+    if event["type"] == JoinGroup.api:
+        return _join_group(event, common, config)
+    if event["type"] == GroupLoaded.api:
+        return _group_loaded(event, common, config)
+    return (_WITH_A_GENERATION | _OF_THE_GROUP)[event["type"]](**common)
+
+
+def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:
+    api_version = event.get("api_version")
+    session_ms, rebalance_ms = _timeouts(event, common, config)
+    return JoinGroup(
+        **common,
+        assigned_member_id=event.get("assigned_member_id"),
+        leader_member_id=event.get("leader_member_id"),
+        api_version=DEFAULT_API_VERSION if api_version is None else api_version,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
+        protocols=tuple(event.get("protocols") or ()),
+    )
+
+
+def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> GroupLoaded:
+    session_ms, rebalance_ms = _timeouts(event, common, config) if common["member_id"] else (0, 0)
+    return GroupLoaded(
+        **common,
+        leader_member_id=event.get("leader_member_id"),
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=rebalance_ms,
+        protocols=tuple(event.get("protocols") or ()),
+    )
+
+
+def _timeouts(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> tuple[int, int]:
+    """A member's session and rebalance timeouts, as the settings want them. Version 0 of a join has no rebalance
+    timeout: the session's stands for it."""
+    subject = Subject(common["client_id"], common["broker"], group=common["group"])
+    session_ms = event["session_timeout_ms"]
+    rebalance_ms = event.get("rebalance_timeout_ms")
+    return (
+        override(session_ms, config.setting("session_timeout_ms", subject)),
+        override(session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)),
+    )

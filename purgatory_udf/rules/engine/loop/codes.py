@@ -1,0 +1,127 @@
+"""Numbers that stand for words inside the columns: what happened, which error, which rule ended an operation."""
+
+from __future__ import annotations
+
+from purgatory_udf.rules.engine.jit import Number
+
+
+class Code(Number):
+    """What a row says about its key."""
+
+    PRODUCE = 1
+    FETCH = 2
+    DELETE_RECORDS = 3
+    CREATE_TOPICS = 4
+    HEARTBEAT = 5
+    REBALANCE = 6
+    LOG_END = 10
+    HIGH_WATERMARK = 11
+    LAST_STABLE = 12
+    LOG_START = 13
+    SEGMENT_ROLL = 14
+    TRUNCATE = 15
+    LEADER = 16
+    ISR = 17
+    REPLICA_END = 18
+    ONLINE = 19
+    NOT_LEADER = 20
+    OFFLINE = 21
+    DELETED = 22
+    THROTTLED = 23
+    UNTHROTTLED = 24
+    STOPPED = 25
+    LED = 30
+    UNLED = 31
+    TOPIC_STOPPED = 32
+
+
+REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS)
+# In the words of the contract.
+KINDS = {code: code.name.lower() for code in REQUESTS}
+CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.STOPPED}
+
+PURGATORIES = {
+    Code.PRODUCE: "Produce",
+    Code.FETCH: "Fetch",
+    Code.DELETE_RECORDS: "DeleteRecords",
+    Code.CREATE_TOPICS: "topic",
+    Code.HEARTBEAT: "Heartbeat",
+    Code.REBALANCE: "Rebalance",
+}
+
+
+class Acks(Number):
+    """How a produce is answered."""
+
+    DELAYED = 0
+    AT_ONCE = 1
+    INVALID = 2
+    ALL_IN_ERROR = 3
+
+
+class Reader(Number):
+    """Whose end of the log counts for a fetch."""
+
+    FOLLOWER = 0
+    CONSUMER = 1
+    COMMITTED = 2
+
+
+class Error(Number):
+    NONE = 0
+    NOT_LEADER_OR_FOLLOWER = 1
+    KAFKA_STORAGE_ERROR = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 4
+    REQUEST_TIMED_OUT = 5
+    FENCED_LEADER_EPOCH = 6
+    UNKNOWN_LEADER_EPOCH = 7
+    OFFSET_OUT_OF_RANGE = 8
+    INVALID_REQUIRED_ACKS = 9
+    UNANSWERED = 10  # nothing is said of it: its broker stopped
+    RECORDED = 99  # another error that the trace recorded: its name travels as text
+
+
+class Rule(Number):
+    """`completed_by`, in the words of the tables (lower case)."""
+
+    TIMEOUT = 0
+    PENDING = 0  # so long as nothing has ended it
+    MIN_BYTES = 1
+    NOT_LEADER = 2
+    UNKNOWN_PARTITION = 3
+    OFFLINE = 4
+    FENCED_EPOCH = 5
+    UNKNOWN_EPOCH = 6
+    OFFSET_OUT_OF_RANGE = 7
+    TRUNCATED = 8
+    OLDER_SEGMENT = 9
+    NO_PARTITIONS = 10
+    HIGH_WATERMARK = 11
+    NOT_ENOUGH_REPLICAS = 12
+    ACKS = 13
+    INVALID_ACKS = 14
+    APPEND_ERROR = 15
+    EMPTY = 16
+    LOW_WATERMARK = 17
+    LEADERS = 18
+    NO_WAIT = 19
+    PREFERRED_REPLICA = 20
+    BROKER_STOPPED = 21
+
+
+UNKNOWN = -1
+FOREVER = 2**62
+
+# Kept apart from every real key: a broker's requests without partitions, and topics as the metadata know them.
+ANY_BROKER = "*"
+NO_PARTITION = -1
+
+
+def key_of(broker: int | str, topic: str, partition: int) -> str:
+    return f"{broker}/{partition}/{topic}"
+
+
+def key_parts(key: str) -> tuple[str, int, str]:
+    broker, partition, topic = key.split("/", 2)
+    return broker, int(partition), topic

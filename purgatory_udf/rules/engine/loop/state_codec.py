@@ -1,0 +1,135 @@
+"""A state, or a call, as one value: what Spark keeps in its state store and sends between its stages.
+
+Records are written as they lie in memory. What is kept is packed byte by byte across records (all first bytes, then all
+second bytes, …) and compressed, for neighbouring records differ in few of their bytes; what only travels is not.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.common.versioned_bytes import seal, unseal
+from purgatory_udf.rules.engine.jit.intrinsics import copied
+from purgatory_udf.rules.engine.jit.records import Records
+from purgatory_udf.rules.engine.loop.arena import TABLES
+from purgatory_udf.rules.engine.loop.engine_call import Call, no_texts
+from purgatory_udf.rules.engine.loop.engine_state import State
+
+# Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
+VERSION = 17
+
+_KIND = b"PRst"
+_SECTION = struct.Struct("<QQ")
+_WORTH_PACKING = 1 << 12
+
+_STATE = ("keys", "batches", "rolls", "nodes", "in_sync", "operations", "parts", "purgatories", "queued")
+_CALL = ("events", "asked", "told", "in_sync")
+
+
+def state_bytes(state: State) -> bytes:
+    sections = [_records(getattr(state, name), True) for name in _STATE]
+    sections += [np.int64(state.now_ms).tobytes(), *_texts(pa.array(state.names, pa.string()))]
+    for column in (state.request_ids, state.client_ids, state.errors):
+        sections += _texts(column)
+    return _sealed(sections, keep=True)
+
+
+def state_of(value: bytes) -> State:
+    sections = _opened(value)
+    records = {name: _records_of(next(sections), name, True) for name in _STATE}
+    now_ms = int(np.frombuffer(next(sections), np.int64)[0])
+    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
+    return State(
+        names=names.to_pylist(),
+        now_ms=now_ms,
+        request_ids=request_ids,
+        client_ids=client_ids,
+        errors=errors,
+        **records,
+    )
+
+
+def call_bytes(call: Call) -> bytes:
+    sections = [_records(getattr(call, name), False) for name in _CALL]
+    for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
+        sections += _texts(column)
+    return _sealed(sections, keep=False)
+
+
+def call_of(value: bytes) -> Call:
+    sections = _opened(value)
+    events, asked, told, in_sync = (_records_of(next(sections), name, False) for name in _CALL)
+    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
+    return Call(names.to_pylist(), events, asked, told, in_sync, request_ids, client_ids, errors)
+
+
+def _sealed(sections: list[bytes], keep: bool) -> bytes:
+    body = b"".join(part for section in sections for part in (_SECTION.pack(len(section), 0), section))
+    return seal(_KIND, VERSION, body, pack=keep and len(body) >= _WORTH_PACKING)
+
+
+def _opened(value: bytes) -> Iterator[memoryview]:
+    """The sections of a value, one after the other; a value of another version is refused."""
+    body, end = unseal(_KIND, VERSION, value), 0
+    while end < len(body):
+        length, _ = _SECTION.unpack_from(body, end)
+        begin = end + _SECTION.size
+        end = begin + length
+        yield body[begin:end]
+
+
+def _records(rows: Records, across: bool) -> bytes:
+    raw = np.ascontiguousarray(rows)
+    if not across or not len(raw):
+        return raw.tobytes()
+    return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
+
+
+def _records_of(section: memoryview, table: str, across: bool) -> Records:
+    """A copy that may be written to."""
+    kind = TABLES[table]
+    if not across or not len(section):
+        return copied(np.frombuffer(section, kind))
+    packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
+    return packed.T.copy().view(kind).reshape(-1)
+
+
+def _texts(column: pa.Array) -> list[bytes]:
+    """Which are told, how long each is, and all of them in one."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not len(column):
+        return [b"", b"", b""]
+    valid = b""
+    if column.null_count:
+        valid = np.packbits(column.is_valid().to_numpy(zero_copy_only=False)).tobytes()
+        column = column.fill_null("")
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+    text = memoryview(data)[ends[0] : ends[-1]] if data is not None else b""
+    return [valid, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
+
+
+def _next_texts(sections: Iterator[memoryview]) -> pa.Array:
+    return _texts_of(next(sections), next(sections), next(sections))
+
+
+def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
+    if not len(lengths):
+        return no_texts()
+    sizes = np.frombuffer(lengths, np.uint32)
+    ends = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=ends[1:])
+    known = None
+    if len(valid):
+        known = pa.py_buffer(np.packbits(np.unpackbits(np.frombuffer(valid, np.uint8)), bitorder="little"))
+    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)), known)
+
+
+def fields() -> str:
+    """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
+    return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))

@@ -1,0 +1,319 @@
+"""A frame: named numpy columns of one length. Small on purpose: what the rules need, and nothing that costs a copy.
+
+Rows that are taken from a frame, and frames that are joined, copy no column before it is asked for: most columns of
+most frames never are. An array that a frame was made of must therefore not be changed in place while rows of it are in
+use; change a copy, and put that into the frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from purgatory_udf.common.versioned_bytes import seal, unseal
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FrameLayout:
+    """The columns a frame must have: whole numbers (int64), and texts (object) where named so."""
+
+    numbers: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.numbers + self.texts
+
+    def of(self, rows: Sequence[tuple[int | str, ...]]) -> Frame:
+        """Rows that were found one by one, each with a value for every column in the order of `names`."""
+        if not rows:
+            return self.empty()
+        columns = zip(self.names, zip(*rows, strict=True), strict=True)
+        return Frame(
+            {name: np.array(values, dtype=object if name in self.texts else np.int64) for name, values in columns}
+        )
+
+    def empty(self, rows: int = 0, fill: int = 0) -> Frame:
+        columns: dict[str, Array] = {name: np.full(rows, fill, dtype=np.int64) for name in self.numbers}
+        columns |= {name: np.full(rows, "", dtype=object) for name in self.texts}
+        return Frame(columns)
+
+
+class Frame:
+    """Columns by attribute (`frame.seq`); rows by `take` (indices or a mask); joined end to end by `concat`."""
+
+    __slots__ = ("_held",)
+
+    _held: dict[str, _Column]
+
+    def __init__(self, columns: Mapping[str, Array]) -> None:
+        self._held = dict(columns)
+
+    @property
+    def columns(self) -> Columns:
+        """The columns by their names; a new one may be put in."""
+        return Columns(self)
+
+    def __getattr__(self, name: str) -> Array:
+        try:
+            held = self._held[name]
+        except KeyError:
+            raise AttributeError(name) from None
+        if isinstance(held, np.ndarray):
+            return held
+        array = self._held[name] = held.array()
+        return array
+
+    def __len__(self) -> int:
+        return len(next(iter(self._held.values()))) if self._held else 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def take(self, rows: Array | slice) -> Frame:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        elif rows.dtype == np.bool_:
+            if rows.all():
+                return _frame(dict(self._held))
+            rows = np.flatnonzero(rows)
+        # Columns that were taken together are so again.
+        taken: dict[int, _Rows] = {}
+        held: dict[str, _Column] = {}
+        for name, column in self._held.items():
+            source, before = (column.source, column.rows) if isinstance(column, _Taken) else (column, None)
+            place = id(before)
+            if place not in taken:
+                taken[place] = _Rows(rows, before)
+            held[name] = _Taken(source, taken[place])
+        return _frame(held)
+
+    def only(self, names: tuple[str, ...]) -> Frame:
+        return _frame({name: self._held[name] for name in names})
+
+    def with_columns(self, **columns: Array) -> Frame:
+        return _frame({**self._held, **columns})
+
+    def beside(self, other: Frame) -> Frame:
+        """The columns of both; where both have one, the other's."""
+        return _frame({**self._held, **other._held})
+
+    def whole(self) -> Frame:
+        """The same frame, holding on to nothing that it was taken from: what is kept for long."""
+        return Frame({name: column if column.base is None else column.copy() for name, column in self.columns.items()})
+
+    @staticmethod
+    def concat(frames: list[Frame]) -> Frame:
+        filled = [frame for frame in frames if len(frame)] or frames[:1]
+        if len(filled) == 1:
+            return filled[0]
+        return _frame({name: _Joined([frame._held[name] for frame in filled]) for name in filled[0]})
+
+
+class Columns(MutableMapping[str, Array]):
+    """A frame's columns, as a mapping."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __getitem__(self, name: str) -> Array:
+        try:
+            return self._frame.__getattr__(name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __setitem__(self, name: str, column: Array) -> None:
+        self._frame._held[name] = column
+
+    def __delitem__(self, name: str) -> None:
+        del self._frame._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame._held)
+
+    def __len__(self) -> int:
+        return len(self._frame._held)
+
+
+def _frame(held: dict[str, _Column]) -> Frame:
+    frame = Frame.__new__(Frame)
+    frame._held = held
+    return frame
+
+
+class _Rows:
+    """Which rows, of those taken before: put together when the first column is asked for, once for all columns."""
+
+    __slots__ = ("_before", "_rows")
+
+    def __init__(self, rows: Array, before: _Rows | None) -> None:
+        self._rows, self._before = rows, before
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def array(self) -> Array:
+        if self._before is not None:
+            self._rows, self._before = self._before.array().take(self._rows), None
+        return self._rows
+
+
+class _Taken:
+    """Rows of a column, not yet looked at."""
+
+    __slots__ = ("rows", "source")
+
+    def __init__(self, source: Array | _Joined, rows: _Rows) -> None:
+        self.source, self.rows = source, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def array(self) -> Array:
+        source = self.source if isinstance(self.source, np.ndarray) else self.source.array()
+        taken: Array = source.take(self.rows.array())
+        return taken
+
+
+class _Joined:
+    """Columns end to end, not yet looked at; joined once, whoever asks."""
+
+    __slots__ = ("_array", "_length", "_parts")
+
+    def __init__(self, parts: list[_Column]) -> None:
+        self._parts = parts
+        self._length = sum(map(len, parts))
+        self._array: Array | None = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def array(self) -> Array:
+        if self._array is None:
+            parts = (part if isinstance(part, np.ndarray) else part.array() for part in self._parts)
+            self._array, self._parts = np.concatenate(list(parts)), []
+        return self._array
+
+
+_Column = Array | _Taken | _Joined
+
+
+# Frames as bytes: a key's state in Spark, and what one query hands to the next.
+#
+# A number column is kept as its least value and the unsigned differences from it, in the fewest whole bytes that hold
+# the greatest; columns of one width lie together, so that a frame is packed in a few numpy calls whatever its columns.
+# A text column is lengths and one run of UTF-8. What is long enough to gain is compressed.
+
+
+VERSION = 2
+_KIND = b"PRfr"
+_FRAME = struct.Struct("<HHI")
+_WORTH_COMPRESSING = 256
+_WIDTHS = ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64))
+_WIDTH_OF_CLASS = np.array([0, 1, 2, 4, 8])
+
+
+@cache
+def _label(name: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> bytes:
+    return f"{name}|{','.join(numbers)}|{','.join(texts)}".encode("ascii")
+
+
+@cache
+def _unlabel(label: bytes) -> tuple[str, list[str], list[str]]:
+    name, numbers, texts = label.decode("ascii").split("|")
+    return name, numbers.split(",") if numbers else [], texts.split(",") if texts else []
+
+
+def _pack_numbers(columns: list[Array], rows: int) -> list[bytes]:
+    """Least values, widths in bytes (0: all the same), then the differences, narrow columns first."""
+    if not columns or not rows:
+        return []
+    matrix = np.array(columns, dtype=np.int64)
+    low = matrix.min(axis=1)
+    spread = (matrix.max(axis=1) - low).view(np.uint64)
+    width = _WIDTH_OF_CLASS[
+        (spread > 0).astype(np.intp) + (spread >= 1 << 8) + (spread >= 1 << 16) + (spread >= 1 << 32)
+    ]
+    parts = [low.tobytes(), width.astype(np.uint8).tobytes()]
+    for size, kind in _WIDTHS:
+        mine = np.flatnonzero(width == size)
+        if len(mine):
+            parts.append((matrix[mine] - low[mine, None]).view(np.uint64).astype(kind).tobytes())
+    return parts
+
+
+def _unpack_numbers(data: memoryview, at: int, columns: int, rows: int) -> tuple[Array, int]:
+    if not columns or not rows:
+        return np.zeros((columns, rows), dtype=np.int64), at
+    low = np.frombuffer(data, dtype=np.int64, count=columns, offset=at)
+    width = np.frombuffer(data, dtype=np.uint8, count=columns, offset=at + 8 * columns)
+    at += 9 * columns
+    matrix = np.repeat(low, rows).reshape(columns, rows)
+    for size, kind in _WIDTHS:
+        mine = np.flatnonzero(width == size)
+        if len(mine):
+            raw = np.frombuffer(data, dtype=kind, count=len(mine) * rows, offset=at).reshape(len(mine), rows)
+            matrix[mine] += raw.astype(np.uint64).view(np.int64)
+            at += size * rows * len(mine)
+    return matrix, at
+
+
+def _pack_texts(column: Array) -> list[bytes]:
+    """Lengths and one run of text; a column of nothing but empty texts is one byte."""
+    texts: list[str] = column.tolist()
+    if not any(texts):
+        return [b"\0"]
+    _, offsets, data = pa.array(texts, pa.large_string()).buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64, count=len(texts) + 1)
+    return [b"\1", np.diff(ends).astype(np.uint32).tobytes(), data.to_pybytes()[: int(ends[-1])]]
+
+
+def _unpack_texts(data: memoryview, at: int, rows: int) -> tuple[Array, int]:
+    if not data[at]:
+        return np.full(rows, "", dtype=object), at + 1
+    ends = np.zeros(rows + 1, dtype=np.int64)
+    np.cumsum(np.frombuffer(data, dtype=np.uint32, count=rows, offset=at + 1), out=ends[1:])
+    begin = at + 1 + 4 * rows
+    end = begin + int(ends[-1])
+    texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(data[begin:end]))
+    return texts.to_numpy(zero_copy_only=False), end
+
+
+def pack(frames: Mapping[str, Frame]) -> bytes:
+    """Several named frames as one value."""
+    parts = [struct.pack("<H", len(frames))]
+    for name, frame in frames.items():
+        numbers = {column: values for column, values in frame.columns.items() if values.dtype != object}
+        texts = {column: values for column, values in frame.columns.items() if values.dtype == object}
+        label, rows = _label(name, tuple(numbers), tuple(texts)), len(frame)
+        parts += [_FRAME.pack(len(label), 0, rows), label, *_pack_numbers(list(numbers.values()), rows)]
+        for values in texts.values():
+            parts += _pack_texts(values)
+    body = b"".join(parts)
+    return seal(_KIND, VERSION, body, pack=len(body) >= _WORTH_COMPRESSING)
+
+
+def unpack(value: bytes) -> dict[str, Frame]:
+    """The frames that `pack` made; a value of another version is refused."""
+    data = unseal(_KIND, VERSION, value)
+    (count,) = struct.unpack_from("<H", data)
+    at, frames = 2, {}
+    for _ in range(count):
+        length, _, rows = _FRAME.unpack_from(data, at)
+        at += _FRAME.size + length
+        name, numbers, texts = _unlabel(bytes(data[at - length : at]))
+        matrix, at = _unpack_numbers(data, at, len(numbers), rows)
+        columns: dict[str, Array] = dict(zip(numbers, matrix, strict=True))
+        for text in texts:
+            columns[text], at = _unpack_texts(data, at, rows)
+        frames[name] = Frame(columns)
+    return frames

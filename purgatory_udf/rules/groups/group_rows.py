@@ -1,0 +1,194 @@
+"""Events of groups as rows: numbers and texts in columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
+from purgatory_udf.rules.groups.group_codes import API_OF, Api
+
+ROWS = FrameLayout(
+    numbers=("t", "seq", "api", "generation", "static", "api_version", "session_ms", "rebalance_ms"),
+    texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols"),
+)
+
+# What is read of an event.
+COLUMNS = (
+    "time_us", "seq", "broker", "type", "request_id", "client_id", "group", "member_id", "assigned_member_id",
+    "leader_member_id", "group_instance_id", "api_version", "session_timeout_ms", "rebalance_timeout_ms", "protocols",
+    "generation",
+)  # fmt: skip
+
+_ABSENT = -1
+_WORDS = [api.word for api in Api]
+
+
+def key_of(broker: int, group: str) -> str:
+    """A group is known by its name only to its own broker."""
+    return f"{broker}/{group}"
+
+
+def parts_of(key: str) -> tuple[int, str]:
+    broker, _, group = key.partition("/")
+    return int(broker), group
+
+
+def _numbers(column: pa.ChunkedArray) -> Array:
+    numbers: Array = pc.fill_null(column.cast(pa.int64()), _ABSENT).to_numpy()
+    return numbers
+
+
+def _texts(column: pa.ChunkedArray) -> Array:
+    texts: Array = pc.fill_null(column.cast(pa.string()), "").to_numpy().astype(object)
+    return texts
+
+
+def rows_of(events: pa.Table) -> Frame:
+    """Group events, in their order, as rows."""
+    api = pc.index_in(events["type"], pa.array(API_OF)).to_numpy()
+    instance = events["group_instance_id"]
+    return Frame(
+        {
+            "t": _numbers(events["time_us"]),
+            "seq": _numbers(events["seq"]),
+            "api": np.array(list(API_OF.values()), dtype=np.int64)[api],
+            "generation": _numbers(events["generation"]),
+            "static": pc.is_valid(instance).to_numpy().astype(np.int64),
+            "api_version": _numbers(events["api_version"]),
+            "session_ms": _numbers(events["session_timeout_ms"]),
+            "rebalance_ms": _numbers(events["rebalance_timeout_ms"]),
+            "request_id": _texts(events["request_id"]),
+            "client_id": _texts(events["client_id"]),
+            "member_id": _texts(events["member_id"]),
+            "instance_id": _texts(instance),
+            "assigned": _texts(events["assigned_member_id"]),
+            "named_leader": _texts(events["leader_member_id"]),
+            "protocols": _protocols(events["protocols"]),
+        }
+    )
+
+
+def _protocols(column: pa.ChunkedArray) -> Array:
+    """Only joins have any, so that this is no loop over heartbeats."""
+    texts = np.full(len(column), "", dtype=object)
+    for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
+        texts[row] = json.dumps(column[row].as_py())
+    return texts
+
+
+class Events:
+    """Rows of one group as the events that they were made of. An empty text stands for an absent one."""
+
+    def __init__(self, rows: Frame, key: str) -> None:
+        self._broker, self._group = parts_of(key)
+        self._columns = {name: rows.columns[name].tolist() for name in ROWS.names}
+
+    def __getitem__(self, row: int) -> Mapping[str, Any]:
+        columns = self._columns
+        event = {
+            "type": _WORDS[columns["api"][row]],
+            "time_us": columns["t"][row],
+            "seq": columns["seq"][row],
+            "broker": self._broker,
+            "group": self._group,
+            "request_id": columns["request_id"][row] or None,
+            "client_id": columns["client_id"][row] or None,
+            "member_id": columns["member_id"][row],
+            "group_instance_id": columns["instance_id"][row] if columns["static"][row] else None,
+            "generation": columns["generation"][row],
+        }
+        if columns["api"][row] not in (Api.JOIN_GROUP, Api.GROUP_LOADED):
+            return event
+        version, rebalance_ms = columns["api_version"][row], columns["rebalance_ms"][row]
+        return event | {
+            "assigned_member_id": columns["assigned"][row] or None,
+            "leader_member_id": columns["named_leader"][row] or None,
+            "api_version": None if version == _ABSENT else version,
+            "session_timeout_ms": columns["session_ms"][row],
+            "rebalance_timeout_ms": None if rebalance_ms == _ABSENT else rebalance_ms,
+            "protocols": json.loads(columns["protocols"][row] or "[]"),
+        }
+
+
+# Requests of several groups on their way to the groups' calls: rows, and the keys of the groups they are of.
+
+
+# `group` is a place among the keys.
+_ROWS = FrameLayout((*ROWS.numbers, "group"), ROWS.texts)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """`rows` are in order by group, and within a group by (time, seq)."""
+
+    keys: list[str]
+    rows: Frame
+
+    @classmethod
+    def of(cls, events: pa.Table) -> Requests:
+        """The group events among these; every other event is left out."""
+        events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
+        if not events.num_rows:
+            return cls([], _ROWS.empty())
+        broker = pc.fill_null(events["broker"], 0).cast(pa.string())
+        keys = pc.binary_join_element_wise(broker, events["group"], "/").combine_chunks().dictionary_encode()
+        return cls(keys.dictionary.to_pylist(), _sorted(rows_of(events).with_columns(group=keys.indices.to_numpy())))
+
+    @classmethod
+    def together(cls, parts: Sequence[Requests]) -> Requests:
+        """Several pieces as one, each key once."""
+        if len(parts) == 1:
+            return parts[0]
+        number: dict[str, int] = {}
+        frames = [_ROWS.empty()]
+        for part in parts:
+            places: Array = np.array([number.setdefault(key, len(number)) for key in part.keys], dtype=np.int64)
+            frames.append(part.rows.with_columns(group=places[part.rows.group]) if len(part.rows) else part.rows)
+        return cls(list(number), _sorted(Frame.concat(frames)))
+
+    def by_group(self) -> Iterator[tuple[str, Frame]]:
+        """Each group that has any, with its rows."""
+        group = self.rows.group
+        begins = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
+        for begin, end in pairwise([*begins, len(group)]):
+            yield self.keys[int(group[begin])], self.rows.take(slice(begin, end))
+
+    def where(self, rows: Array) -> Requests:
+        return Requests(self.keys, self.rows.take(rows))
+
+    def apart(self, name: Callable[[str], str]) -> Iterator[tuple[str, Requests]]:
+        """The same, shared out by a name made of each group's key."""
+        places: dict[str, list[int]] = {}
+        for place, key in enumerate(self.keys):
+            places.setdefault(name(key), []).append(place)
+        group = self.rows.group
+        borders = np.searchsorted(group, np.arange(len(self.keys) + 1))
+        for shard, mine in places.items():
+            if len(mine) == 1:
+                rows = self.rows.take(slice(borders[mine[0]], borders[mine[0] + 1]))
+                number = np.zeros(len(rows), dtype=np.int64)
+            else:
+                counts = [borders[place + 1] - borders[place] for place in mine]
+                rows = self.rows.take(np.concatenate([np.arange(borders[at], borders[at + 1]) for at in mine]))
+                number = np.repeat(np.arange(len(mine)), counts)
+            yield shard, Requests([self.keys[place] for place in mine], rows.with_columns(group=number))
+
+    def to_bytes(self) -> bytes:
+        return pack({"keys": Frame({"key": np.array(self.keys, dtype=object)}), "rows": self.rows})
+
+    @classmethod
+    def from_bytes(cls, value: bytes) -> Requests:
+        frames = unpack(value)
+        return cls(frames["keys"].key.tolist(), frames["rows"])
+
+
+def _sorted(rows: Frame) -> Frame:
+    return rows.take(np.lexsort((rows.seq, rows.t, rows.group)))

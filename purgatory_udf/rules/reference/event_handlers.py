@@ -1,0 +1,273 @@
+"""Requests as the trace records them: each becomes a delayed operation, with what-if settings applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from purgatory_udf.common.configuration import INT32_MAX, fetch_keys
+from purgatory_udf.contract.overrides import Subject, override
+from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
+from purgatory_udf.rules.reference.broker import Broker, Cluster
+from purgatory_udf.rules.reference.delayed_admin import (
+    HIGH_WATERMARK,
+    DelayedCreateTopics,
+    DelayedDeleteRecords,
+    DeleteRecordsPart,
+    TopicPart,
+)
+from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch, FetchPart, ReadLimits, start_of_fetch
+from purgatory_udf.rules.reference.delayed_produce import NONE, DelayedProduce, ProducePart
+from purgatory_udf.rules.reference.partition import Isolation, Partition, Standing
+
+Event = Mapping[str, Any]
+Respond = Callable[[Any], None]
+
+ALL_PARTITIONS = -1
+
+
+def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
+    broker = cluster.broker(_broker_id(event))
+    parts = [
+        ProducePart(
+            topic=entry["topic"],
+            partition=entry["partition"],
+            error=entry.get("error") or NONE,
+            bytes=entry.get("bytes") or 0,
+            replica=_replica(broker, entry),
+            required_offset=_number(entry, "last_offset", -1) + 1,
+        )
+        for entry in event["partitions"]
+    ]
+    delay_ms = _asked(cluster, event, "timeout_ms", "produce.timeout_ms")
+    operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, parts)
+    operation.respond = respond
+    broker.append_records(operation, event["acks"], event["time_us"])
+    return operation
+
+
+def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch:
+    broker = cluster.broker(_broker_id(event))
+    replica_id = _number(event, "replica_id", -1)
+    follower = replica_id >= 0
+    isolation = _isolation(follower, event.get("isolation"))
+    max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
+    operation = DelayedFetch(
+        _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
+        _asked(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
+        [_fetch_part(_replica(broker, entry), entry, isolation, replica_id) for entry in event["partitions"]],
+        isolation,
+        min(_asked(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
+        ReadLimits(max_bytes, bool(event.get("hard_max_bytes"))),
+    )
+    operation.respond = respond
+    broker.fetch_messages(operation, replica_id, event["time_us"])
+    return operation
+
+
+def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
+    broker = cluster.broker(_broker_id(event))
+    parts = [_delete_records_part(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]]
+    delay_ms = _asked(cluster, event, "timeout_ms", "delete_records.timeout_ms")
+    operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, parts)
+    operation.respond = respond
+    broker.delete_records(operation, event["time_us"])
+    return operation
+
+
+def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedCreateTopics:
+    broker = cluster.broker(_broker_id(event))
+    parts = [
+        TopicPart(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
+        for entry in event["topics"]
+    ]
+    delay_ms = _asked(cluster, event, "timeout_ms", "create_topics.timeout_ms")
+    request = _request(event, "create_topics", parts[0].topic if parts else None)
+    operation = DelayedCreateTopics(request, delay_ms, parts, cluster.has_leaders)
+    operation.respond = respond
+    broker.create_topics(operation, may_wait=delay_ms > 0, now_us=event["time_us"])
+    return operation
+
+
+REQUESTS: dict[str, Callable[[Cluster, Event], DelayedRequest]] = {
+    "produce": produce,
+    "fetch": fetch,
+    "delete_records": delete_records,
+    "create_topics": create_topics,
+}
+
+
+def _broker_id(event: Event) -> int:
+    return _number(event, "broker", 0)
+
+
+def _number(values: Event, name: str, default: int) -> int:
+    value = values.get(name)
+    return default if value is None else int(value)
+
+
+def _asked(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
+    """A recorded value of a request, as the what-if settings want it."""
+    topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
+    subject = Subject(event.get("client_id"), _broker_id(event), topics)
+    return override(event[field], cluster.config.setting(keys, subject))
+
+
+def _replica(broker: Broker, entry: Event) -> Partition:
+    return broker.replica(TopicPartition(entry["topic"], entry["partition"]))
+
+
+def _first_partition(event: Event) -> str | None:
+    """The request's key in the tables."""
+    entries = event["partitions"]
+    return str(TopicPartition(entries[0]["topic"], entries[0]["partition"])) if entries else None
+
+
+def _request(event: Event, kind: str, key: str | None, fetcher: str | None = None) -> TraceRequest:
+    return TraceRequest(
+        operation_id=event["seq"],
+        kind=kind,
+        broker=_broker_id(event),
+        started_us=event["time_us"],
+        request_id=event.get("request_id"),
+        client_id=event.get("client_id"),
+        key=key,
+        fetcher=fetcher,
+    )
+
+
+def _isolation(follower: bool, isolation: str | None) -> Isolation:
+    if follower:
+        return Isolation.LOG_END
+    return Isolation.TXN_COMMITTED if isolation == "read_committed" else Isolation.HIGH_WATERMARK
+
+
+def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, replica_id: int) -> FetchPart:
+    return FetchPart(
+        replica=replica,
+        fetch_offset=entry["fetch_offset"],
+        max_bytes=_number(entry, "max_bytes", INT32_MAX),
+        current_leader_epoch=_number(entry, "current_leader_epoch", -1),
+        replica_id=replica_id,
+        flagged=replica_id >= 0 and bool(entry.get("throttled")),
+        preferred=entry.get("preferred_replica") if replica_id < 0 else None,
+        start=start_of_fetch(replica, entry["fetch_offset"], isolation),
+    )
+
+
+def _delete_records_part(replica: Partition, offset: int) -> DeleteRecordsPart:
+    """An offset of -1 asks for everything below the high watermark."""
+    if offset == HIGH_WATERMARK:
+        offset = 0 if replica.high_watermark is None else replica.high_watermark.offset
+    return DeleteRecordsPart(topic=replica.key.topic, partition=replica.key.partition, replica=replica, offset=offset)
+
+
+# What a recorded change does to a replica, and whom it wakes.
+#
+# | change | checks |
+# |---|---|
+# | `log_end`, an append | Fetch; if it raised the high watermark: Produce, Fetch, DeleteRecords |
+# | `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than it was |
+# | `replica_end`, `isr` | the same three, if it raised the high watermark |
+# | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
+# | `log_start` | DeleteRecords |
+# | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
+# | `throttled`, `unthrottled` | nobody either |
+# | `stopped` | nobody: who waits for the partition ends without an answer |
+
+
+Change = Callable[[Broker, Partition, Event], None]
+
+
+def _log_end(broker: Broker, replica: Partition, event: Event) -> None:
+    change = replica.append(event["offset"], event.get("bytes") or 0, event.get("batches") == 1)
+    broker.check_after_append(replica, change, event["time_us"])
+
+
+def _high_watermark(broker: Broker, replica: Partition, event: Event) -> None:
+    if replica.take_high_watermark(event["offset"]):
+        broker.check_all(replica, event["time_us"])
+
+
+def _last_stable(broker: Broker, replica: Partition, event: Event) -> None:
+    replica.take_last_stable(event["offset"])
+
+
+def _log_start(broker: Broker, replica: Partition, event: Event) -> None:
+    replica.log.advance_start(event["offset"])
+    broker.check_low_watermark(replica, event["time_us"])
+
+
+def _segment_roll(broker: Broker, replica: Partition, event: Event) -> None:
+    replica.log.roll(event["offset"])
+
+
+def _truncate(broker: Broker, replica: Partition, event: Event) -> None:
+    replica.truncate(event["offset"])
+
+
+def _leader(broker: Broker, replica: Partition, event: Event) -> None:
+    isr = event.get("isr")
+    replica.lead(event.get("leader_epoch"), None if isr is None else tuple(isr), event.get("min_isr"))
+    broker.check_all(replica, event["time_us"])
+
+
+def _isr(broker: Broker, replica: Partition, event: Event) -> None:
+    if replica.change_isr(tuple(event["isr"])):
+        broker.check_all(replica, event["time_us"])
+
+
+def _replica_end(broker: Broker, replica: Partition, event: Event) -> None:
+    if replica.follower_reached(event["replica_id"], event["offset"]):
+        broker.check_all(replica, event["time_us"])
+
+
+def _throttles(throttled: bool) -> Change:
+    def change(broker: Broker, replica: Partition, event: Event) -> None:
+        replica.throttles[event["replica_id"]] = throttled
+
+    return change
+
+
+def _stands(standing: Standing) -> Change:
+    def change(broker: Broker, replica: Partition, event: Event) -> None:
+        replica.standing = standing
+        broker.check_all(replica, event["time_us"])
+
+    return change
+
+
+def _stopped(broker: Broker, replica: Partition, event: Event) -> None:
+    broker.stop(replica, event["time_us"])
+
+
+CHANGES: dict[str, Change] = {
+    "log_end": _log_end,
+    "high_watermark": _high_watermark,
+    "last_stable": _last_stable,
+    "log_start": _log_start,
+    "segment_roll": _segment_roll,
+    "truncate": _truncate,
+    "leader": _leader,
+    "isr": _isr,
+    "replica_end": _replica_end,
+    "throttled": _throttles(True),
+    "unthrottled": _throttles(False),
+    "online": _stands(Standing.ONLINE),
+    "not_leader": _stands(Standing.NOT_LEADER),
+    "offline": _stands(Standing.OFFLINE),
+    "deleted": _stands(Standing.DELETED),
+    "stopped": _stopped,
+}
+
+
+def apply_change(cluster: Cluster, event: Event) -> None:
+    """Apply a `partition` event at its broker, then tell the cluster who leads."""
+    broker = cluster.broker(event.get("broker") or 0)
+    key = TopicPartition(event["topic"], event["partition"])
+    CHANGES[event["change"]](broker, broker.replica(key), event)
+    if event["change"] == "leader":
+        cluster.leader_elected(key, event["time_us"])
+    elif event["change"] == "deleted":
+        cluster.deleted(key)

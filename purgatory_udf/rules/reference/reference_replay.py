@@ -1,0 +1,130 @@
+"""A trace in, event by event; what became of every operation out, with the gauges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
+from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
+from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
+from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
+from purgatory_udf.rules.purgatory.clock import STEP_MS, Series
+from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
+from purgatory_udf.rules.reference.broker import Cluster
+from purgatory_udf.rules.reference.event_handlers import REQUESTS, apply_change
+
+Event = Mapping[str, Any]
+
+
+class Operation(Protocol):
+    """What a replay keeps of everything that is answered."""
+
+    @property
+    def operation_id(self) -> int: ...
+
+    @property
+    def completed(self) -> bool: ...
+
+    def outcome(self) -> Outcome: ...
+
+
+@dataclass
+class Replay:
+    """Outcomes in order of arrival, those of groups last; `open` has what had no end by the last event, undrained."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    groups: GroupJournal = field(default_factory=GroupJournal)
+    series: list[Series] = field(default_factory=list)
+    start_ms: int = 0
+    end_ms: int = 0
+
+    @property
+    def gauges(self) -> list[Gauge]:
+        """Both gauges of every purgatory that was ever used, at every 200 ms step of the trace."""
+        readings = [
+            reading
+            for series in self.series
+            if series.purgatory.used
+            for reading in series.at_every_step(self.start_ms, self.end_ms)
+        ]
+        return sorted(readings, key=lambda reading: (reading.at_ms, reading.broker, reading.purgatory))
+
+
+class Replayer:
+    """Applies events in their order to a cluster, and collects what they start. `HANDLERS` has the types of event."""
+
+    def __init__(self, config: Config, start_ms: int) -> None:
+        self.config = config
+        self.cluster = Cluster(config, start_ms // STEP_MS * STEP_MS)
+        self.operations: list[Operation] = []
+        self.coordinators = Coordinators(self.cluster.clock, config.group)
+        self._last_event_ms = start_ms
+
+    def apply(self, event: Event) -> None:
+        """Before an event, everything expires whose deadline is its millisecond or earlier: expiration wins ties."""
+        self._last_event_ms = event["time_us"] // 1000
+        self.cluster.clock.advance_to(self._last_event_ms)
+        handler = HANDLERS.get(event["type"])
+        if handler is not None:
+            handler(self, event)
+
+    def finish(self) -> Replay:
+        """The end of the trace: expire what was due by its last event; to drain, let the clock run on."""
+        clock = self.cluster.clock
+        clock.advance_to(self._last_event_ms)
+        if self.config.drain:
+            self._drain()
+        groups = self.coordinators.journal
+        operations: list[Operation] = [*self.operations, *groups.operations]
+        return Replay(
+            outcomes=[operation.outcome() for operation in operations if operation.completed],
+            open=[operation.operation_id for operation in operations if not operation.completed],
+            transitions=[change.transition for change in groups.changes],
+            groups=groups,
+            series=clock.series,
+            start_ms=clock.start_ms,
+            end_ms=clock.last_step_ms,
+        )
+
+    def _drain(self) -> None:
+        """Until no operation is open, and on to the gauges' next step, which is after the last event."""
+        clock, ended_ms = self.cluster.clock, self._last_event_ms + 1
+        while clock.num_delayed() and (next_ms := clock.next_expiration_ms()) is not None:
+            clock.advance_to(next_ms)
+            ended_ms = max(ended_ms, next_ms)
+        if clock.last_step_ms < ended_ms:
+            clock.advance_to(clock.last_step_ms + STEP_MS)
+
+
+def replay(events: Iterable[Event], config: Config) -> Replay:
+    """Replay a trace; the order of `events` does not matter, only their (`time_us`, `seq`)."""
+    ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+    if not ordered:
+        return Replay()
+    replayer = Replayer(config, ordered[0]["time_us"] // 1000)
+    for event in ordered:
+        replayer.apply(event)
+    return replayer.finish()
+
+
+Handler = Callable[[Replayer, Event], None]
+
+
+def _starts(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
+    def handle(replayer: Replayer, event: Event) -> None:
+        replayer.operations.append(request(replayer.cluster, event))
+
+    return handle
+
+
+# A type that is not here only tells the time, as `clock` does.
+HANDLERS: dict[str, Handler] = {
+    "partition": lambda replayer, event: apply_change(replayer.cluster, event),
+    **{kind: _starts(request) for kind, request in REQUESTS.items()},
+    **dict.fromkeys(GROUP_EVENTS, lambda replayer, event: replayer.coordinators.handle(event)),
+}

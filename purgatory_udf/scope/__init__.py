@@ -1,1 +1,0 @@
-"""What-if settings, and whose requests they are for."""

@@ -1,0 +1,285 @@
+"""A consumer: Kafka's poll model, as `KafkaConsumer.poll` and `pollOnce` have it.
+
+poll(timeout)
+  until the timeout:  poll_once(remaining)
+    coordinator:      commit if it is time; join the group if subscribed, and have partitions assigned
+    positions:        the committed offset, else as `reset` says
+    records fetched already?            hand them over
+    else send fetches, and wait for one
+    the group has changed meanwhile?    nothing: join again first
+  records?            the next fetches go out before they are handed over
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import simpy
+
+from purgatory_udf.contract.topic_partition import TopicPartition
+from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
+from purgatory_udf.simulation.consumer_fetcher import Fetcher, Subscription
+from purgatory_udf.simulation.consumer_membership import CHANNEL, Membership
+from purgatory_udf.simulation.environment import Steps, World
+from purgatory_udf.simulation.messages import NONE, FetchCommitted, GroupAnswer, ListOffsets, Offsets
+from purgatory_udf.simulation.scenario import Consumers
+
+# How far a consumer has come, told to its coordinator: synchronously, asynchronously, or now and then by itself.
+
+
+# default.api.timeout.ms: for so long a synchronous commit is tried again.
+SYNC_TIMEOUT_MS = 60_000
+HOPELESS = {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
+
+
+class Commits:
+    def __init__(self, world: World, settings: Consumers, subscription: Subscription, membership: Membership) -> None:
+        self._world = world
+        self._settings = settings
+        self._subscription = subscription
+        self._membership = membership
+        self._committed: dict[object, int] = {}
+        self._next_auto_us = world.now_us + settings.auto_commit_interval_ms * 1000
+
+    def after_records(self) -> Steps[None]:
+        """What the application does when it has processed what a poll gave it."""
+        if self._settings.commit == "sync":
+            yield from self.commit_sync()
+        elif self._settings.commit == "async":
+            self.commit_async()
+
+    def maybe_auto_commit(self) -> None:
+        """Before a poll, when the interval is over."""
+        if self._settings.commit == "automatic" and self._world.now_us >= self._next_auto_us:
+            self._next_auto_us = self._world.now_us + self._settings.auto_commit_interval_ms * 1000
+            self.commit_async()
+
+    def before_rejoining(self) -> Steps[None]:
+        """Somebody else may go on with these partitions."""
+        if self._settings.commit == "automatic" and self._membership.member_id:
+            yield from self._send()
+
+    def commit_sync(self) -> Steps[None]:
+        give_up_us = self._world.now_us + SYNC_TIMEOUT_MS * 1000
+        while self._world.now_us < give_up_us:
+            error = yield from self._send()
+            if error == NONE or error in HOPELESS:
+                return
+            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+
+    def commit_async(self) -> None:
+        self._world.env.process(self._send())
+
+    def _send(self) -> Steps[str]:
+        positions = {
+            key: offset
+            for key, offset in self._subscription.positions.items()
+            if offset is not None and self._committed.get(key) != offset
+        }
+        if not positions:
+            return NONE
+        partitions = [
+            {"topic": key.topic, "partition": key.partition, "offset": offset} for key, offset in positions.items()
+        ]
+        answer = yield from self._membership.commit(partitions)
+        if isinstance(answer, GroupAnswer) and answer.error == NONE:
+            self._committed.update(positions)
+            return NONE
+        yield from self._membership.heed(answer)
+        return answer.error if isinstance(answer, GroupAnswer) else "DISCONNECTED"
+
+
+Records = dict[TopicPartition, int]
+
+
+class NoOffsetForPartitionError(Exception):
+    """`reset: none`, and nothing is committed."""
+
+
+class Consumer:
+    """One life of a consumer, from its start to its close or crash."""
+
+    def __init__(self, client: Client, settings: Consumers, instance_id: str | None) -> None:
+        self.records = 0
+        self.closing = False
+        self.failed: str | None = None
+        self.subscription = Subscription(settings)
+        self.membership = Membership(client, settings, self.subscription, instance_id)
+        self._client = client
+        self._world = client.world
+        self._settings = settings
+        self._fetcher = Fetcher(client, settings, self.subscription)
+        self._commits = Commits(client.world, settings, self.subscription, self.membership)
+
+    def run(self) -> Steps[None]:
+        """The application: poll, process, commit, until it is closed."""
+        heartbeats = self._world.env.process(self.membership.heartbeats())
+        try:
+            yield from self._client.refresh_metadata()
+            while not self.closing and not self.membership.fenced:
+                records = yield from self.poll(self._settings.poll_timeout_ms)
+                if records:
+                    count = sum(records.values())
+                    self.records += count
+                    yield self._world.sleep_us(round(count * self._settings.process_us))
+                    yield from self._commits.after_records()
+                elif self._settings.idle_ms:
+                    yield self._world.sleep_ms(self._settings.idle_ms)
+            yield from self._close()
+        except NoOffsetForPartitionError as error:
+            self.failed = str(error)
+            yield from self.membership.leave()
+        except simpy.Interrupt:
+            self.failed = "crashed"
+        finally:
+            if heartbeats.is_alive:
+                heartbeats.interrupt()
+            self._client.disconnect()
+
+    def poll(self, timeout_ms: int) -> Steps[Records]:
+        """Once at least: `poll(0)` takes what has come, and sends for more. Joining its group is not bounded by the
+        time-out (as of `poll(long)`; `poll(Duration)` comes back and goes on with it)."""
+        until_us = self._world.now_us + timeout_ms * 1000
+        while True:
+            records = yield from self._poll_once(max(0, until_us - self._world.now_us))
+            if records:
+                self._fetcher.send_fetches()
+                return records
+            if self._world.now_us >= until_us:
+                return {}
+
+    def _poll_once(self, timeout_us: int) -> Steps[Records]:
+        yield from self._poll_coordinator()
+        if self.subscription.missing_positions:
+            yield from self._update_fetch_positions()
+        records = self._fetcher.fetched_records()
+        if records:
+            return records
+        self._fetcher.send_fetches()
+        if not self._fetcher.has_completed_fetches:
+            yield self._fetcher.arrived | self._world.sleep_us(timeout_us)
+        if self.membership.needs_to_join and self.subscription.needs_a_group:
+            return {}
+        return self._fetcher.fetched_records()
+
+    def _poll_coordinator(self) -> Steps[None]:
+        self.membership.polled_us = self._world.now_us
+        if self._metadata_is_old():
+            yield from self._client.refresh_metadata()
+        if not self.subscription.needs_a_group:
+            self._commits.maybe_auto_commit()
+            return
+        if self.membership.partitions_changed():
+            self.membership.needs_to_join = True
+        if self.membership.needs_to_join:
+            yield from self._commits.before_rejoining()
+            yield from self.membership.ensure_active_group()
+        self._commits.maybe_auto_commit()
+
+    def _metadata_is_old(self) -> bool:
+        if self._fetcher.metadata_is_stale:
+            self._fetcher.metadata_is_stale = False
+            return True
+        asked_us = self._client.metadata_at_us
+        age_us = self._settings.metadata_max_age_ms * 1000
+        return asked_us is None or self._world.now_us - asked_us >= age_us
+
+    def _update_fetch_positions(self) -> Steps[None]:
+        """The committed offsets; where there is none, what `reset` says."""
+        missing = self.subscription.missing_positions
+        coordinator = yield from self.membership.find_coordinator()
+        request = FetchCommitted(
+            client_id=self._client.client_id,
+            request_id=self._client.next_request_id(),
+            group=self._settings.group_id,
+            keys=missing,
+        )
+        answer = yield from self._client.ask(coordinator, request, channel=CHANNEL)
+        if not isinstance(answer, Offsets):
+            self.membership.lose_coordinator()
+            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            return
+        self._take_positions(answer)
+        missing = self.subscription.missing_positions
+        if missing and self._settings.reset == "none":
+            raise NoOffsetForPartitionError(f"no offset committed for {missing[0]} (reset: none)")
+        yield from self._reset_positions(missing)
+
+    def _reset_positions(self, missing: list[TopicPartition]) -> Steps[None]:
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for key in missing:
+            leader = self._client.metadata.leaders.get(key)
+            if leader is not None:
+                by_leader.setdefault(leader[0], []).append(key)
+        for broker, keys in by_leader.items():
+            request = ListOffsets(
+                client_id=self._client.client_id,
+                request_id=self._client.next_request_id(),
+                keys=keys,
+                earliest=self._settings.reset == "earliest",
+                isolation=self._settings.isolation,
+            )
+            answer = yield from self._client.ask(broker, request, channel="metadata")
+            if isinstance(answer, Offsets):
+                self._take_positions(answer)
+        if self.subscription.missing_positions:
+            yield self._world.sleep_ms(RETRY_BACKOFF_MS)
+            yield from self._client.refresh_metadata()
+
+    def _take_positions(self, offsets: Offsets) -> None:
+        for key, offset in offsets.offsets.items():
+            if key in self.subscription.positions:
+                self.subscription.positions[key] = offset
+
+    def _close(self) -> Steps[None]:
+        yield from self._commits.before_rejoining()
+        yield from self.membership.leave()
+
+
+# A consumer over its lives: it is started, closed, crashes, stands still, and is started again.
+
+
+NewClient = Callable[[str, int], Client]
+
+
+class Instance:
+    """`client_id` stays the same in every life, and so does a static member's instance id."""
+
+    def __init__(self, client_id: str, settings: Consumers, new_client: NewClient) -> None:
+        self.client_id = client_id
+        self.lives: list[Consumer] = []
+        self._settings = settings
+        self._new_client = new_client
+        self._client: Client | None = None
+        self._process: simpy.Process | None = None
+
+    @property
+    def records(self) -> int:
+        return sum(consumer.records for consumer in self.lives)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_alive
+
+    def start(self) -> None:
+        if self.is_running:
+            return
+        self._client = self._new_client(self.client_id, len(self.lives) + 1)
+        instance_id = self.client_id if self._settings.static_members else None
+        self.lives.append(Consumer(self._client, self._settings, instance_id))
+        self._process = self._client.world.env.process(self.lives[-1].run())
+
+    def close(self) -> Steps[None]:
+        """In order: the consumer ends its poll, commits, and leaves."""
+        if self._process is not None and self._process.is_alive:
+            self.lives[-1].closing = True
+            yield self._process
+
+    def crash(self) -> None:
+        """Nobody is told."""
+        if self._process is not None and self._process.is_alive:
+            self._process.interrupt()
+
+    def pause(self, until_us: int) -> None:
+        if self._client is not None:
+            self._client.paused_until_us = max(self._client.paused_until_us, until_us)

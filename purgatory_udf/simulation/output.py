@@ -1,0 +1,200 @@
+"""A simulation's tables: the events, and the truth about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH, TRUTH_REQUESTS
+from purgatory_udf.rules.reference.reference_replay import Replay
+from purgatory_udf.simulation.client_network import Exchange
+from purgatory_udf.simulation.closed_loop import Simulated
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.file_system import files_of, require_no_file
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# The truth as tables: what the simulated brokers did, in the columns of a replay's own tables.
+#
+# `truth_requests` is the clients' side: a request was sent, arrived, was answered (the purgatory's share lies between
+# these two), was held back by a quota for `throttle_ms`, and was received.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def event_rows(events: Iterable[dict[str, Any]], run_id: str) -> pa.Table:
+    """The trace as the `events` table holds it."""
+    rows = [
+        {**event, "run_id": run_id, "event_time": _at(event["time_us"]), "source": "simulate", "line": event["seq"]}
+        for event in events
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENTS)
+
+
+def completion_rows(truth: Replay, run_id: str) -> pa.Table:
+    rows = [
+        {**_row(outcome, run_id), "completed_at": _at(outcome.ended_us)}
+        for outcome in truth.outcomes
+        if not outcome.expired and not outcome.cancelled
+    ]
+    return pa.Table.from_pylist(rows, schema=COMPLETIONS)
+
+
+def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
+    """What expired later than the last event did so while the trace was drained."""
+    rows = [
+        {
+            **_row(outcome, run_id),
+            "expired_at": _at(outcome.ended_us),
+            "fetcher": outcome.fetcher,
+            "after_end": outcome.deadline_us // 1000 > last_event_us // 1000,
+        }
+        for outcome in truth.outcomes
+        if outcome.expired
+    ]
+    return pa.Table.from_pylist(rows, schema=EXPIRATIONS)
+
+
+def cancellation_rows(truth: Replay, run_id: str) -> pa.Table:
+    rows = [
+        {
+            **_row(outcome, run_id),
+            "cancelled_at": _at(outcome.ended_us),
+            "reason": outcome.completed_by,
+            "fetcher": outcome.fetcher,
+        }
+        for outcome in truth.outcomes
+        if outcome.cancelled
+    ]
+    return pa.Table.from_pylist(rows, schema=CANCELLATIONS)
+
+
+def request_rows(exchanges: Iterable[Exchange], run_id: str) -> pa.Table:
+    """Those that the trace knows."""
+    rows = [
+        {
+            "run_id": run_id,
+            "operation_id": exchange.operation_id,
+            "client_id": exchange.message.client_id,
+            "request_id": exchange.message.request_id,
+            "sent_at": _at(exchange.sent_us),
+            "arrived_at": _maybe_at(exchange.arrived_us),
+            "answered_at": _maybe_at(exchange.answered_us),
+            "throttle_ms": exchange.throttle_ms,
+            "received_at": _maybe_at(exchange.received_us),
+        }
+        for exchange in exchanges
+        if exchange.operation_id is not None
+    ]
+    return pa.Table.from_pylist(rows, schema=TRUTH_REQUESTS)
+
+
+def _row(outcome: Outcome, run_id: str) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "operation_id": outcome.operation_id,
+        "kind": outcome.kind,
+        "broker": outcome.broker,
+        "request_id": outcome.request_id,
+        "client_id": outcome.client_id,
+        "key": outcome.key,
+        "started_at": _at(outcome.started_us),
+        "deadline": _at(outcome.deadline_us),
+        "wait_ms": outcome.wait_ms,
+        "watched": outcome.watched,
+        "completed_by": outcome.completed_by,
+        "trigger": outcome.trigger,
+        "bytes": outcome.bytes,
+        "partitions": [
+            {"topic": part.topic, "partition": part.partition, "error": part.error, "bytes": part.bytes}
+            for part in outcome.partitions
+        ],
+        "answered_bytes": outcome.answered_bytes,
+    }
+
+
+def _at(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def _maybe_at(us: int | None) -> datetime | None:
+    return None if us is None else _at(us)
+
+
+EVENTS_PER_FILE = 50_000
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a simulation goes, and under what name."""
+
+    out: str
+    run_id: str
+    overwrite: bool = False
+
+    @property
+    def events(self) -> str:
+        return Layout(self.out).table("events")
+
+
+def make_room(spark: SparkSession, output: Output) -> None:
+    """Refuse to mix two traces; with `overwrite`, take away what is there."""
+    layout = Layout(output.out)
+    require_no_file(files_of(spark), output.out)
+    for name in ("events", *TRUTH):
+        path = layout.table(name)
+        if files_of(spark).exists(path):
+            if not output.overwrite:
+                raise UserError(f"{path}: exists; choose another --out, or --overwrite to replace it")
+            files_of(spark).remove(path)
+
+
+def write(spark: SparkSession, output: Output, simulated: Simulated, settings: dict[str, Any]) -> None:
+    """`events` last: where there is one, the rest is there too."""
+    layout, run_id = Layout(output.out), output.run_id
+    run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
+    last_us = simulated.events[-1]["time_us"]
+    tables = {
+        "truth_completions": completion_rows(simulated.truth, run_id),
+        "truth_expirations": expiration_rows(simulated.truth, last_us, run_id),
+        "truth_cancellations": cancellation_rows(simulated.truth, run_id),
+        "truth_requests": request_rows(simulated.exchanges, run_id),
+    }
+    for name, rows in tables.items():
+        _frame(spark, rows).coalesce(1).write.format("delta").save(layout.table(name))
+    events = _frame(spark, event_rows(simulated.events, run_id))
+    write_in_time_order(events, output.events, len(simulated.events), EVENTS_PER_FILE)
+    counts = {"events": len(simulated.events), **{name: rows.num_rows for name, rows in tables.items()}}
+    run_records.save(spark, layout.table("runs"), run.finished(counts))
+
+
+def _frame(spark: SparkSession, rows: pa.Table) -> Any:
+    return spark.createDataFrame(rows)
+
+
+# A trace as JSON Lines, the event contract's public form.
+
+
+def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:
+    """One event a line; a field that an event does not have is left out."""
+    try:
+        with file.open("w", encoding="utf-8") as stream:
+            for event in events:
+                said = {name: value for name, value in event.items() if value is not None}
+                stream.write(json.dumps(said, separators=(",", ":")) + "\n")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from None

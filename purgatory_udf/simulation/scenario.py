@@ -1,0 +1,314 @@
+"""What a simulation is asked for: brokers, topics, clients, and what happens to them. Every key and its range."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from purgatory_udf.simulation.fitted_scenario import Fitted
+
+Count = Annotated[int, Field(ge=1, le=10_000)]
+Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Millis = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Rate = Annotated[float, Field(gt=0, le=1_000_000)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Delay(_Section):
+    """A latency: log-normal, by its median and its 75th percentile."""
+
+    median_ms: Annotated[float, Field(gt=0, le=600_000)]
+    p75_ms: Annotated[float, Field(gt=0, le=3_600_000)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.p75_ms < self.median_ms:
+            raise ValueError(f"p75_ms is below median_ms ({self.median_ms:g})")
+        return self
+
+
+class ReplicationQuotaSettings(_Section):
+    """Bytes per second that a leader sends to followers that are out of sync, for the partitions of these topics."""
+
+    bytes_per_second: Rate
+    topics: list[Name]
+
+
+class Brokers(_Section):
+    count: Count = 3
+    network: Delay = Delay(median_ms=0.4, p75_ms=0.7)
+    # What a follower takes to append what it has fetched: its lag.
+    append: Delay = Delay(median_ms=0.5, p75_ms=0.9)
+    # From one broker's resignation to the next one's leading.
+    election: Delay = Delay(median_ms=8, p75_ms=14)
+    failure_detection_ms: Millis = 1500
+    replica_lag_time_max_ms: Annotated[int, Field(ge=100, le=2**31 - 1)] = 30_000
+    replica_fetch_wait_max_ms: Millis = 500
+    replica_fetch_min_bytes: Size = 1
+    replication_quota: ReplicationQuotaSettings | None = None
+    # What a request takes up of a broker's thread: for request quotas alone.
+    handling_us: Annotated[float, Field(gt=0, le=60_000_000)] = 200
+
+
+class Topic(_Section):
+    name: Name
+    partitions: Count = 6
+    replication: Count = 3
+    min_isr: Count = 2
+    segment_bytes: Size = 2**30
+
+
+class Producers(_Section):
+    """`count` producers, each with `rate` records a second spread over the partitions of its topics."""
+
+    name: Name
+    count: Count = 1
+    topics: list[Name]
+    rate: Rate = 50
+    record_bytes: Size = 300
+    # 0: all partitions alike; 1: the second gets half of the first's, the third a third, …
+    skew: Annotated[float, Field(ge=0, le=10)] = 0
+    linger_ms: Millis = 5
+    batch_bytes: Size = 16_384
+    buffer_bytes: Size = 33_554_432
+    acks: Literal["all", 0, 1] = "all"
+    request_timeout_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 30_000
+    retries: Annotated[int, Field(ge=0, le=2**31 - 1)] = 2**31 - 1
+    retry_backoff_ms: Millis = 100
+    max_in_flight: Count = 5
+    # How long each of its transactions lasts, from one's end to the next one's; and how many of them are aborted.
+    transaction_ms: Annotated[int, Field(ge=1, le=86_400_000)] | None = None
+    abort_share: Annotated[float, Field(ge=0, le=1)] = 0
+    quota_bytes_per_second: Rate | None = None
+    quota_request_percentage: Rate | None = None
+    user: Name | None = None
+
+    @model_validator(mode="after")
+    def _acknowledged(self) -> Self:
+        if self.transaction_ms is not None and self.acks != "all":
+            raise ValueError("transaction_ms needs acks all: a transaction's records are acknowledged by all in sync")
+        return self
+
+
+def _regular(pattern: str | None) -> str | None:
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from None
+    return pattern
+
+
+class Consumers(_Section):
+    """`count` consumers with one of three subscriptions: `topics`, a `pattern` of topics, or partitions to `assign`."""
+
+    name: Name
+    count: Count = 1
+    group: Name | None = None
+    topics: list[Name] | None = None
+    pattern: Annotated[str | None, AfterValidator(_regular)] = None
+    assign: dict[Name, list[Annotated[int, Field(ge=0)]]] | None = None
+    static_members: bool = False
+    start_within_s: Seconds = 1
+    # What its leader shares out by, the first that all members know.
+    assignors: Annotated[list[Literal["range", "roundrobin"]], Field(min_length=1)] = ["range"]
+    poll_timeout_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1000
+    # What the application does after a poll that brought nothing.
+    idle_ms: Millis = 0
+    max_poll_records: Count = 500
+    process_us: Annotated[float, Field(ge=0, le=60_000_000)] = 20
+    reset: Literal["latest", "earliest", "none"] = "latest"
+    commit: Literal["automatic", "sync", "async", "never"] = "automatic"
+    auto_commit_interval_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 5000
+    session_timeout_ms: Annotated[int, Field(ge=6000, le=1_800_000)] = 45_000
+    heartbeat_interval_ms: Annotated[int, Field(ge=1, le=1_800_000)] = 3000
+    max_poll_interval_ms: Annotated[int, Field(ge=1, le=2**31 - 1)] = 300_000
+    fetch_min_bytes: Size = 1
+    fetch_max_wait_ms: Millis = 500
+    fetch_max_bytes: Size = 52_428_800
+    max_partition_fetch_bytes: Size = 1_048_576
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    metadata_max_age_ms: Annotated[int, Field(ge=100, le=2**31 - 1)] = 300_000
+    quota_bytes_per_second: Rate | None = None
+    quota_request_percentage: Rate | None = None
+    user: Name | None = None
+
+    @model_validator(mode="after")
+    def _one_subscription(self) -> Self:
+        if sum(way is not None for way in (self.topics, self.pattern, self.assign)) != 1:
+            raise ValueError("expected exactly one of topics, pattern, assign")
+        return self
+
+    @model_validator(mode="after")
+    def _time_passes(self) -> Self:
+        if not self.poll_timeout_ms and not self.idle_ms:
+            raise ValueError("poll_timeout_ms 0 needs an idle_ms: the application does something between polls")
+        return self
+
+    @property
+    def group_id(self) -> str:
+        return self.group or self.name
+
+
+class TopicCreations(_Section):
+    """An administrator who creates a topic `every_ms`, and waits for leaders; `election` is how long each takes."""
+
+    name: Name = "admin"
+    every_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1000
+    prefix: Name = "new"
+    partitions: Count = 4
+    replication: Count = 3
+    timeout_ms: int = 5000
+    election: Delay = Delay(median_ms=20, p75_ms=60)
+
+
+class _Incident(_Section):
+    at_s: Seconds
+    times: Count = 1
+    every_s: Seconds = 0
+
+
+class StallFollower(_Incident):
+    """The broker goes on leading, but fetches nothing from the others."""
+
+    what: Literal["stall-follower"]
+    broker: int
+    for_s: Seconds
+
+
+class CrashBroker(_Incident):
+    """Gone without a word, and back after a while; the leaders that it lost come back if so asked."""
+
+    what: Literal["crash-broker"]
+    broker: int
+    for_s: Seconds
+    preferred_again_after_s: Seconds | None = None
+
+
+class MoveLeader(_Incident):
+    what: Literal["move-leader"]
+    topic: Name
+    partition: Annotated[int, Field(ge=0)]
+    to: int
+
+
+class PauseConsumer(_Incident):
+    """The whole process stands still (a long garbage collection): no polls, no heartbeats."""
+
+    what: Literal["pause-consumer"]
+    consumer: Name
+    for_s: Seconds
+
+
+class CrashConsumer(_Incident):
+    """Gone without leaving its group; started again after a while."""
+
+    what: Literal["crash-consumer"]
+    consumer: Name
+    for_s: Seconds
+
+
+class RollingRestart(_Incident):
+    """One consumer after the other is closed in order, and started again after `down_s`; or one broker after the other,
+    each of which hands over what it leads before it stops."""
+
+    what: Literal["rolling-restart"]
+    consumer: Name | None = None
+    brokers: list[int] | None = None
+    down_s: Seconds = 2
+    gap_s: Seconds = 3
+
+    @model_validator(mode="after")
+    def _of_whom(self) -> Self:
+        if (self.consumer is None) == (self.brokers is None):
+            raise ValueError("rolling-restart: expected exactly one of consumer, brokers")
+        return self
+
+
+Incident = Annotated[
+    StallFollower | CrashBroker | MoveLeader | PauseConsumer | CrashConsumer | RollingRestart,
+    Field(discriminator="what"),
+]
+
+
+class Scenario(_Section):
+    """`shows`: one sentence on what the trace will show. `fitted`: what a recording said, for predictions alone."""
+
+    shows: Name
+    seed: int = 1
+    duration_s: Annotated[float, Field(gt=0, le=86_400)] = 30
+    brokers: Brokers = Brokers()
+    topics: list[Topic] = []
+    producers: list[Producers] = []
+    consumers: list[Consumers] = []
+    topic_creations: list[TopicCreations] = []
+    incidents: list[Incident] = []
+    fitted: Fitted | None = None
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        topics = [topic.name for topic in self.topics]
+        _differ("topics", topics)
+        clients: list[Producers | Consumers | TopicCreations] = [
+            *self.producers,
+            *self.consumers,
+            *self.topic_creations,
+        ]
+        if self.fitted is None:
+            _differ("clients", [client.name for client in clients])
+        else:
+            # A recorded client may do both under one name.
+            _differ("producers", [producer.name for producer in self.producers])
+            _differ("consumers", [consumer.name for consumer in self.consumers])
+        for topic in self.topics:
+            if topic.replication > self.brokers.count:
+                raise ValueError(f"topic {topic.name}: replication {topic.replication} of {self.brokers.count} brokers")
+        for producers in self.producers:
+            for name in producers.topics:
+                _known("topic", name, topics, producers.name)
+        for consumers in self.consumers:
+            for name in (*(consumers.topics or ()), *(consumers.assign or ())):
+                _known("topic", name, topics, consumers.name)
+        for incident in self.incidents:
+            self._exists(incident)
+        return self
+
+    def _exists(self, incident: Any) -> None:
+        """What an incident happens to."""
+        brokers = list(range(1, self.brokers.count + 1))
+        for key in ("broker", "to"):
+            if hasattr(incident, key):
+                _known("broker", getattr(incident, key), brokers, incident.what)
+        if hasattr(incident, "topic"):
+            _known("topic", incident.topic, [topic.name for topic in self.topics], incident.what)
+        for broker in getattr(incident, "brokers", None) or ():
+            _known("broker", broker, brokers, incident.what)
+        if getattr(incident, "consumer", None) is not None:
+            sets = [consumers.name for consumers in self.consumers]
+            members = [f"{consumer.name}-{at}" for consumer in self.consumers for at in range(1, consumer.count + 1)]
+            _known("consumer", incident.consumer, [*sets, *members], incident.what)
+
+    def scaled(self, scale: float) -> Scenario:
+        """With so many times the clients; at least one of each."""
+
+        def more(clients: Any) -> list[Any]:
+            return [client.model_copy(update={"count": max(1, round(client.count * scale))}) for client in clients]
+
+        return self.model_copy(update={"producers": more(self.producers), "consumers": more(self.consumers)})
+
+
+def _differ(what: str, names: list[str]) -> None:
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise ValueError(f"two {what} are named {twice}")
+
+
+def _known(what: str, name: str | int, known: list[Any], where: str) -> None:
+    if name not in known:
+        raise ValueError(f"{where}: no {what} {name} (there are: {', '.join(map(str, known)) or 'none'})")

@@ -1,0 +1,223 @@
+"""Which topic of which cluster, and what its messages are."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import functions as sf
+
+from purgatory_udf.common import secrets
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import jars
+from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
+from purgatory_udf.storage.file_system import files_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:]+\]|[\w.-]+):(\d{1,5})")
+_TOPIC = re.compile(r"[\w.-]{1,249}")
+
+
+# Options of a request log that is read to its end.
+_NOT_FOLLOWED = {
+    "batches": "the file knows nothing of what is yet to be appended",
+    "isr": "the file knows nothing of what is yet to change; metadata answers in the log do",
+    "anonymise": "what is held back keeps its names; anonymise when the topic is read once",
+}
+
+
+class Messages(StrEnum):
+    EVENTS = "events"
+    REQUEST_LOG = "request-log"
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """`client` are settings of Kafka's own consumer, as `security.protocol=SASL_SSL`; `client_file` has more of them.
+
+    They may hold secrets, so nothing prints them, and no table has them.
+    """
+
+    bootstrap: str
+    topic: str
+    messages: Messages = Messages.EVENTS
+    client: Sequence[str] = field(default=(), repr=False)
+    client_file: str | None = None
+
+    def __post_init__(self) -> None:
+        self.addresses()
+        if not _TOPIC.fullmatch(self.topic):
+            raise UserError(f"--topic {self.topic}: not a topic's name")
+        for setting in self.client:
+            key, equals, value = setting.partition("=")
+            if not key or not equals:
+                raise UserError(f"--client {key[:1]}…: expected KEY=VALUE")
+            secrets.require_none("--client", key, value)
+        self.reader()
+
+    def require_what_fits(self, given: Mapping[str, object]) -> None:
+        """`given` are an ingest's options by name."""
+        if self.messages is Messages.EVENTS:
+            for name in ("topics", "batches", "isr", "zone", "anonymise", "anonymise_key"):
+                if given.get(name):
+                    raise UserError(f"--{name.replace('_', '-')} goes with --messages request-log")
+            if given.get("hold_ms") is not None:
+                raise UserError("--hold-ms goes with --messages request-log")
+            return
+        if given.get("max_disorder_ms") is not None:
+            raise UserError("--max-disorder-ms goes with --messages events: a request log is put in order")
+        for name, why in _NOT_FOLLOWED.items():
+            if given.get("follow") and given.get(name):
+                raise UserError(f"--{name} does not go with --follow: {why}")
+        if given.get("hold_ms") is not None and not given.get("follow"):
+            raise UserError("--hold-ms goes with --follow: a topic that is read once is known to its end")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Hosts and ports; any of them will do."""
+        addresses = []
+        for word in self.bootstrap.split(","):
+            match = _ADDRESS.fullmatch(word.strip())
+            if match is None:
+                raise UserError(f"--bootstrap {self.bootstrap}: expected HOST:PORT, separated by commas")
+            addresses.append((match[1].strip("[]"), int(match[2])))
+        return addresses
+
+    def reader(self) -> dict[str, str]:
+        """Options of Spark's connector."""
+        given = {key: secrets.resolved(value) for key, value in (word.split("=", 1) for word in self.client)}
+        if self.client_file:
+            given = secrets.read_file(self.client_file) | given
+        return {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+            **{f"kafka.{key}": value for key, value in given.items()},
+        }
+
+
+# A Kafka topic as rows: one a message, with its place in the topic and its text.
+
+
+_PROVIDER = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+ANSWERS_WITHIN_SECONDS = 10
+
+
+def connect(spark: SparkSession, topic: KafkaTopic) -> None:
+    """A UserError if no broker can be reached; else the session can read the topic."""
+    _require_broker(topic)
+    add_connector(spark)
+    _require_client(spark, topic)
+
+
+def add_connector(spark: SparkSession) -> None:
+    """Give the session Spark's Kafka connector, unless it has one."""
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_PROVIDER)
+    except Exception:
+        for jar in _jars(spark):
+            spark.sql(f"ADD JAR '{jar}'")
+
+
+def whole(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
+    """All messages up to the present end."""
+    return _rows(spark.read.format("kafka").options(**topic.reader()).load())
+
+
+def growing(spark: SparkSession, topic: KafkaTopic) -> DataFrame:
+    """All messages, as a stream."""
+    return _rows(spark.readStream.format("kafka").options(**topic.reader()).load())
+
+
+def _rows(messages: DataFrame) -> DataFrame:
+    """A message is one line; a message without a value is an empty one."""
+    text = sf.regexp_replace(sf.coalesce(sf.col("value").cast("string"), sf.lit("")), r"[\r\n]+", " ")
+    return messages.select("partition", "offset", text.alias("value"))
+
+
+def _require_broker(topic: KafkaTopic) -> None:
+    why = ""
+    for address in topic.addresses():
+        try:
+            with socket.create_connection(address, ANSWERS_WITHIN_SECONDS):
+                return
+        except OSError as error:
+            why = error.strerror or str(error)
+    raise UserError(f"--bootstrap {topic.bootstrap}: no broker can be reached: {why}")
+
+
+def _require_client(spark: SparkSession, topic: KafkaTopic) -> None:
+    """Kafka's own client takes the settings, and a broker answers it."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for key, value in topic.reader().items():
+        if key.startswith("kafka."):
+            settings.setProperty(key.removeprefix("kafka."), value)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+        try:
+            admin.describeCluster().nodes().get()
+        finally:
+            admin.close()
+    except Py4JJavaError as error:
+        raise UserError(f"--bootstrap {topic.bootstrap}: Kafka's client is not served: {_cause(error)}") from None
+
+
+def _cause(error: Py4JJavaError) -> str:
+    """What was the matter first, in its words."""
+    cause = error.java_exception
+    while cause.getCause() is not None:
+        cause = cause.getCause()
+    return secrets.hidden(str(cause.getMessage() or cause.getClass().getSimpleName()))
+
+
+def _jars(spark: SparkSession) -> list[Path]:
+    import pyspark
+
+    ivy = Path(spark.conf.get("spark.jars.ivy", None) or jars.ivy_home())
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    # What a job was given by spark-submit is not for another one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    return jars.kafka_cached(spark.version, ivy) or jars.fetch_kafka(home, spark.version, ivy, environment)
+
+
+# A topic's messages as text files, one a partition, so that they are read as any recorded file is.
+
+
+_PARTITION = re.compile(r"partition=(\d+)/")
+
+
+@contextmanager
+def spooled(spark: SparkSession, topic: KafkaTopic, folder: str) -> Iterator[list[InputFile]]:
+    """The messages from the topic's beginning to its present end, in files named `TOPIC-PARTITION` below `folder`.
+
+    A line's number in such a file is its message's place in what the topic still holds of the partition, from 1.
+    """
+    try:
+        messages = whole(spark, topic)
+        partitions = messages.select("partition").distinct().count()
+        if not partitions:
+            raise UserError(f"{topic.topic}: the topic holds no message")
+        ordered = messages.repartition(partitions, "partition").sortWithinPartitions("partition", "offset")
+        ordered.select("partition", sf.col("value")).write.mode("overwrite").partitionBy("partition").text(folder)
+        yield sorted((_named(file, topic) for file in find_files([folder], (".txt",))), key=lambda file: file.name)
+    finally:
+        files_of(spark).remove(folder)
+
+
+def _named(file: InputFile, topic: KafkaTopic) -> InputFile:
+    """The file's age tells nothing of the messages: the same messages are the same input."""
+    match = _PARTITION.search(file.path)
+    assert match is not None
+    return replace(file, name=f"{topic.topic}-{match[1]}", modified=None)

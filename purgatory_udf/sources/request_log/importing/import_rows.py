@@ -1,0 +1,296 @@
+"""Requests, facts and operations as rows, on their way between Spark's tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from operator import attrgetter
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+import pyarrow as pa
+
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.sources.request_log.lines.fast_parser import quick_fetch
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.lines.request_bodies import fetch_in, fetch_texts
+from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST, Timed
+from purgatory_udf.sources.request_log.requests.partition_facts import Append, Copied, Fact, Position
+from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
+
+# The total order of an import's events: time, then rank, then where each comes from. It decides their `seq`.
+
+
+NOBODY = Place(-1, -1)
+
+
+class Order(NamedTuple):
+    """Simultaneous events: state before what it makes possible, requests last; by partition, or by line."""
+
+    time_us: int
+    rank: int
+    broker: int
+    topic: str
+    partition: int
+    file: int
+    line: int
+    sub: int
+
+
+def order_of_change(broker: int, topic: str, partition: int, number: int, timed: Timed) -> Order:
+    """`number`: the event's place in its partition's timeline."""
+    return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NOBODY), number)
+
+
+def order_of_operation(operation: LoggedOperation) -> Order:
+    time_us = operation.event["time_us"]
+    return Order(time_us, REQUEST, operation.broker, "", -1, *operation.place, operation.sub)
+
+
+REQUESTS = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("line", pa.int64()),
+        ("broker", pa.int32()),
+        ("session", pa.string()),
+        ("api", pa.string()),
+        ("version", pa.int32()),
+        ("client_id", pa.string()),
+        ("connection", pa.string()),
+        ("listener", pa.string()),
+        ("forwarded", pa.bool_()),
+        ("arrival_us", pa.int64()),
+        ("start_us", pa.int64()),
+        ("local_us", pa.int64()),
+        ("remote_us", pa.int64()),
+        ("answered_us", pa.int64()),
+        ("written_us", pa.int64()),
+        ("body", pa.string()),
+        ("answer", pa.string()),
+    ]
+)
+
+# The places of an event in the total order (`order.Order`), which all rows that become events have.
+ORDER = [
+    ("time_us", pa.int64()),
+    ("rank", pa.int32()),
+    ("broker", pa.int32()),
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("file", pa.int32()),
+    ("line", pa.int64()),
+    ("sub", pa.int32()),
+]
+
+OPERATION, FACT, CHANGE, PRODUCED, BAD, COUNT = "operation", "fact", "change", "produced", "bad", "count"
+
+# One row an operation, some facts of a partition, a bad line or a count. A bad line has its rule in `kind`, its reason
+# in `event`, its text in `recorded`.
+PARTS = pa.schema(
+    [
+        ("part", pa.string()),
+        *ORDER,
+        ("kind", pa.string()),
+        ("numbers", pa.list_(pa.int64())),
+        ("packed", pa.binary()),
+        ("event", pa.string()),
+        ("recorded", pa.string()),
+    ]
+)
+
+# One row an event of a partition, the offsets of one partition of one produce, or a count.
+CHANGES = pa.schema(
+    [
+        ("part", pa.string()),
+        *ORDER,
+        ("event", pa.string()),
+        ("slot", pa.int32()),
+        ("base", pa.int64()),
+        ("end", pa.int64()),
+        ("kind", pa.string()),
+        ("numbers", pa.list_(pa.int64())),
+    ]
+)
+
+# What an event's row takes from its place in the input or from the run, not from its own fields.
+_PLACED = ("run_id", "event_time", "seq", "source", "line")
+
+# An event, or why it is none; `number` counts within the task, whose rows are in order.
+FINISHED = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("file", pa.int32()),
+        ("at_line", pa.int64()),
+        ("recorded", pa.string()),
+        ("rule", pa.string()),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+        *(column for column in EVENTS if column.name not in _PLACED),
+    ]
+)
+
+Row = Mapping[str, Any]
+
+_KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
+_MOVED = frozenset({Append, Position, Copied})
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[Fact]).decode
+_to_json = msgspec.json.Encoder().encode
+
+
+def from_json(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        # Constants and numbers that only Python reads.
+        return json.loads(text)
+
+
+def to_json(value: Any) -> bytes:
+    try:
+        return _to_json(value)
+    except OverflowError:
+        return json.dumps(value).encode()
+
+
+class RequestRow(NamedTuple):
+    """A row of REQUESTS: body and answer are text."""
+
+    file: int
+    line: int
+    broker: int
+    session: str | None
+    api: str
+    version: int
+    client_id: str | None
+    connection: str
+    listener: str
+    forwarded: bool
+    arrival_us: int
+    start_us: int
+    local_us: int
+    remote_us: int
+    answered_us: int
+    written_us: int
+    body: str
+    answer: str | None
+
+
+_plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "line", "session", "body", "answer")))
+
+
+def request_row(request: Request, session: str | None) -> RequestRow:
+    """A fetch is told by what was read of it."""
+    if request.fetch is not None:
+        return row_of_texts(request, session, *fetch_texts(*request.fetch))
+    answer = json.dumps(request.answer) if request.answer is not None else None
+    return row_of_texts(request, session, json.dumps(request.body), answer)
+
+
+def row_of_texts(request: Request, session: str | None, body: str, answer: str | None) -> RequestRow:
+    """Of a request whose body and answer are text."""
+    broker, *others = _plain(request)
+    return RequestRow._make((*request.place, broker, session, *others, body, answer))
+
+
+def request_rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[RequestRow]:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in REQUESTS.names)
+        yield from map(RequestRow._make, zip(*columns, strict=True))
+
+
+def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
+    """In all rows the same is `beside`; what else the schema has is null."""
+    columns = dict(zip(REQUESTS.names, zip(*rows, strict=True), strict=True)) if rows else {}
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.repeat(pa.scalar(beside.get(field.name), field.type), len(rows))
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def request_of(row: RequestRow) -> Request:
+    body, answer = row.body, row.answer
+    fetch = (fetch_in(body, answer) or quick_fetch(body, answer)) if row.api == "FETCH" else None
+    return Request(
+        row.broker,
+        Place(row.file, row.line),
+        row.api,
+        row.version,
+        row.client_id,
+        row.connection,
+        row.listener,
+        row.forwarded,
+        row.arrival_us,
+        row.start_us,
+        row.local_us,
+        row.remote_us,
+        row.answered_us,
+        row.written_us,
+        # What is known of a fetch already is not decoded again.
+        {} if fetch else from_json(body),
+        None if fetch or answer is None else from_json(answer),
+        fetch,
+    )
+
+
+class Facts(NamedTuple):
+    """Some facts of a partition at a broker, within a task; between tasks they lie together in a row, `packed`.
+    `settled` is told where a log is read step by step: see `following.rows.TAKEN_APART`."""
+
+    broker: int
+    topic: str
+    partition: int
+    settled: bool | None
+    facts: Sequence[Fact]
+
+
+def copied(fact: Fact) -> Fact:
+    """As it is now: a timeline moves such facts about, and leaves others as they are."""
+    return copy(fact) if type(fact) in _MOVED else fact
+
+
+def packed_facts(facts: Sequence[Fact]) -> bytes:
+    try:
+        return _pack(facts)
+    except OverflowError:
+        # Of a request that the contract refuses: what it shows counts for nothing.
+        return _pack([fact for fact in facts if _has_64_bits(fact)])
+
+
+def _has_64_bits(fact: Fact) -> bool:
+    return all(abs(value) < 2**63 for value in msgspec.structs.astuple(fact) if type(value) is int)
+
+
+def facts_in(packed: bytes) -> list[Fact]:
+    try:
+        return _unpack(packed)
+    except msgspec.ValidationError:
+        # Of a request that names its transaction by what is no text.
+        return [_KINDS[number](*values) for number, *values in msgspec.msgpack.decode(packed)]
+
+
+# What a row of PARTS has of an operation, and one of CHANGES of a partition's event: its place in the order, and texts.
+OPERATION_FIELDS = (*Order._fields, "kind", "event", "recorded")
+CHANGE_FIELDS = (*Order._fields, "event")
+
+
+def batch_of_part(
+    part: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows that have the same columns, and no others: most are of such a part."""
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
+    columns["part"] = [part] * len(rows)
+    arrays = [
+        pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def count_rows(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"part": COUNT, "kind": cause, "numbers": [number]} for cause, number in counts.items()]

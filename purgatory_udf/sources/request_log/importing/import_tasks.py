@@ -1,0 +1,342 @@
+"""What the tasks of an import do: each a function from batches of rows to batches of rows, in no need of the others.
+
+The context comes as a function, because Spark hands a large value to tasks once, and not with each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory_udf.contract import Rejection, read_row
+from purgatory_udf.contract.value_checks import INT32
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context
+from purgatory_udf.sources.request_log.importing.import_options import Rename, anonymised
+from purgatory_udf.sources.request_log.importing.import_rows import (
+    BAD,
+    CHANGE,
+    CHANGE_FIELDS,
+    CHANGES,
+    FACT,
+    FINISHED,
+    OPERATION,
+    OPERATION_FIELDS,
+    PARTS,
+    PRODUCED,
+    Facts,
+    batch_of_part,
+    count_rows,
+    facts_in,
+    from_json,
+    order_of_change,
+    order_of_operation,
+    packed_facts,
+    request_of,
+    request_rows_in,
+    to_json,
+)
+from purgatory_udf.sources.request_log.partitions.partition_timeline import (
+    PartitionTimeline,
+    ProducedAt,
+    build_timeline,
+)
+from purgatory_udf.sources.request_log.requests.partition_facts import Fact, Key, PartitionFacts
+from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation, first_slot
+from purgatory_udf.sources.request_log.requests.request_conversion import Parts, parts_of, parts_of_sessions
+from purgatory_udf.sources.trace_files.typed_columns import Taken, take
+
+_outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+# How a request's text begins.
+_NAMED = b'{"request_id":"-",'
+
+# What becomes of a row but for its event's own text.
+_BESIDE = ["file", "at_line", "recorded", "request_id", "time_us"]
+
+Batches = Iterator[pa.RecordBatch]
+Work = Callable[[Batches], Batches]
+Row = dict[str, Any]
+
+ROWS = 10_000
+# How many facts a task gathers before it packs them: the more, the fewer rows.
+FACTS = 200_000
+_FACT_PLACE = ("broker", "topic", "partition", "settled")
+
+
+def take_requests_apart(context: Callable[[], Context]) -> Work:
+    """Requests other than fetches, in any order → PARTS."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        requests = map(request_of, request_rows_in(batches))
+        yield from _parts(parts_of(requests, context(), report), report)
+
+    return work
+
+
+def take_sessions_apart(context: Callable[[], Context]) -> Work:
+    """Fetches in the order of broker, session and handling → PARTS."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        fetches = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
+        yield from _parts(parts_of_sessions(fetches, context(), report), report)
+
+    return work
+
+
+def build_timelines(context: Callable[[], Context]) -> Work:
+    """Facts in the order of broker, topic and partition → CHANGES."""
+
+    def work(batches: Batches) -> Batches:
+        report = Report()
+        changes: list[tuple[Any, ...]] = []
+        produced: list[ProducedAt] = []
+        key = ("broker", "topic", "partition")
+        for (broker, topic, partition), of_partition in groupby(
+            rows_in(batches), lambda row: tuple(row[name] for name in key)
+        ):
+            together = (fact for row in of_partition for fact in facts_in(row["packed"]))
+            facts = PartitionFacts.of(broker, (topic, partition), together)
+            timeline = build_timeline(facts, context(), report)
+            changes += _changes_of(timeline, facts)
+            produced += timeline.produced
+            if len(changes) + len(produced) >= ROWS:
+                yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
+                yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
+                changes, produced = [], []
+        yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
+        yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
+        yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
+
+    return work
+
+
+def finish_events(rename: Rename | None) -> Work:
+    """Events as JSON, in their order, with the offsets of produces → events of the contract, numbered in each task.
+
+    What the contract refuses is no event: it keeps its reason. `rename` makes names into pseudonyms.
+    """
+
+    def work(batches: Batches) -> Batches:
+        first = 0
+        for batch in batches:
+            yield from _finished(batch, first, rename)
+            first += batch.num_rows
+
+    return work
+
+
+def _finished(batch: pa.RecordBatch, first: int, rename: Rename | None) -> Batches:
+    lines = _texts(batch)
+    beside = batch.select(_BESIDE)
+    taken = take(lines) if rename is None else Taken([], [], list(range(len(lines))))
+    for events, places in zip(taken.events, taken.numbers, strict=True):
+        rows = beside.take(pa.array(places))
+        given = {
+            "number": pa.array(places + first, pa.int64()),
+            **{name: rows.column(name) for name in ("file", "at_line")},
+            **dict(zip(events.schema.names, events.columns, strict=True)),
+            **_tried(events, rows),
+        }
+        columns = [
+            given[field.name] if field.name in given else pa.nulls(len(places), field.type) for field in FINISHED
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=FINISHED)
+    judged = []
+    for number in taken.left:
+        (row,) = batch.slice(number, 1).to_pylist()
+        line = _event(row, lines[number])
+        place = {name: row[name] for name in ("file", "at_line", "recorded")} | {"number": first + number}
+        event = from_json(line)
+        try:
+            event = read_row(event)
+        except Rejection as rejection:
+            raw = json.dumps(from_json(row["event"]))
+            judged.append({**place, "rule": rejection.rule, "reason": rejection.reason, "raw": raw})
+        else:
+            judged.append({**place, **(anonymised(event, rename) if rename else event)})
+    if judged:
+        yield pa.RecordBatch.from_pylist(judged, schema=FINISHED)
+
+
+def _texts(batch: pa.RecordBatch) -> list[bytes]:
+    """The events' JSON, a produce's with its offsets, a request's with a name for `_tried` to replace."""
+    names = batch.column("request_id").is_valid().to_pylist()
+    events = batch.column("event").cast(pa.binary()).to_pylist()
+    texts = [_NAMED + text[1:] if has_name else text for text, has_name in zip(events, names, strict=True)]
+    offsets, subs = (batch.column(name).to_pylist() for name in ("offsets", "sub"))
+    for number, spans in enumerate(offsets):
+        if not spans:
+            continue
+        event = from_json(texts[number])
+        slots = first_slot(subs[number])
+        for slot, base, end in (tuple(span.values()) for span in spans):
+            if 0 <= slot - slots < len(event["partitions"]):
+                event["partitions"][slot - slots]["base_offset"] = base
+                event["partitions"][slot - slots]["last_offset"] = end - 1
+        texts[number] = to_json(event)
+    return texts
+
+
+def _tried(events: pa.RecordBatch, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    """A request's name for people, the moment at which it is tried, and what is left of its wait then."""
+    name, tried, came = rows.column("request_id"), rows.column("time_us"), events.column("time_us")
+    later = pc.if_else(pc.and_(name.is_valid(), pc.greater(tried, came)), pc.subtract(tried, came), 0)
+    recorded, waited = rows.column("recorded"), pc.not_equal(later, 0)
+    of_these = zip(recorded.filter(waited).to_pylist(), later.filter(waited).to_pylist(), strict=True)
+    since = pa.array([_waiting_since(text, us) for text, us in of_these], pa.string())
+    return {
+        "request_id": pc.coalesce(name, events.column("request_id")),
+        "time_us": pc.add(came, later),
+        "recorded": pc.replace_with_mask(recorded, waited, since),
+    }
+
+
+def _event(row: Row, text: bytes) -> bytes:
+    """The same of one event; the row keeps what is left of its wait."""
+    if row["request_id"] is None:
+        return text
+    # What lies deeper stays text.
+    event = _outermost(text)
+    later = row["time_us"] - int(bytes(event["time_us"]))
+    event["request_id"] = row["request_id"]
+    if later > 0:
+        event["time_us"] = row["time_us"]
+        row["recorded"] = _waiting_since(row["recorded"], later)
+    return to_json(event)
+
+
+def _waiting_since(recorded: str, later_us: int) -> bytes:
+    record = from_json(recorded)
+    record["remote_ms"] = max(0, record["remote_ms"] - later_us / 1000)
+    return to_json(record)
+
+
+def _parts(apart: Iterable[Parts], report: Report) -> Batches:
+    operations: list[tuple[Any, ...]] = []
+    held: list[Row] = []
+    facts: dict[tuple[int, Key], list[Fact]] = {}
+    waiting = 0
+    for parts in apart:
+        broker = parts.broker
+        for key, fact in parts.facts:
+            together = facts.get((broker, key))
+            if together is None:
+                together = facts[broker, key] = []
+            together.append(fact)
+        waiting += len(parts.facts)
+        report.count("operations", len(parts.operations))
+        operations += map(_row_of, parts.operations)
+        held += _bad_row(parts, report)
+        if len(operations) + len(held) >= ROWS or waiting >= FACTS:
+            yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
+            yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
+            operations, held, facts, waiting = [], [], {}, 0
+    held += count_rows(report.counts)
+    yield batch_of_part(OPERATION, OPERATION_FIELDS, operations, PARTS)
+    yield pa.RecordBatch.from_pylist([*held, *_packed(_that_can_be(facts))], schema=PARTS)
+
+
+def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any, ...], list[Fact]]:
+    return {(broker, *key, None): its_facts for (broker, key), its_facts in facts.items() if _can_be(broker, key)}
+
+
+def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
+    """All but the facts."""
+    for operation in parts.operations:
+        yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
+    yield from _bad_row(parts, report)
+
+
+def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
+    event = operation.event
+    return *order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded)
+
+
+def _bad_row(parts: Parts, report: Report) -> Iterator[Row]:
+    if parts.bad is not None:
+        file, line = parts.bad.place
+        report.count("bad_lines")
+        reason = {"kind": parts.bad.rule, "event": parts.bad.reason, "recorded": parts.bad.raw}
+        yield {"part": BAD, "broker": parts.broker, "file": file, "line": line, **reason}
+
+
+class Shown(NamedTuple):
+    """What one request shows of its partitions at a broker. `settled` as of `Facts`."""
+
+    broker: int
+    settled: bool | None
+    facts: Sequence[tuple[Key, Fact]]
+
+
+def _can_be(broker: int, key: Key) -> bool:
+    """What is asked of a partition that cannot be is refused with its event."""
+    return -1 <= broker <= INT32 and 0 <= key[1] <= INT32
+
+
+def _changes_of(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[tuple[Any, ...]]:
+    for number, timed in enumerate(timeline.events):
+        order = order_of_change(facts.broker, facts.topic, facts.partition, number, timed)
+        yield *order, to_json(timed.event)
+
+
+def rows_of_timeline(timeline: PartitionTimeline, facts: PartitionFacts) -> Iterator[Row]:
+    for change in _changes_of(timeline, facts):
+        yield {"part": CHANGE, **dict(zip(CHANGE_FIELDS, change, strict=True))}
+    for produced in timeline.produced:
+        yield {"part": PRODUCED, **produced._asdict()}
+
+
+def rows_in(batches: Batches) -> Iterator[Row]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def facts_and_rows_in(batches: Batches) -> Iterator[Facts | Row]:
+    for row in rows_in(batches):
+        if row["part"] == FACT:
+            place = (row["broker"], row["topic"], row["partition"], row["settled"])
+            yield Facts(*place, facts_in(row["packed"]))
+        else:
+            yield row
+
+
+def batches_of(rows: Iterable[Facts | Shown | Row], schema: pa.Schema) -> Batches:
+    """The facts of a partition lie together in one row, or a few."""
+    held: list[Row] = []
+    facts: dict[tuple[Any, ...], list[Fact]] = {}
+    waiting = 0
+    for row in rows:
+        if isinstance(row, Shown):
+            for (topic, partition), fact in row.facts:
+                place = row.broker, topic, partition, row.settled
+                together = facts.get(place)
+                if together is None:
+                    if not _can_be(row.broker, (topic, partition)):
+                        continue
+                    together = facts[place] = []
+                together.append(fact)
+                waiting += 1
+        elif isinstance(row, Facts):
+            if row.facts:
+                facts.setdefault(row[:4], []).extend(row.facts)
+                waiting += len(row.facts)
+        else:
+            held.append(row)
+        if len(held) >= ROWS or waiting >= FACTS:
+            yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+            held, facts, waiting = [], {}, 0
+    yield pa.RecordBatch.from_pylist([*held, *_packed(facts)], schema=schema)
+
+
+def _packed(facts: Mapping[tuple[Any, ...], list[Fact]]) -> Iterator[Row]:
+    for place, of_place in facts.items():
+        yield {"part": FACT, **dict(zip(_FACT_PLACE, place, strict=True)), "packed": packed_facts(of_place)}

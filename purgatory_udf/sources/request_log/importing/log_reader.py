@@ -1,0 +1,294 @@
+"""Stretches of log files in, requests out: one row a request that matters, one a bad line, one the end of a stretch.
+
+A request's line is counted within its stretch, because a task knows no other; the ends tell where each stretch begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.contract import Rejection
+from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, lets_stop
+from purgatory_udf.sources.request_log.importing.import_rows import (
+    REQUESTS,
+    RequestRow,
+    from_json,
+    request_batch,
+    request_row,
+    row_of_texts,
+)
+from purgatory_udf.sources.request_log.lines.fast_parser import Texts, quick, quick_fetch
+from purgatory_udf.sources.request_log.lines.log_files import broker_of
+from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.lines.request_bodies import FetchBody, fetch_answer_of, fetch_of
+from purgatory_udf.sources.request_log.requests.fetch_sessions import session_key
+from purgatory_udf.sources.request_log.requests.group_conversion import MODERN
+from purgatory_udf.sources.request_log.requests.request_conversion import USED_APIS, is_controllers, left_to
+from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
+
+Row = dict[str, Any]
+
+REQUEST, BAD, END = "request", "bad", "end"
+LATE = "late: what its broker did at that time is written already; hold lines back for longer (--hold-ms)"
+
+# `rule`, `reason` and `raw` of a bad line; of a stretch's end `line`, `counts`, and all else in `body` (JSON both).
+READ = pa.schema(
+    [
+        ("row", pa.string()),
+        ("piece", pa.int32()),
+        ("rule", pa.string()),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+        ("counts", pa.string()),
+        *REQUESTS,
+    ]
+)
+
+
+@dataclass
+class Tally:
+    """What a stretch's lines come to: counts by cause, how many partitions of each topic (or its id) followers have
+    asked for, the groups of newer protocols, the first arrival and the last answer, and of each broker how many
+    heartbeats it answered in the thread that handled them, and how many in all."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    partitions: dict[str, int] = field(default_factory=dict)
+    modern: set[str] = field(default_factory=set)
+    span_us: tuple[int, int] | None = None
+    votes: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def not_kept(self, request: Request) -> None:
+        """A line that is none of a broker's purgatories."""
+        if request.api in MODERN and isinstance(request.body.get("groupId"), str):
+            self.modern.add(request.body["groupId"])
+            self.counts["modern_group"] += 1
+        else:
+            self.counts[left_to(request)] += 1
+
+    def asked(self, fetch: FetchBody) -> None:
+        self.counts["racked"] += fetch.racked
+        if fetch.replica_id >= 0:
+            for part in fetch.partitions:
+                self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
+
+    def kept(self, request: Request) -> None:
+        """A request that becomes a row."""
+        first, last = self.span_us or (request.arrival_us, request.answered_us)
+        self.span_us = min(first, request.arrival_us), max(last, request.answered_us)
+        if request.api == "HEARTBEAT":
+            at_once, every = self.votes.get(request.broker, (0, 0))
+            self.votes[request.broker] = at_once + (request.remote_us == 0), every + 1
+
+    def end(self, **place: Any) -> pa.RecordBatch:
+        totals = {
+            "partitions": self.partitions,
+            "modern": sorted(self.modern),
+            "span_us": self.span_us,
+            "votes": list(self.votes.items()),
+        }
+        row = {"row": END, **place, "counts": json.dumps(self.counts), "body": json.dumps(totals)}
+        return pa.RecordBatch.from_pylist([row], schema=READ)
+
+    @classmethod
+    def of(cls, ends: Iterable[tuple[str, str]]) -> Tally:
+        """Of all stretches, by `counts` and `body` of their ends."""
+        whole = cls()
+        for counts, body in ends:
+            totals = json.loads(body)
+            whole.counts.update(json.loads(counts))
+            whole.partitions = most_partitions([whole.partitions, totals["partitions"]])
+            whole.modern.update(totals["modern"])
+            spans = [span for span in (whole.span_us, totals["span_us"]) if span]
+            whole.span_us = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
+            for broker, (at_once, every) in totals["votes"]:
+                before = whole.votes.get(broker, (0, 0))
+                whole.votes[broker] = before[0] + at_once, before[1] + every
+        return whole
+
+
+def most_partitions(tallies: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for tally in tallies:
+        for topic, count in tally.items():
+            most[topic] = max(count, most.get(topic, 0))
+    return most
+
+
+def read_piece(piece: Piece, zone: tzinfo) -> Iterator[pa.RecordBatch]:
+    tally = Tally()
+    by_path = broker_of(piece.source.name)
+    line = 0
+    for chunk in lines_of(piece):
+        rows = Rows(piece.index)
+        for number, raw in enumerate(chunk.items):
+            line += 1
+            if number in chunk.cut:
+                row: RequestRow | Row | None = _cut(raw, Place(piece.file, line), chunk.cut[number], tally)
+            elif chunk.broken and number == len(chunk.items) - 1:
+                row = _cut(raw, Place(piece.file, line), chunk.broken, tally)
+            else:
+                row = _row(raw, Place(piece.file, line), zone, by_path, tally)
+            rows.add(row)
+        yield from rows.batches()
+    tally.counts["lines"] = line
+    yield tally.end(file=piece.file, piece=piece.index, line=line)
+
+
+def read_messages(zone: tzinfo, since_us: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Messages (partition, offset, value), each a line, for a file's stretch: what was handled before `since_us` is
+    late, a bad line."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tally = Tally()
+        for batch in batches:
+            rows = Rows()
+            columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "value"))
+            for file, line, text in zip(*columns, strict=True):
+                tally.counts["lines"] += 1
+                row = _row(text.encode(), Place(file, line), zone, None, tally)
+                rows.add(in_time(row, since_us, text, tally))
+            yield from rows.batches()
+        yield tally.end()
+
+    return work
+
+
+class Rows:
+    """Those of a chunk: requests', and bad lines'."""
+
+    def __init__(self, piece: int | None = None) -> None:
+        self._piece = piece
+        self._requests: list[RequestRow] = []
+        self._bad: list[Row] = []
+
+    def add(self, row: RequestRow | Row | None) -> None:
+        if isinstance(row, RequestRow):
+            self._requests.append(row)
+        elif row is not None:
+            self._bad.append({**row, "piece": self._piece})
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield request_batch(self._requests, {"row": REQUEST, "piece": self._piece}, READ)
+        if self._bad:
+            yield pa.RecordBatch.from_pylist(self._bad, schema=READ)
+
+
+def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally) -> RequestRow | Row | None:
+    """The row, unless it is of a request that was handled before."""
+    if not isinstance(row, RequestRow) or row.start_us >= since_us:
+        return row
+    tally.counts["late_lines"] += 1
+    return _bad(BadLine(Place(row.file, row.line), "late", LATE, text))
+
+
+def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
+    """The row of a line, None for one that only counts."""
+    texts = quick(line, place, zone)
+    if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
+        return row or None
+    return _plain_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
+
+
+def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
+    """As `_plain_row` makes it, without its decoding; empty for a request that only counts, None where that must tell
+    and nothing has been counted yet."""
+    request, body, answer = texts
+    named = request.broker != NO_BROKER
+    if not named and by_path is None:
+        return None
+    if request.api == HEARTBEAT:
+        # Its answer says whether it matters.
+        return None
+    session = fetch = None
+    if request.api == "FETCH":
+        parsed = quick_fetch(body, answer)
+        if parsed is None:
+            return None
+        fetch, answered = request.fetch = parsed
+        session = session_key(fetch, answered, request.connection)
+    tally.counts["requests"] += 1
+    if not named and by_path is not None:
+        tally.counts["no_broker"] += 1
+        request.broker = by_path
+    if not matters(request):
+        if request.api in MODERN:
+            request.body = from_json(body)
+        tally.not_kept(request)
+        return ()
+    if fetch is not None:
+        tally.asked(fetch)
+    tally.kept(request)
+    if fetch is not None:
+        return request_row(request, session)
+    return row_of_texts(request, session, body, answer)
+
+
+def _plain_row(text: str, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
+    counts = tally.counts
+    read = read_line(text, place, zone)
+    if read is None:
+        counts["other_lines"] += 1
+        return None
+    if isinstance(read, BadLine):
+        counts["bad_lines"] += 1
+        return _bad(read)
+    counts["requests"] += 1
+    if read.broker == NO_BROKER:
+        counts["no_broker"] += 1
+        if by_path is None:
+            counts["bad_lines"] += 1
+            reason = "no broker: neither the line's thread nor a number in the file's path names it"
+            return _bad(BadLine(place, "no broker", reason, text))
+        read.broker = by_path
+    return row_of(read, tally)
+
+
+def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
+    """The row of a request, or of a bad line, None for one that only counts."""
+    try:
+        if not matters(request):
+            tally.not_kept(request)
+            return None
+        session = _session(request, tally)
+    except MALFORMED as error:
+        tally.counts["bad_lines"] += 1
+        return _bad(malformed(request, error))
+    tally.kept(request)
+    return request_row(request, session)
+
+
+def _cut(line: bytes, place: Place, why: Rejection, tally: Tally) -> Row:
+    """Of a line of which only the beginning is there."""
+    tally.counts["bad_lines"] += 1
+    return _bad(BadLine(place, why.rule, why.reason, line.decode("utf-8", errors="replace")))
+
+
+def _bad(bad: BadLine) -> dict[str, Any]:
+    file, line = bad.place
+    return {"row": BAD, "file": file, "line": line, "rule": bad.rule, "reason": bad.reason, "raw": bad.raw}
+
+
+def matters(request: Request) -> bool:
+    if request.api == HEARTBEAT:
+        return lets_stop(request)
+    if request.api in TELLING:
+        return True
+    return (request.api == "FETCH" or request.api in USED_APIS) and not is_controllers(request)
+
+
+def _session(request: Request, tally: Tally) -> str | None:
+    if request.api != "FETCH":
+        return None
+    fetch = fetch_of(request.body)
+    tally.asked(fetch)
+    request.fetch = fetch, fetch_answer_of(request.answer)
+    return session_key(*request.fetch, request.connection)

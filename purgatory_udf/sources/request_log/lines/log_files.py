@@ -1,0 +1,134 @@
+"""Which files are request logs, and which broker wrote a file whose lines do not say."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from typing import IO, Any
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
+
+# `kafka-request.log`, rotated and packed as log4j and logrotate do: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
+_LOG = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
+_DATES = re.compile(r"\d{4}-\d{2}-\d{2}([-T_]?\d{2}([-:]?\d{2})*)?")
+_ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst|bz2|xz))?$")
+_NUMBER = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+def find_logs(given: Sequence[str]) -> list[InputFile]:
+    """The files of the given paths; of a folder, those whose names look like logs."""
+    files = find_files(given, ("",))
+    named = {str(name).rstrip("/") for name in given}
+    logs = [file for file in files if file.name in named or _LOG.search(file.name)]
+    if not logs:
+        raise UserError(f"{', '.join(map(str, given))}: no log file in it (*.log, rotated or packed)")
+    return logs
+
+
+def broker_of(name: str) -> int | None:
+    """The last number in the path that is neither date nor rotation: `request-3.log.gz`, `broker-3/request.log.1`."""
+    path = _ROTATED.sub("", _DATES.sub("", name))
+    # No broker has a number of more digits.
+    numbers = [number for number in _NUMBER.findall(path.replace("/", " / ")) if len(number) < 10]
+    return int(numbers[-1]) if numbers else None
+
+
+# Opening what an operator hands over: plain text, gzip, bzip2, xz or Zstandard, told by the first bytes.
+
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@contextmanager
+def open_text(path: str | Path) -> Iterator[IO[str]]:
+    """The file's text as UTF-8 (a broken byte becomes U+FFFD: one bad line must not end a run)."""
+    try:
+        raw: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed below, together with what is built on it)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    with raw:
+        head = raw.read(6)
+        raw.seek(0)
+        with io.TextIOWrapper(_decompressed(raw, head, path), encoding="utf-8", errors="replace") as text:
+            yield text
+
+
+def _decompressed(raw: IO[bytes], head: bytes, path: str | Path) -> Any:
+    if head[:2] == b"\x1f\x8b":
+        return gzip.open(raw)
+    if head[:3] == b"BZh":
+        return bz2.open(raw)
+    if head[:6] == b"\xfd7zXZ\x00":
+        return lzma.open(raw)
+    if head[:4] == _ZSTD:
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"{path}: Zstandard needs the package zstandard") from None
+        return zstandard.ZstdDecompressor().stream_reader(raw)
+    return raw
+
+
+def read_text(path: str | Path) -> str:
+    """A small file at once."""
+    with open_text(path) as text:
+        return text.read()
+
+
+# The moment at which a log line was written, from whatever log4j layout put before (or around) the message.
+#
+# Known layouts: ISO 8601 with blank or T, comma or point, any number of decimals (`[2026-11-21 02:54:27,702]`,
+# `2026-11-21T02:54:27.702834Z`), log4j's DATE (`21 Nov 2026 02:54:27,702`), and a count of milliseconds since the
+# epoch. A time without a zone is taken as UTC unless another zone is given: Kafka's own default layout writes local
+# time.
+
+
+_MONTHS = {
+    month: number
+    for number, month in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), start=1
+    )
+}
+
+_CLOCK = r"(?P<h>\d{2}):(?P<mi>\d{2}):(?P<s>\d{2})(?:[.,](?P<f>\d{1,9}))?\s?(?P<z>Z|[+-]\d{2}:?\d{2})?"
+_ISO = re.compile(r"(?P<y>\d{4})-(?P<mo>\d{2})-(?P<d>\d{2})[T ]" + _CLOCK)
+_DATE = re.compile(r"(?P<d>\d{1,2}) (?P<name>[A-Za-z]{3}) (?P<y>\d{4}) " + _CLOCK)
+# Thirteen digits are milliseconds from 2001 to 2286: nothing else in a prefix looks like that.
+_EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
+
+
+def zone_of(text: str) -> tzinfo:
+    """`+01:00` or `UTC` as a zone. Raises ValueError for anything else."""
+    if text.upper() in ("UTC", "Z"):
+        return UTC
+    match = re.fullmatch(r"([+-])(\d{2}):?(\d{2})", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a zone: expected UTC or an offset such as +01:00")
+    minutes = int(match[2]) * 60 + int(match[3])
+    return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
+
+
+def stamp_us(text: str, zone: tzinfo = UTC) -> int | None:
+    """Microseconds since the epoch of the first time in `text`, or None when it holds none (or an impossible one)."""
+    match = _ISO.search(text) or _DATE.search(text)
+    if match is None:
+        epoch = _EPOCH_MS.search(text)
+        return int(epoch["ms"]) * 1000 if epoch else None
+    month = match.groupdict().get("mo")
+    number = int(month) if month else _MONTHS.get(match["name"].lower(), 0)
+    micros = int((match["f"] or "0").ljust(6, "0")[:6])
+    try:
+        moment = datetime(int(match["y"]), number, int(match["d"]), int(match["h"]), int(match["mi"]), int(match["s"]))
+        offset = zone_of(match["z"]) if match["z"] else zone
+    except ValueError:
+        return None
+    whole = int(moment.replace(tzinfo=offset).timestamp())
+    return whole * 1_000_000 + micros

@@ -1,0 +1,119 @@
+"""Requests to a group's coordinator: handled at S. Joins and syncs wait in a purgatory; of heartbeats only the
+absence does.
+
+The leader's sync is put where its answer was made: only when the assignment has been stored and replicated does the
+group become stable, and until then the other members' syncs wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.lines import error_codes as errors
+from purgatory_udf.sources.request_log.lines.logged_request import Request
+from purgatory_udf.sources.request_log.lines.request_bodies import topic_of
+from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation, operation, recorded_group
+
+GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
+
+# Heartbeats of KIP-848's consumers, of Streams (KIP-1071) and of share groups (KIP-932): no classic coordinator's,
+# which would take the commits of such members for those of a generation that it has never seen.
+MODERN = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
+
+
+def group_operations(
+    request: Request, name: Callable[[str], str], report: Report, classic: bool
+) -> Iterator[LoggedOperation]:
+    """One event a request, but for LEAVE_GROUP (3+), which may name several members. `classic`: its coordinator works
+    in the thread that handles the request."""
+    body, answer = request.body, request.answer or {}
+    # Whoever waited when the group went away had been let in. (From 4.0 on all requests wait, in a queue.)
+    waited = classic and request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
+    if _code(request, answer) in errors.TURNED_AWAY and not waited:
+        report.count("not_coordinator")
+        return
+    for sub, event in enumerate(_events(request, body, answer, name)):
+        code = _code(request, answer, sub)
+        event["group"] = str(body["groupId"])
+        if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
+            event["time_us"] = request.answered_us
+            report.count("leader_sync_at_answer")
+        else:
+            event["time_us"] = request.start_us
+        yield operation(request, event, recorded_group(request, code), sub)
+
+
+def _code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
+    """How it went, of a LEAVE_GROUP for one of its members. A commit's answer says it of each partition."""
+    code = int(answer.get("errorCode", 0))
+    if request.api == "OFFSET_COMMIT":
+        codes = (
+            int(partition["errorCode"]) for topic in answer.get("topics") or [] for partition in topic["partitions"]
+        )
+        return code or next((error for error in codes if error), errors.NONE)
+    members = answer.get("members") or [] if request.api == "LEAVE_GROUP" else []
+    return code or (int(members[sub].get("errorCode", 0)) if sub < len(members) else errors.NONE)
+
+
+def _events(
+    request: Request, body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str]
+) -> Iterator[dict[str, Any]]:
+    member = {"member_id": str(body.get("memberId") or "")}
+    if body.get("groupInstanceId"):
+        member["group_instance_id"] = str(body["groupInstanceId"])
+    if request.api == "JOIN_GROUP":
+        yield _join(request, body, answer, member)
+    elif request.api == "SYNC_GROUP":
+        yield {
+            "type": "sync_group",
+            **member,
+            "generation": int(body["generationId"]),
+            "leader": bool(body.get("assignments")),
+        }
+    elif request.api == "HEARTBEAT":
+        yield {"type": "heartbeat", **member, "generation": int(body["generationId"])}
+    elif request.api == "OFFSET_COMMIT":
+        generation = body.get("generationIdOrMemberEpoch", body.get("generationId", -1))
+        yield {
+            "type": "offset_commit",
+            **member,
+            "generation": int(generation),
+            "partitions": [
+                {
+                    "topic": name(topic_of(topic)),
+                    "partition": int(partition["partitionIndex"]),
+                    "offset": int(partition["committedOffset"]),
+                }
+                for topic in body.get("topics") or []
+                for partition in topic["partitions"]
+            ],
+        }
+    elif body.get("members") is not None:
+        for leaver in body["members"]:
+            left = {"type": "leave_group", "member_id": str(leaver.get("memberId") or ""), "generation": -1}
+            if leaver.get("groupInstanceId"):
+                left["group_instance_id"] = str(leaver["groupInstanceId"])
+            yield left
+    else:
+        yield {"type": "leave_group", **member, "generation": -1}
+
+
+def _join(request: Request, body: dict[str, Any], answer: dict[str, Any], member: dict[str, str]) -> dict[str, Any]:
+    session = int(body["sessionTimeoutMs"])
+    event = {
+        "type": "join_group",
+        **member,
+        "api_version": request.version,
+        "session_timeout_ms": session,
+        # Version 0 has no rebalance timeout: the session's stood for it.
+        "rebalance_timeout_ms": int(body.get("rebalanceTimeoutMs", session)),
+        "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
+    }
+    code = int(answer.get("errorCode", 0))
+    if code in (errors.NONE, errors.MEMBER_ID_REQUIRED) and answer.get("memberId"):
+        event["assigned_member_id"] = str(answer["memberId"])
+    if code == errors.NONE and answer.get("leader"):
+        event["leader_member_id"] = str(answer["leader"])
+    return event

@@ -1,0 +1,255 @@
+"""Events of which no more is to be decided, in their order: packed until the moment they are written.
+
+    packed, piece by piece ─► placed, cut at the files' borders ─► (by file) ─► sorted ─► rows
+
+Where the ends of the pieces cannot tell that nothing is late and no `seq` repeats, or one moment has too many events
+for a task, `placing` and `verdicts` do the same, row by row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.contract.tables import EVENTS, TIMESTAMP
+from purgatory_udf.sources.trace_files.line_validation import EVENTS_JUDGED, PieceEnd, pack, unpack
+from purgatory_udf.sources.trace_files.typed_columns import FIELDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# From a line's place in its piece to its place in the input: line number, `seq`, and the times before it.
+#
+# Pieces are read side by side, so none knows how many lines came before it or how late it was then. Both follow from
+# the pieces' own ends, one small row each:
+#
+#     piece       lines  latest        begins after line  with the times before it up to
+#     a.jsonl 0     400    12:07                       0      –
+#     a.jsonl 1     380    12:05                     400  12:07
+#     a.jsonl 2     410    12:31                     780  12:07
+#     b.jsonl 0     ...                                0      –
+
+
+# A file's lines get a range of `seq` of their own, which no file is long enough to leave.
+SEQ_PER_FILE = 2**40
+END_COLUMNS = [field.name for field in fields(PieceEnd)]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceStart:
+    """What came before a piece in its file."""
+
+    file: int
+    piece: int
+    lines_before: int
+    latest_before: int
+
+
+def ends_of(judged: DataFrame) -> list[PieceEnd]:
+    """The last rows of all pieces, in input order."""
+    rows = judged.where("rows IS NOT NULL").select(*END_COLUMNS).collect()
+    return sorted((PieceEnd(*row) for row in rows), key=lambda end: (end.file, end.piece))
+
+
+def starts(ends: Sequence[PieceEnd]) -> list[PieceStart]:
+    """`ends` in input order."""
+    piece_starts = []
+    file = lines = latest = -1
+    for end in ends:
+        if end.file != file:
+            file, lines, latest = end.file, 0, 0
+        piece_starts.append(PieceStart(end.file, end.piece, lines, latest))
+        lines, latest = lines + end.line, max(latest, end.latest)
+    return piece_starts
+
+
+def seq_may_repeat(ends: Sequence[PieceEnd]) -> bool:
+    """Whether two events could have the same `seq`, as far as the pieces' ends tell.
+
+    A trace that brings none gets each once; one that brings them in rising order, piece after piece, needs no look.
+    """
+    with_events = [end for end in ends if end.events]
+    if not any(end.given for end in with_events):
+        return False
+    if not all(end.given == end.events and end.rising for end in with_events):
+        return True
+    ranges = sorted((end.first_seq, end.last_seq) for end in with_events)
+    return any(before[1] >= after[0] for before, after in pairwise(ranges))
+
+
+def place(spark: SparkSession, judged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str]) -> DataFrame:
+    """The rows of the input's lines, with `source`, `line` and `latest` as they are in the whole input."""
+    begins = [
+        (start.file, start.piece, start.lines_before, start.latest_before, sources[start.file])
+        for start in starts(ends)
+    ]
+    before = spark.createDataFrame(
+        begins, "file INT, piece INT, lines_before BIGINT, latest_before BIGINT, source STRING"
+    )
+    line = sf.col("line") + sf.col("lines_before")
+    latest = sf.greatest("latest", "latest_before")
+    placed = judged.join(sf.broadcast(before), ["file", "piece"]).withColumns({"line": line, "latest": latest})
+    return placed.drop("lines_before", "latest_before")
+
+
+def numbered(placed: DataFrame) -> DataFrame:
+    """Events that bring no `seq` get their place in the input; `own_seq` says whether one brought its own."""
+    input_place = sf.col("file").cast("long") * SEQ_PER_FILE + sf.col("line")
+    return placed.withColumns({"own_seq": sf.col("seq").isNotNull(), "seq": sf.coalesce("seq", input_place)})
+
+
+Batches = Iterator[pa.RecordBatch]
+Work = Callable[[Batches], Batches]
+
+CUT = pa.schema([("place", pa.int32()), ("packed", pa.binary())])
+# How much larger than asked a file may get where one millisecond holds so many events: a task sorts a file in memory.
+MOST_TIMES_AS_LARGE = 10
+# Rows that are handed to Spark at once.
+ROWS = 10_000
+# After every time.
+NEVER = 2**63 - 1
+
+
+def may_be_late(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+    """Whether an event could lie too far behind an earlier line of its file, as far as the pieces' ends tell."""
+    allowed = max_disorder_ms * 1000
+    return any(
+        end.events and (end.behind_us > allowed or start.latest_before - end.first_us > allowed)
+        for start, end in zip(starts(ends), ends, strict=True)
+    )
+
+
+def borders(ends: Sequence[PieceEnd], per_file: int) -> list[int] | None:
+    """The times at which another file begins, each a whole millisecond; None where a file would get too large."""
+    times = sorted(time for end in ends for time in end.times)
+    count = sum(end.events for end in ends)
+    files = max(1, -(-count // per_file))
+    cuts = sorted({times[place * len(times) // files] // 1000 * 1000 for place in range(1, files)} - {0})
+    edges = [0, *(bisect_left(times, cut) for cut in cuts), len(times)]
+    largest = max(after - before for before, after in pairwise(edges)) / max(1, len(times)) * count
+    return cuts if largest <= MOST_TIMES_AS_LARGE * max(per_file, ROWS) else None
+
+
+def nothing_is_left_to_decide(ends: Sequence[PieceEnd], max_disorder_ms: int) -> bool:
+    return not may_be_late(ends, max_disorder_ms) and not seq_may_repeat(ends)
+
+
+def in_order(
+    staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+) -> DataFrame:
+    """Rows of the table, each file's in a task of its own, in the order of time."""
+    work = _cut(_Whence.of(ends, sources, run_id), np.array(cuts, np.int64))
+    cut = _packed(staged).mapInArrow(work, from_arrow_schema(CUT))
+    return cut.repartitionById(len(cuts) + 1, sf.col("place")).mapInArrow(_sorted, from_arrow_schema(EVENTS))
+
+
+def parts_in_order(
+    staged: DataFrame, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str, cuts: Sequence[int]
+) -> list[Callable[[], pa.Table]]:
+    """The same without Spark: what makes each file's rows."""
+    packed = [piece.as_buffer() for piece in _packed(staged).toArrow().column("packed")]
+    spans = list(map(_span, packed))
+    whence = _Whence.of(ends, sources, run_id)
+    parts: list[Callable[[], pa.Table]] = []
+    for begin, end in pairwise([0, *cuts, NEVER]):
+        overlapping = [
+            piece for piece, (first, last) in zip(packed, spans, strict=True) if first < end and last >= begin
+        ]
+        parts.append(partial(_part, overlapping, begin, end, whence))
+    return parts
+
+
+def _packed(staged: DataFrame) -> DataFrame:
+    return staged.where("packed IS NOT NULL").select("packed")
+
+
+def _span(packed: pa.Buffer) -> tuple[int, int]:
+    """The first and the last time."""
+    only = pa.ipc.IpcReadOptions(included_fields=[EVENTS_JUDGED.get_field_index("time_us")])
+    with pa.ipc.open_stream(packed, options=only) as reader:
+        span = pc.min_max(reader.read_next_batch().column(0))
+    return span["min"].as_py(), span["max"].as_py()
+
+
+def _part(packed: Iterable[pa.Buffer], begin: int, end: int, whence: _Whence) -> pa.Table:
+    """The events from one time to another, in order."""
+    batches = []
+    for piece in packed:
+        events = unpack(piece)
+        times = events.column("time_us").to_numpy()
+        within = (times >= begin) & (times < end)
+        if within.any():
+            batches.append(whence.placed(events if within.all() else events.filter(pa.array(within))))
+    return _in_order(batches)
+
+
+def unpacked(staged: DataFrame) -> DataFrame:
+    """The events as rows of Spark's."""
+
+    def work(batches: Batches) -> Batches:
+        for batch in batches:
+            yield from map(unpack, batch.column("packed").to_pylist())
+
+    return _packed(staged).mapInArrow(work, from_arrow_schema(EVENTS_JUDGED))
+
+
+def _cut(whence: _Whence, cuts: np.ndarray) -> Work:
+    def work(batches: Batches) -> Batches:
+        for batch in batches:
+            for packed in batch.column("packed").to_pylist():
+                events = whence.placed(unpack(packed))
+                place = np.searchsorted(cuts, events.column("time_us").to_numpy(), side="right")
+                for number in np.unique(place).tolist():
+                    part = events if (place == number).all() else events.filter(pa.array(place == number))
+                    yield pa.RecordBatch.from_pylist([{"place": number, "packed": pack(part)}], schema=CUT)
+
+    return work
+
+
+@dataclass(frozen=True)
+class _Whence:
+    """What makes rows of a piece's events: how many lines came `before` it in its file, the files' names, the run's."""
+
+    before: Mapping[tuple[int, int], int]
+    sources: Sequence[str]
+    run_id: str
+
+    @classmethod
+    def of(cls, ends: Sequence[PieceEnd], sources: Sequence[str], run_id: str) -> _Whence:
+        before = {(start.file, start.piece): start.lines_before for start in starts(ends)}
+        return cls(before, list(sources), run_id)
+
+    def placed(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the table, of one piece's events."""
+        file, count = events.column("file")[0].as_py(), events.num_rows
+        line = pc.add(events.column("line"), self.before[file, events.column("piece")[0].as_py()])
+        columns = {name: events.column(name) for name in FIELDS.names}
+        columns["seq"] = pc.coalesce(columns["seq"], pc.add(line, file * SEQ_PER_FILE))
+        columns["event_time"] = columns["time_us"].cast(pa.timestamp("us")).cast(TIMESTAMP)
+        columns["run_id"] = pa.repeat(pa.scalar(self.run_id), count)
+        columns["source"] = pa.repeat(pa.scalar(self.sources[file]), count)
+        columns["line"] = line
+        return pa.RecordBatch.from_arrays([columns[name] for name in EVENTS.names], schema=EVENTS)
+
+
+def _sorted(batches: Batches) -> Batches:
+    together = [unpack(packed) for batch in batches for packed in batch.column("packed").to_pylist()]
+    if together:
+        yield from _in_order(together).to_batches(max_chunksize=ROWS)
+
+
+def _in_order(together: Sequence[pa.RecordBatch]) -> pa.Table:
+    events = pa.Table.from_batches(together, EVENTS).combine_chunks()
+    order = pc.sort_indices(events.select(["time_us", "seq"]), [("time_us", "ascending"), ("seq", "ascending")])
+    return events.take(order)

@@ -1,0 +1,166 @@
+"""From judged pieces to the rows of the tables: what is late, whose `seq` another event has, what comes when.
+
+Mostly the ends of the pieces tell that no event is either; then the events stay packed (`arrange`). Otherwise each is a
+row, and those of all pieces are compared. The tables are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.dialect import is_local
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.contract.tables import EVENTS, TABLES
+from purgatory_udf.sources.trace_files.event_order import (
+    borders,
+    in_order,
+    nothing_is_left_to_decide,
+    numbered,
+    parts_in_order,
+    place,
+    seq_may_repeat,
+    starts,
+    unpacked,
+)
+from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.line_validation import PLACE, PieceEnd
+from purgatory_udf.sources.trace_files.trace_reader import Source
+from purgatory_udf.storage.event_staging import in_files, write_files, write_parts_here
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# What only the whole input can say of an event: that it is late, or that another one has its `seq` already.
+
+
+LATE = "late"
+DUPLICATE = "duplicate seq"
+
+
+def without_late(placed: DataFrame, max_disorder_ms: int) -> DataFrame:
+    """Refuse, by `rule` and `reason`, what lies more than `max_disorder_ms` behind an earlier line of its file."""
+    behind = sf.col("latest") - sf.col("time_us")
+    late = sf.col("rule").isNull() & (behind > max_disorder_ms * 1000)
+    reason = sf.format_string(
+        "late: time_us %d is %d us behind %d, the greatest before it in the file (max_disorder_ms is %d)",
+        "time_us",
+        behind,
+        "latest",
+        sf.lit(max_disorder_ms),
+    )
+    return placed.withColumns(
+        {
+            "rule": sf.when(late, LATE).otherwise(sf.col("rule")),
+            "reason": sf.when(late, reason).otherwise(sf.col("reason")),
+        }
+    )
+
+
+def without_repeated_seq(spark: SparkSession, placed: DataFrame, sources: Sequence[str]) -> DataFrame:
+    """Refuse every event that has the `seq` of another one, but for the first of them in input order."""
+    shared = (
+        placed.where("rule IS NULL")
+        .groupBy("seq")
+        .agg(sf.count("*").alias("events"), sf.min(sf.struct("file", "line")).alias("first"))
+        .where("events > 1")
+        .select("seq", "first")
+    )
+    names = spark.createDataFrame(list(enumerate(sources)), "first_file INT, first_source STRING")
+    named = shared.join(sf.broadcast(names), shared["first.file"] == names["first_file"])
+    compared = placed.join(named, "seq", "left")
+    repeated = sf.col("rule").isNull() & (sf.struct("file", "line") != sf.col("first"))
+    reason = sf.concat(
+        sf.format_string("seq: %d: already used at %s:%d", "seq", "first_source", "first.line"),
+        sf.when(sf.col("own_seq"), "").otherwise(" (this line brings none: it is its place in the input)"),
+    )
+    return compared.withColumns(
+        {
+            "rule": sf.when(repeated, DUPLICATE).otherwise(sf.col("rule")),
+            "reason": sf.when(repeated, reason).otherwise(sf.col("reason")),
+        }
+    )
+
+
+class Counts(NamedTuple):
+    """How many events, how many rejected lines by rule, and the events' first and last time."""
+
+    accepted: int
+    by_rule: dict[str, int]
+    first_us: int | None
+    last_us: int | None
+
+
+class Decided(NamedTuple):
+    """`write` makes the table of the events, in order, at a path; `rejected` has the table's columns among its own."""
+
+    counts: Counts
+    write: Callable[[str], None]
+    rejected: DataFrame
+
+
+def decided(
+    spark: SparkSession,
+    staged: DataFrame,
+    ends: Sequence[PieceEnd],
+    source: Source,
+    run_id: str,
+    options: IngestOptions,
+) -> Decided:
+    sources = [file.name for file in source.files]
+    refused = place(spark, staged.where("rule IS NOT NULL").select(*PLACE.names), ends, sources)
+    refused = refused.withColumn("run_id", sf.lit(run_id))
+    if nothing_is_left_to_decide(ends, options.max_disorder_ms):
+        cuts = borders(ends, options.events_per_file)
+        if cuts is not None and is_local():
+            parts = parts_in_order(staged, ends, sources, run_id, cuts)
+            return Decided(_summed(ends), lambda path: write_parts_here(parts, path, EVENTS), refused)
+        if cuts is not None:
+            return Decided(_summed(ends), partial(write_files, in_order(staged, ends, sources, run_id, cuts)), refused)
+    if is_local():
+        raise NeedsSparkError("events that are late, or whose numbers may repeat")
+    rows = numbered(place(spark, unpacked(staged), ends, sources)).withColumns(
+        {"run_id": sf.lit(run_id), "rule": sf.lit(None).cast("string"), "reason": sf.lit(None).cast("string")}
+    )
+    compared = without_late(rows, options.max_disorder_ms)
+    if seq_may_repeat(ends):
+        compared = without_repeated_seq(spark, compared, sources)
+    counts = _counted(compared, ends)
+    taken = compared.where("rule IS NULL").withColumn("event_time", sf.timestamp_micros("time_us"))
+    events = in_files(taken.select(*TABLES["events"].names), counts.accepted, options.events_per_file)
+    rejected = refused.unionByName(_with_text(spark, compared, ends, source), allowMissingColumns=True)
+    return Decided(counts, partial(write_files, events), rejected)
+
+
+def _summed(ends: Sequence[PieceEnd]) -> Counts:
+    with_events = [end for end in ends if end.events]
+    by_rule: Counter[str] = Counter()
+    for end in ends:
+        by_rule.update(json.loads(end.by_rule))
+    first = min((end.first_us for end in with_events), default=None)
+    last = max((end.latest for end in with_events), default=None)
+    return Counts(sum(end.events for end in ends), dict(by_rule), first, last)
+
+
+def _counted(compared: DataFrame, ends: Sequence[PieceEnd]) -> Counts:
+    times = (sf.min("time_us").alias("first"), sf.max("time_us").alias("last"))
+    counts = {row.rule: row for row in compared.groupBy("rule").agg(sf.count("*").alias("n"), *times).collect()}
+    events = counts.pop(None, None)
+    by_rule = {**_summed(ends).by_rule, **{rule: row.n for rule, row in counts.items()}}
+    return Counts(events.n, by_rule, events.first, events.last) if events else Counts(0, by_rule, None, None)
+
+
+def _with_text(spark: SparkSession, compared: DataFrame, ends: Sequence[PieceEnd], source: Source) -> DataFrame:
+    """Events that are refused after all, with their text: it has not been kept, so their pieces are read again."""
+    refused = compared.where("rule IS NOT NULL").select("file", "piece", "line", "source", "reason", "run_id")
+    touched = {(row.file, row.piece) for row in refused.select("file", "piece").distinct().collect()}
+    before = {
+        (start.file, start.piece): start.lines_before for start in starts(ends) if (start.file, start.piece) in touched
+    }
+    texts = source.texts(spark, before).withColumnRenamed("text", "raw")
+    return refused.join(texts, ["file", "line"])

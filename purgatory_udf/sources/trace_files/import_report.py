@@ -1,0 +1,117 @@
+"""What an ingest was asked for, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from purgatory_udf.common.errors import LawBrokenError
+from purgatory_udf.sources.trace_files.input_files import InputFile
+from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
+
+Source = Literal["jsonl", "parquet"]
+
+EVENTS_PER_FILE = 50_000
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """`piece_bytes` is how much a task reads at once; nothing in the tables depends on it."""
+
+    paths: Sequence[str]
+    out: str
+    source: Source = "jsonl"
+    max_disorder_ms: int = 0
+    overwrite: bool = False
+    events_per_file: int = EVENTS_PER_FILE
+    run_id: str | None = None
+    piece_bytes: int = PIECE_BYTES
+    limits: FileLimits = USUAL
+
+    def run(self, files: Sequence[InputFile]) -> str:
+        """The run's name: the given one, or one that the same input and options have again."""
+        if self.run_id:
+            return self.run_id
+        asked = [self.source, self.max_disorder_ms, [(file.name, file.size, file.modified) for file in files]]
+        return f"ingest-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]}"
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the tables, given the input."""
+        options = {name: getattr(self, name) for name in ("source", "max_disorder_ms", "events_per_file")}
+        return {**options, **self.limits.settings()}
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """Counts of input lines (blank ones are none), by what became of them; `first_us` and `last_us` of the events."""
+
+    run_id: str
+    files: int
+    lines: int
+    accepted: int
+    by_rule: dict[str, int] = field(default_factory=dict)
+    first_us: int | None = None
+    last_us: int | None = None
+    events: str = ""
+    rejected_events: str = ""
+
+    @property
+    def rejected(self) -> int:
+        return sum(self.by_rule.values())
+
+    @property
+    def late(self) -> int:
+        return self.by_rule.get("late", 0)
+
+    def counts(self) -> dict[str, Any]:
+        """The counts that the `runs` table keeps."""
+        counts = {"files": self.files, "lines": self.lines, "events": self.accepted, "rejected": self.rejected}
+        return {**counts, "rejected_by_rule": self.by_rule, "first_us": self.first_us, "last_us": self.last_us}
+
+    def summary(self) -> list[str]:
+        """Some lines to read: what went in, what came out, why not all, and where it is."""
+        share = f" ({_percent(self.rejected, self.lines)} %)" if self.rejected else ""
+        reasons = "; ".join(
+            f"{count:,} {rule}" for rule, count in sorted(self.by_rule.items(), key=lambda reason: -reason[1])
+        )
+        lines = [
+            f"input     {counted(self.lines, 'line')} of {counted(self.files, 'file')}",
+            f"events    {self.accepted:,}  {self.events}",
+            f"rejected  {self.rejected:,}{share}  {self.rejected_events}",
+        ]
+        if reasons:
+            lines.append(f"          {reasons}")
+        if self.first_us is not None and self.last_us is not None:
+            lines.append(f"time      {_moment(self.first_us)} to {_moment(self.last_us)}")
+        return lines
+
+    def require_law(self) -> None:
+        if self.accepted + self.rejected != self.lines:
+            raise LawBrokenError(
+                f"{self.accepted:,} events and {self.rejected:,} rejected lines are not the {self.lines:,} lines read"
+            )
+
+    def require_few_rejected(self, max_rejected: float) -> None:
+        """`max_rejected` is in percent of the lines."""
+        if self.rejected * 100 > max_rejected * self.lines:
+            raise LawBrokenError(
+                f"{self.rejected:,} of {self.lines:,} lines were rejected ({_percent(self.rejected, self.lines)} %), "
+                f"more than max_rejected ({max_rejected:g} %); {self.rejected_events} says why"
+            )
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.3g}"
+
+
+def counted(count: int, word: str) -> str:
+    return f"{count:,} {word if count == 1 else f'{word}s'}"
+
+
+def _moment(us: int) -> str:
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+    return moment.isoformat(sep=" ", timespec="microseconds").removesuffix("+00:00")

@@ -1,0 +1,190 @@
+"""Which files an input means: files, folders and patterns, on any filesystem that Arrow knows, in input order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from purgatory_udf.common.errors import UserError
+
+# How packed files are called, and what they are packed with.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+JSON_LINES = tuple(f".{kind}{codec}" for kind in ("jsonl", "json", "ndjson") for codec in ("", *CODECS))
+PARQUET = (".parquet",)
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+# Hadoop's names for object stores that Arrow calls otherwise.
+_ALIASES = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file: where it is, the name by which the user knows it (which `events.source` keeps), and its state."""
+
+    filesystem: fs.FileSystem
+    path: str
+    name: str
+    size: int
+    modified: int | None = None
+
+
+def find_files(given: Sequence[str], endings: Sequence[str]) -> list[InputFile]:
+    """All files of the given paths, in their order, those of a folder or pattern by name; none twice, none hidden.
+
+    Folders are searched to their depth for the endings; a file that is named itself may have any name.
+    """
+    by_path: dict[str, InputFile] = {}
+    for name in given:
+        files = list(_files_of(str(name), endings))
+        if not files:
+            raise UserError(f"{name}: no {', '.join(f'*{ending}' for ending in endings)} in it")
+        for file in files:
+            by_path.setdefault(f"{file.filesystem.type_name}:{file.path}", file)
+    return list(by_path.values())
+
+
+def _files_of(name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+    filesystem, path = _located(name)
+    info = _info(filesystem, path, name)
+    if info.type == fs.FileType.NotFound:
+        base, pattern = _split_pattern(path)
+        if not pattern:
+            raise UserError(f"{name}: no such file or folder")
+        matches = sorted(
+            (file for file in _below(filesystem, base, name) if _matches(_relative(file.path, base), pattern)),
+            key=lambda file: file.path,
+        )
+        if not matches:
+            raise UserError(f"{name}: no file matches")
+        # What a pattern matches is named as the pattern is written, up to where it stops being a path.
+        written = "/".join(name.split("/")[: -len(pattern)])
+        for match in matches:
+            yield from _expanded(filesystem, match, _joined(written, _relative(match.path, base)), endings)
+    else:
+        yield from _expanded(filesystem, info, name, endings)
+
+
+def _expanded(filesystem: fs.FileSystem, info: Any, name: str, endings: Sequence[str]) -> Iterator[InputFile]:
+    """The file itself, or the files below the folder."""
+    if info.type != fs.FileType.Directory:
+        yield _file(filesystem, info, name)
+        return
+    for file in sorted(_below(filesystem, info.path, name), key=lambda file: file.path):
+        inner = _relative(file.path, info.path)
+        if file.type != fs.FileType.Directory and inner.endswith(tuple(endings)) and not _hidden(inner):
+            yield _file(filesystem, file, _joined(name, inner))
+
+
+def _file(filesystem: fs.FileSystem, info: Any, name: str) -> InputFile:
+    return InputFile(filesystem, info.path, name, info.size or 0, info.mtime_ns)
+
+
+def _located(name: str) -> tuple[fs.FileSystem, str]:
+    if not _URI.match(name):
+        return fs.LocalFileSystem(), str(Path(name).absolute())
+    scheme, rest = name.split(":", 1)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(f"{_ALIASES.get(scheme, scheme)}:{rest}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name}: cannot be reached: {_first_line(error)}") from None
+    return filesystem, path
+
+
+def _info(filesystem: fs.FileSystem, path: str, name: str) -> Any:
+    try:
+        return filesystem.get_file_info(path)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
+
+
+def _below(filesystem: fs.FileSystem, folder: str, name: str) -> list[Any]:
+    try:
+        infos: list[Any] = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {_first_line(error)}") from None
+    return infos
+
+
+def _split_pattern(path: str) -> tuple[str, list[str]]:
+    """The folder above the first component with a wildcard, and the components from there on."""
+    parts = path.split("/")
+    first = next((place for place, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+    return "/".join(parts[:first]) or "/", parts[first:]
+
+
+def _matches(path: str, pattern: Sequence[str]) -> bool:
+    return not _hidden(path) and _parts_match(path.split("/"), pattern)
+
+
+def _parts_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """A component for a component; `**` stands for any number of them."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_parts_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _parts_match(parts[1:], pattern[1:])
+
+
+def _hidden(path: str) -> bool:
+    """Spark, Delta and shells keep their own files under such names."""
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _relative(path: str, folder: str) -> str:
+    return path[len(folder) :].lstrip("/") if path.startswith(folder) else path
+
+
+def _joined(folder: str, inner: str) -> str:
+    return f"{folder.rstrip('/')}/{inner}" if folder else inner
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+# What an ingest can read, and which options go with it.
+
+
+class Form(StrEnum):
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+    REQUEST_LOG = "request-log"
+    KAFKA = "kafka"
+
+
+_LOGS = frozenset({Form.REQUEST_LOG, Form.KAFKA})
+# An option that is not named here goes with every form.
+_ONLY_WITH = {
+    "max_disorder_ms": frozenset({Form.JSONL, Form.PARQUET, Form.KAFKA}),
+    **dict.fromkeys(("topics", "batches", "isr", "zone", "anonymise", "anonymise_key", "kafka_version"), _LOGS),
+    **dict.fromkeys(
+        ("bootstrap", "topic", "messages", "client", "client_file", "follow", "hold_ms"), frozenset({Form.KAFKA})
+    ),
+}
+
+
+def require_fit(form: Form, paths: Sequence[str] | None, given: Mapping[str, object]) -> None:
+    """`given` are options by name; those that nobody gave are None or False."""
+    for name, value in given.items():
+        forms = _ONLY_WITH.get(name)
+        if forms is not None and form not in forms and value is not None and value is not False:
+            raise UserError(f"{_option(name)} goes with --from {' or '.join(sorted(forms))}, not with --from {form}")
+    if form is Form.KAFKA:
+        if paths:
+            raise UserError(f"{paths[0]}: a topic is read by --bootstrap and --topic, without files")
+        for name in ("bootstrap", "topic"):
+            if given.get(name) is None:
+                raise UserError(f"--from kafka needs {_option(name)}")
+    elif not paths:
+        raise UserError(f"--from {form} needs the PATH of a file or folder")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

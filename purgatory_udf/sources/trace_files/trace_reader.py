@@ -1,0 +1,118 @@
+"""What is read: JSON Lines or Parquet, in pieces, each judged by itself; and the text of single lines once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from purgatory_udf.backend.dialect import is_local
+from purgatory_udf.backend.task_runner import spread
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract import as_text, read_line, read_row
+from purgatory_udf.sources.trace_files import parquet_files
+from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.sources.trace_files.input_files import JSON_LINES, PARQUET, InputFile, find_files
+from purgatory_udf.sources.trace_files.line_validation import EACH, JUDGED, judged
+from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, Chunk, Piece, byte_pieces, in_tasks, lines_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# How many times of events a piece's end tells for each file of the table.
+TIMES_A_FILE = 16
+
+TEXTS = pa.schema([("file", pa.int32()), ("line", pa.int64()), ("text", pa.string())])
+
+
+class _Form(Protocol):
+    def chunks(self, piece: Piece) -> Iterator[Chunk]: ...
+
+    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]: ...
+
+    def text(self, item: object) -> str: ...
+
+
+class _JsonLines:
+    def chunks(self, piece: Piece) -> Iterator[Chunk]:
+        return lines_of(piece)
+
+    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]:
+        return judged(piece, lines_of(piece), read_line, as_text, lines=True, each=each)
+
+    def text(self, item: object) -> str:
+        assert isinstance(item, bytes)
+        return as_text(item)
+
+
+class _Parquet:
+    def chunks(self, piece: Piece) -> Iterator[Chunk]:
+        return parquet_files.rows_of(piece)
+
+    def judged(self, piece: Piece, each: int) -> Iterator[pa.RecordBatch]:
+        return judged(piece, parquet_files.rows_of(piece), read_row, parquet_files.row_as_text, each=each)
+
+    def text(self, item: object) -> str:
+        assert item is None or isinstance(item, dict)
+        return parquet_files.row_as_text(item)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The pieces of all files, in input order."""
+
+    files: Sequence[InputFile]
+    pieces: Sequence[Piece]
+    form: _Form
+    task_bytes: int
+
+    def judged(self, spark: SparkSession, per_file: int) -> DataFrame:
+        """JUDGED rows of all lines."""
+        form, each = self.form, max(1, min(EACH, per_file // TIMES_A_FILE))
+        return spread(spark, self._tasks(self.pieces), lambda piece: form.judged(piece, each), JUDGED)
+
+    def texts(self, spark: SparkSession, lines_before: Mapping[tuple[int, int], int]) -> DataFrame:
+        """The text of every line of the pieces that have so many lines before them in their files (TEXTS)."""
+        form, before = self.form, dict(lines_before)
+
+        def work(piece: Piece) -> Iterator[pa.RecordBatch]:
+            line = before[piece.file, piece.index]
+            for chunk in form.chunks(piece):
+                texts = [form.text(item) for item in chunk.items]
+                numbers = range(line + 1, line + 1 + len(texts))
+                files = pa.repeat(pa.scalar(piece.file, pa.int32()), len(texts))
+                yield pa.RecordBatch.from_arrays([files, pa.array(numbers, pa.int64()), pa.array(texts)], schema=TEXTS)
+                line += len(texts)
+
+        wanted = [piece for piece in self.pieces if (piece.file, piece.index) in before]
+        return spread(spark, self._tasks(wanted), work, TEXTS)
+
+    def _tasks(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+        return in_tasks(pieces, self.task_bytes)
+
+
+def source_of(spark: SparkSession, options: IngestOptions, files: Sequence[InputFile] | None = None) -> Source:
+    """`files` are those of the options' paths, unless they are given."""
+    if options.source == "jsonl":
+        files = files or find_files(options.paths, JSON_LINES)
+        each = min(options.piece_bytes, HERE_BYTES) if is_local() else options.piece_bytes
+        return Source(files, list(byte_pieces(files, each, options.limits)), _JsonLines(), each)
+    files = files or find_files(options.paths, PARQUET)
+    return Source(files, _row_groups(spark, files), _Parquet(), options.piece_bytes)
+
+
+def _row_groups(spark: SparkSession, files: Sequence[InputFile]) -> list[Piece]:
+    """The footers first: a file that is no trace ends the ingest before any row is read."""
+    footers = [[(index, file)] for index, file in enumerate(files)]
+    rows = spread(
+        spark, footers, lambda footer: iter([parquet_files.footer_of(*footer)]), parquet_files.FOOTER
+    ).collect()
+    for problem in (row.problem for row in sorted(rows, key=lambda row: row.file) if row.problem):
+        raise UserError(problem)
+    return [
+        Piece(row.file, row.row_group, files[row.file], 0, row.bytes)
+        for row in sorted(rows, key=lambda row: (row.file, row.row_group))
+    ]

@@ -1,0 +1,193 @@
+"""Lines to columns of events, many at once: what the contract would say of each line, without a look at each.
+
+    lines ─► msgspec's decoder ─► structs, by type ─► columns ─► does more hold than types can say? ─► events
+                  └─ cannot tell ──────────────────────────────────────── no ─┴────► left for `contract.read_line`
+
+Only lines that are events for sure are taken; all others are left, and `read_line` says of each whether it is one, and
+why not. So nothing is judged in here: a line too many that is left costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from purgatory_udf.contract.event_reader import CHANGE, CHANGES, SHAPES, Shape, decode
+from purgatory_udf.contract.event_types import FIELDS as FIELDS_OF
+from purgatory_udf.contract.event_types import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.contract.value_checks import LISTS, Items, label
+
+# What an event's row takes from its place in the input or from the run, not from its own fields.
+PLACED = ("run_id", "event_time", "source", "line")
+FIELDS = pa.schema([field for field in EVENTS if field.name not in PLACED])
+
+# How deep a line nests that `read_line` can read depends on its caller; no event nests nearly as deep as this.
+DEEP = 400
+
+
+class Taken(NamedTuple):
+    """`events` (FIELDS) of the lines `numbers`, in no order; the lines `left` are in theirs."""
+
+    events: list[pa.RecordBatch]
+    numbers: list[np.ndarray]
+    left: list[int]
+
+
+def take(lines: Sequence[bytes]) -> Taken:
+    groups: dict[Any, tuple[list[Any], list[int]]] = {}
+    left: list[int] = []
+    for number, line in enumerate(lines):
+        try:
+            if (not line.isascii() and not _is_utf8(line)) or (len(line) > DEEP and _may_be_deep(line)):
+                left.append(number)
+                continue
+            event = decode(line)
+            kind = type(event)
+            key = kind if kind is not CHANGE else event.change
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = [], []
+            group[0].append(event)
+            group[1].append(number)
+        except (msgspec.MsgspecError, RecursionError):
+            left.append(number)
+    taken = Taken([], [], left)
+    for key, (events, numbers) in groups.items():
+        shape = SHAPES.get(key) or CHANGES.get(key)
+        if shape is None:
+            left.extend(numbers)
+            continue
+        places = np.array(numbers)
+        columns, bad = _columns(shape, events)
+        if bad.any():
+            left.extend(places[bad].tolist())
+            places = places[~bad]
+            columns, _ = _columns(shape, [event for event, is_bad in zip(events, bad, strict=True) if not is_bad])
+        taken.events.append(_batch(columns, len(places)))
+        taken.numbers.append(places)
+    left.sort()
+    return taken
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _may_be_deep(line: bytes) -> bool:
+    return line.count(b"[") + line.count(b"{") > DEEP
+
+
+def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in FIELDS]
+    return pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
+
+
+def _columns(shape: Shape, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """The columns of one type's events, and which of them are none after all."""
+    bad = np.zeros(len(events), bool)
+    columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
+    values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
+    for field, of_field in zip(shape.fields, values, strict=True):
+        items = LISTS.get(field.check)
+        type_ = FIELDS.field(field.name).type
+        if items is None:
+            columns[field.name] = _scalars(field, of_field, type_, bad)
+        elif items.check in FIELDS_OF:
+            columns[field.name] = _records(items, of_field, type_, bad, events if shape.kind == "produce" else None)
+        else:
+            columns[field.name] = _lists(field, items, of_field, type_, bad)
+    return columns, bad
+
+
+def _scalars(field: Field, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
+    if field.check is label:
+        values = [value if type(value) is str else str(value) for value in values]
+    column = pa.array(values, type_)
+    if column.null_count and field.default is REQUIRED:
+        bad |= column.is_null().to_numpy(zero_copy_only=False)
+    elif column.null_count and field.default is not None:
+        return column.fill_null(field.default)
+    return column
+
+
+def _lists(field: Field, items: Items, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray) -> pa.Array:
+    for number, value in enumerate(values):
+        missing = value is None and field.default is REQUIRED
+        bad[number] |= missing or (items.distinct and value is not None and len(set(value)) < len(value))
+    return pa.array(values, type_)
+
+
+def _records(
+    items: Items, values: Sequence[Any], type_: pa.DataType, bad: np.ndarray, produces: list[Any] | None
+) -> pa.Array:
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    together = list(chain.from_iterable(values))
+    fields = FIELDS_OF[items.check]
+    columns = _items(fields, together, type_.value_type)
+    event_of = np.repeat(np.arange(len(values)), lengths)
+    if items.distinct:
+        for number in _perhaps_twice(items, columns, offsets, event_of):
+            bad[number] |= _twice(items, values[number])
+    if produces is not None:
+        appended = _appended(columns, np.isin([event.acks for event in produces], KNOWN_ACKS)[event_of])
+        bad[event_of[appended & ~_is_batch(columns)]] = True
+    inner = [columns.get(field.name, pa.nulls(len(together), field.type)) for field in type_.value_type]
+    records = pa.StructArray.from_arrays(inner, fields=list(type_.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records, type=type_)
+
+
+def _items(fields: Sequence[Field], together: list[Any], type_: pa.StructType) -> dict[str, pa.Array]:
+    get = attrgetter(*(field.name for field in fields))
+    columns = zip(*map(get, together), strict=True) if together else iter([()] * len(fields))
+    none = np.zeros(len(together), bool)
+    return {
+        field.name: _scalars(field, values, type_.field(field.name).type, none)
+        for field, values in zip(fields, columns, strict=True)
+    }
+
+
+def _perhaps_twice(
+    items: Items, columns: dict[str, pa.Array], offsets: np.ndarray, event_of: np.ndarray
+) -> Iterator[int]:
+    """Events with two items of one code, which the same have."""
+    if len(event_of) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
+        return
+    code = np.zeros(len(event_of), np.int64)
+    for name in items.key:
+        column = columns[name]
+        numbers = column.dictionary_encode().indices if pa.types.is_string(column.type) else column
+        # Names and partitions have 31 bits each.
+        code = (code << 31) | numbers.to_numpy(zero_copy_only=False).astype(np.int64)
+    # Where they rise from one to the next, all are others.
+    falls = (event_of[1:] == event_of[:-1]) & (code[1:] <= code[:-1])
+    unsure = np.isin(event_of, event_of[1:][falls])
+    code, event_of = code[unsure], event_of[unsure]
+    order = np.lexsort((code, event_of))
+    code, event_of = code[order], event_of[order]
+    yield from np.unique(event_of[1:][(event_of[1:] == event_of[:-1]) & (code[1:] == code[:-1])]).tolist()
+
+
+def _twice(items: Items, value: list[Any]) -> bool:
+    return len({tuple(getattr(record, name) for name in items.key) for record in value}) < len(value)
+
+
+def _appended(columns: dict[str, pa.Array], known_acks: np.ndarray) -> np.ndarray:
+    return known_acks & (columns["error"].to_numpy(zero_copy_only=False) == NO_ERROR)
+
+
+def _is_batch(columns: dict[str, pa.Array]) -> np.ndarray:
+    """Whether offsets and bytes are all there, and the last offset can be the first one's."""
+    base, last = (columns[name].fill_null(-3).to_numpy(zero_copy_only=False) for name in ("base_offset", "last_offset"))
+    return (base >= 0) & (last >= base - 1) & ~columns["bytes"].is_null().to_numpy(zero_copy_only=False)

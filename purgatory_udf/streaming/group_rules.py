@@ -1,0 +1,108 @@
+"""The rules of consumer groups, as the pipeline asks for them: timers after timers, and gauges that follow from all.
+
+A call holds one consumer group, or all of a shard. It ends what is due up to its horizon in one go, however many timers
+follow one another in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.rules.engine.key_shards import group_of
+from purgatory_udf.rules.groups.group_codes import FOREVER
+from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupTables, Packet, packets
+from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, Requests
+from purgatory_udf.rules.groups.group_state_store import Shelf
+from purgatory_udf.rules.groups.group_step import Findings, step
+from purgatory_udf.rules.groups.group_waits import Waits, open_of
+from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, WAITS, Parcel, Plan, Rules, Scalars, Share
+from purgatory_udf.streaming.status_update import Sayings, in_rebalance
+
+# As a followed replay counts what its tables are given.
+_COUNTED = {**{table: table for table in ENDS}, "group_transitions": "transitions"}
+
+
+@dataclass(frozen=True)
+class GroupRules(Rules[Shelf, Requests]):
+    plan: Plan
+    config: Config
+    # When purgatories read what follows from how far all groups have come, though none has anything to say.
+    reckon_time: ClassVar[bool] = True
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        return list(COLUMNS)
+
+    def shares(self, events: pa.Table) -> Iterator[Share]:
+        # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
+        by = "partition" if self.config.grouping == "partition" else "shard"
+        for name, requests in Requests.of(events).apart(group_of(by, self.config.grouping_shards)):
+            yield Share(name, int(requests.rows.t.max()), requests.to_bytes())
+
+    def rows(self, values: Sequence[bytes]) -> Requests:
+        return Requests.together([Requests.from_bytes(value) for value in values])
+
+    def held(self, rows: Requests) -> bytes:
+        return rows.to_bytes()
+
+    def times_us(self, rows: Requests) -> npt.NDArray[np.int64]:
+        return rows.rows.t
+
+    def only(self, rows: Requests, which: npt.NDArray[np.bool_]) -> Requests:
+        return rows.where(which)
+
+    def state(self, value: bytes | None) -> Shelf:
+        return Shelf() if value is None else Shelf.from_bytes(value)
+
+    def value(self, state: Shelf) -> bytes:
+        return state.to_bytes()
+
+    def scalars(self, state: Shelf) -> Scalars:
+        wake = state.next_deadline_ms
+        return Scalars(state.sessions, None, wake if wake < FOREVER else None, len(state), wake)
+
+    def step(self, group: str, state: Shelf, rows: Requests, horizon_ms: int) -> tuple[Shelf, Iterator[Parcel]]:
+        """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
+        waits, sayings = Waits(), Sayings()
+        by_key: dict[str, Findings] = {}
+        mine = dict(rows.by_group())
+        for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
+            kept = state.take(key)
+            before, was = open_of(kept), in_rebalance(kept)
+            kept, findings = step(key, kept, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
+            state.put(key, kept)
+            waits.note(key, before, kept, findings)
+            if self.plan.follows:
+                sayings.note(key, was, kept, findings)
+            if findings:
+                by_key[key] = findings
+        return state, self._parcels(packets(by_key), waits, sayings, horizon_ms)
+
+    def _parcels(self, ended: list[Packet], waits: Waits, sayings: Sayings, horizon_ms: int) -> Iterator[Parcel]:
+        for table, latest_us, rows, payload in ended:
+            yield Parcel(table, "", latest_us, rows, payload)
+        told_waits = waits.to_bytes()
+        if told_waits is not None:
+            yield Parcel(WAITS, "", 0, 0, told_waits)
+        if self.plan.follows and (ended or told_waits is not None):
+            said: dict[str, Any] = {_COUNTED[packet.table]: packet.rows for packet in ended if packet.table in _COUNTED}
+            yield Parcel(LIVE, "", 0, 0, json.dumps(said | sayings.said()).encode())
+
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
+        yield Parcel(WAITS, CLOCK, min(horizon_ms, FOREVER // 1000) * 1000, 0, b"")
+
+    def schema(self, table: str) -> pa.Schema:
+        return SCHEMAS[table]
+
+    def table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+        """Many packets at a time."""
+        tables = GroupTables(self.plan.run_id, self.plan.trace_end_us)
+        yield from tables.rows(name, [payload.to_pybytes() for payload in payloads]).to_batches()

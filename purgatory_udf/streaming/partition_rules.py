@@ -1,0 +1,153 @@
+"""The rules of partitions and topics, by groups of keys, as the pipeline asks for them.
+
+Where groups are brokers, each sees all of an operation. By TopicPartition or shard a group sees a share of some: it
+decides those that it sees whole, and relays all that it is given to its broker's group, which decides the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.tables import ENDS, TABLES
+from purgatory_udf.rules.engine.columns.explode import columns_of, explode
+from purgatory_udf.rules.engine.columns.outcome_tables import Ended, gauge_table
+from purgatory_udf.rules.engine.key_shards import (
+    GroupOf,
+    apart,
+    by_broker,
+    decided_apart,
+    decided_here,
+    group_of,
+    together,
+    undecidable,
+    whole,
+)
+from purgatory_udf.rules.engine.loop.engine_call import Call
+from purgatory_udf.rules.engine.loop.engine_state import Decisions, Limits, State, step
+from purgatory_udf.rules.engine.loop.state_codec import call_bytes, call_of, state_bytes, state_of
+from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, RELAY, Parcel, Plan, Rules, Scalars, Share
+from purgatory_udf.streaming.status_update import of_keys, of_time
+
+WRITTEN = (*ENDS, "watches", "purgatory_gauges")
+
+_ROWS_A_PARCEL = 1 << 17
+# Of so many rows and more a parcel is packed: between the rules and the table Spark has it in memory a few times.
+_ROWS_WORTH_PACKING = 1 << 10
+_PACKED, _PLAIN = pa.ipc.IpcWriteOptions(compression="lz4"), pa.ipc.IpcWriteOptions()
+
+
+class Sees(Enum):
+    """How much of an operation a group sees: all of it, where groups are brokers; a share, where they are partitions or
+    shards; or what such groups have left, for the brokers' groups behind them."""
+
+    ALL = "all"
+    SHARE = "share"
+    REST = "rest"
+
+
+@dataclass(frozen=True)
+class PartitionRules(Rules[State, Call]):
+    plan: Plan
+    config: Config
+    limits: Limits
+    sees: Sees = Sees.ALL
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        return columns_of(names)
+
+    def shares(self, events: pa.Table) -> Iterator[Share]:
+        return _shares(explode(events, self.config), group_of(self.config.grouping, self.config.grouping_shards))
+
+    def rows(self, values: Sequence[bytes]) -> Call:
+        return together([call_of(value) for value in values])
+
+    def held(self, rows: Call) -> bytes:
+        return call_bytes(rows)
+
+    def times_us(self, rows: Call) -> npt.NDArray[np.int64]:
+        times: npt.NDArray[np.int64] = rows.events["t"]
+        return times
+
+    def only(self, rows: Call, which: npt.NDArray[np.bool_]) -> Call:
+        return rows.only(which)
+
+    def state(self, value: bytes | None) -> State:
+        return State() if value is None else state_of(value)
+
+    def value(self, state: State) -> bytes:
+        return state_bytes(state)
+
+    def scalars(self, state: State) -> Scalars:
+        open_, wake = state.operations, state.next_deadline_ms
+        oldest = int(open_["t"].min()) // 1000 if len(open_) else None
+        deadline = wake if len(open_) else None
+        if self.plan.follows:
+            # No end of the trace will come, at which everything is read that is left.
+            wake = min(wake, state.next_reading_ms)
+        return Scalars(len(state.parts), oldest, deadline, len(state.names), wake)
+
+    def step(self, group: str, state: State, rows: Call, horizon_ms: int) -> tuple[State, Iterator[Parcel]]:
+        if self.sees is Sees.SHARE:
+            decided = decided_here(step(state, undecidable(rows), horizon_ms, self.limits))
+        elif self.sees is Sees.REST:
+            decided = decided_apart(step(state, whole(rows), horizon_ms, self.limits))
+        else:
+            decided = step(state, rows, horizon_ms, self.limits)
+        return state, self._parcels(group, state, rows, decided, horizon_ms)
+
+    def _parcels(self, group: str, state: State, rows: Call, decided: Decisions, horizon_ms: int) -> Iterator[Parcel]:
+        if self.sees is Sees.SHARE:
+            for broker, time_us, payload in _shares(rows, by_broker):
+                yield Parcel(RELAY, broker, time_us, 0, payload)
+        if len(decided.ended):
+            ended = Ended(decided, self.plan.run_id, self.plan.trace_end_us)
+            for table, ends in zip(ENDS, ended.outcomes(), strict=True):
+                yield from _parcelled(table, ends, ended.latest_us)
+            yield from _parcelled("watches", ended.watches())
+        if len(decided.readings):
+            yield from _parcelled("purgatory_gauges", gauge_table(decided, self.plan.run_id))
+        if self.plan.follows:
+            said = of_keys(state, decided, whole=self.sees is not Sees.SHARE)
+            yield Parcel(LIVE, group, horizon_ms * 1000, 0, said)
+
+    def tick(self, events: int, latest_us: int, horizon_ms: int) -> Iterator[Parcel]:
+        if not self.plan.follows or not events:
+            return
+        yield Parcel(LIVE, CLOCK, latest_us, 0, of_time(events))
+        if self.sees is Sees.SHARE:
+            # Not every event is relayed: those behind are told the time, but not before what waits for disorder.
+            told_us = min(latest_us, horizon_ms * 1000) if self.plan.disorder else latest_us
+            if told_us:
+                yield Parcel(RELAY, CLOCK, told_us, 0, b"")
+
+    def schema(self, table: str) -> pa.Schema:
+        return TABLES[table]
+
+    def table(self, name: str, payloads: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
+        for payload in payloads:
+            with pa.ipc.open_stream(payload) as stream:
+                yield from stream
+
+
+def _shares(call: Call, group: GroupOf) -> Iterator[Share]:
+    if len(call):
+        for name, share in apart(call, group):
+            yield Share(name, int(share.events["t"].max()), call_bytes(share))
+
+
+def _parcelled(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Parcel]:
+    """As Arrow streams."""
+    for begin in range(0, len(table), _ROWS_A_PARCEL):
+        part = table.slice(begin, _ROWS_A_PARCEL)
+        sink = pa.BufferOutputStream()
+        options = _PACKED if len(part) >= _ROWS_WORTH_PACKING else _PLAIN
+        with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
+            writer.write_table(part)
+        yield Parcel(name, "", latest_us, len(part), sink.getvalue().to_pybytes())

@@ -1,0 +1,112 @@
+"""The watcher lists that a checkpoint holds right now, read back from the state store, by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.rules.engine.loop.arena import SETTLED
+from purgatory_udf.rules.engine.loop.codes import key_parts
+from purgatory_udf.rules.engine.loop.engine_state import State
+from purgatory_udf.rules.engine.loop.state_codec import state_of
+from purgatory_udf.storage import run_records
+from purgatory_udf.storage.file_system import files_of
+from purgatory_udf.storage.output_folder import Layout
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA = "key STRING, open BIGINT, oldest_ms BIGINT, next_deadline_ms BIGINT, bytes BIGINT"
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One row per key, those with the most open watches first, and the totals over all."""
+
+    rows: list[tuple[str, int, int | None, int | None, int]]
+    keys: int
+    open: int
+    bytes: int
+
+    def lines(self) -> list[str]:
+        head = ("key", "open", "oldest", "next deadline", "bytes")
+        body = [(key, f"{n:,}", _moment(oldest), _moment(due), f"{size:,}") for key, n, oldest, due, size in self.rows]
+        widths = [max(len(row[column]) for row in [head, *body]) for column in range(len(head))]
+        left = {0, 2, 3}
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column in left else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in [head, *body]
+        ]
+        each = f", {self.bytes / self.open:,.0f} bytes per open watch" if self.open else ""
+        more = f" ({self.keys - len(self.rows):,} more keys)" if self.keys > len(self.rows) else ""
+        return [*lines, f"{self.open:,} open watches on {self.keys:,} keys, {self.bytes:,} bytes{each}{more}"]
+
+
+def inspect(spark: SparkSession, checkpoint: str, limit: int) -> Inspection:
+    """`checkpoint` is the checkpoint of the query of partitions, or the output folder that has it."""
+    path = checkpoint
+    inner = Layout(checkpoint).checkpoint("partitions")
+    if files_of(spark).exists(inner):
+        path = inner
+    if not files_of(spark).exists(f"{path.rstrip('/')}/state"):
+        raise UserError(f"{checkpoint}: {_why_there_is_none(spark, checkpoint)}")
+    # Reading a store asks its coordinator, which a session has only once its streams have been looked at.
+    assert spark.streams.active is not None
+    states = spark.read.format("statestore").load(path)
+    value = "value.groupState" if "groupState" in states.select("value.*").columns else "value"
+    rows = states.select(f"{value}.state", f"{value}.waiting").mapInPandas(_by_key, _SCHEMA).cache()
+    totals = rows.selectExpr("count(*) AS keys", "sum(open) AS open", "sum(bytes) AS bytes").first()
+    assert totals is not None
+    listed = rows.orderBy(rows.open.desc(), rows.next_deadline_ms, rows.key).limit(limit).collect()
+    return Inspection([tuple(row) for row in listed], totals.keys, totals.open or 0, totals.bytes or 0)
+
+
+def _why_there_is_none(spark: SparkSession, out: str) -> str:
+    here = run_records.ran_here(spark, Layout(out).table("runs"), "replay")
+    if here is None:
+        return "no checkpoint of a replay there (no state folder)"
+    if here:
+        return (
+            "replayed in one process, which leaves no state; a stream does: "
+            "./spark-submit.sh --master 'local[*]' replay … --overwrite"
+        )
+    return "its replay has no state: its stream has not begun yet, or the trace has no operations"
+
+
+def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        for value, waiting in zip(frame["state"], frame["waiting"], strict=True):
+            size = len(value) + (len(waiting) if waiting is not None else 0)
+            yield _listed(state_of(bytes(value)), size)
+
+
+def _listed(state: State, size: int) -> pd.DataFrame:
+    """A group's bytes are shared out over its keys, evenly but for the open watches that each holds."""
+    waiting = state.parts[(state.parts["heap"] != SETTLED) & (state.parts["again"] == 0)]
+    operations = state.operations[waiting["operation"]]
+    count = np.bincount(waiting["key"], minlength=len(state.names))
+    weight = (count + 1) / (count + 1).sum()
+    rows = []
+    for number, name in enumerate(state.names):
+        mine = operations[waiting["key"] == number]
+        broker, partition, topic = key_parts(name)
+        oldest = int(mine["t"].min()) // 1000 if len(mine) else None
+        due = int(mine["deadline"].min()) if len(mine) else None
+        rows.append((f"broker {broker}: {topic}-{partition}", len(mine), oldest, due, round(size * weight[number])))
+    table = pd.DataFrame(rows, columns=["key", "open", "oldest_ms", "next_deadline_ms", "bytes"])
+    return table.astype({"oldest_ms": "Int64", "next_deadline_ms": "Int64"})
+
+
+def _moment(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")

@@ -1,0 +1,135 @@
+"""A frame of `top`: tables of what the boards say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from purgatory_udf.common.console import Cell, Table
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.storage.output_folder import is_held
+from purgatory_udf.streaming.status_file import Board, oldest, read
+
+# Expirations a second are counted over so many.
+_RATE_SECONDS = 10
+
+
+def frame(boards: Mapping[str, Board], rows: int, terminal: bool, now_ms: int, ended: bool) -> list[str]:
+    """`rows`: how many of those that wait, and of the groups in rebalance, are shown."""
+    every = list(boards.values())
+    # What partitions and groups have come to may differ by a batch; nobody is shown to wait for less than no time.
+    at_ms = max(board.at_ms for board in every)
+    tables = [_purgatories(every, at_ms), _waits(every, at_ms, rows), _rebalances(every, at_ms, rows)]
+    blocks = [[_head(every, at_ms, now_ms, ended)], *(table.lines(terminal) for table in tables if table.rows)]
+    return [line for block in blocks for line in ["", *block]][1:]
+
+
+def _head(boards: list[Board], at_ms: int, now_ms: int, ended: bool) -> str:
+    events = sum(board.counts["events"] for board in boards)
+    still_open = sum(board.open for board in boards)
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    age = max(0, now_ms - max(board.written_ms for board in boards)) // 1000
+    freshness = "the replay has stopped" if ended else f"told {age:,} s ago"
+    at = moment.removesuffix("+00:00")
+    return f"Run {boards[0].run_id}: {at} · {events:,} events · {still_open:,} operations open · {freshness}"
+
+
+def _purgatories(boards: list[Board], at_ms: int) -> Table:
+    until = at_ms // 1000
+    begin = until - _RATE_SECONDS
+    expired: dict[tuple[int, str], int] = {}
+    for board in boards:
+        for at, broker, purgatory, count in board.expired:
+            if begin <= at < until:
+                expired[broker, purgatory] = expired.get((broker, purgatory), 0) + count
+    gauges: dict[tuple[int, str], list[int]] = {}
+    for board in boards:
+        for group in board.groups.values():
+            for broker, purgatory, watched, delayed in group["purgatories"]:
+                sums = gauges.setdefault((broker, purgatory), [0, 0])
+                sums[0] += watched
+                sums[1] += delayed
+    first: dict[tuple[int, str], dict[str, Any]] = {}
+    for operation in oldest(boards):
+        first.setdefault((operation["broker"], operation["purgatory"]), operation)
+    rows: list[list[Cell]] = []
+    for owner, (watched, delayed) in sorted(gauges.items()):
+        longest = first.get(owner)
+        waited = None if longest is None else max(0, at_ms - longest["since_us"] // 1000)
+        rows.append([*owner, watched, delayed, expired.get(owner, 0) / _RATE_SECONDS, waited])
+    return Table("Purgatories", ("broker", "purgatory", "watched", "delayed", "expired/s", "longest wait ms"), rows)
+
+
+def _waits(boards: list[Board], at_ms: int, limit: int) -> Table:
+    rows = [
+        (
+            operation["request_id"] or f"operation {operation['operation_id']}",
+            operation["kind"],
+            operation["broker"],
+            operation["client_id"],
+            max(0, at_ms - operation["since_us"] // 1000),
+            operation["deadline_ms"] - at_ms,
+            operation["lacks"],
+        )
+        for operation in oldest(boards)[:limit]
+    ]
+    columns = ("request", "kind", "broker", "client", "waiting ms", "ms left", "lacks")
+    return Table("Waiting longest", columns, rows)
+
+
+def _rebalances(boards: list[Board], at_ms: int, limit: int) -> Table:
+    rebalances = [rebalance for board in boards for rebalance in board.rebalances.values()]
+    rebalances.sort(key=lambda of: (of["since_us"] is None, of["since_us"], of["broker"], of["group"]))
+    rows = [
+        (
+            rebalance["group"],
+            rebalance["broker"],
+            rebalance["state"],
+            None if rebalance["since_us"] is None else max(0, at_ms - rebalance["since_us"] // 1000),
+            None if rebalance["deadline_ms"] is None else rebalance["deadline_ms"] - at_ms,
+            f"{rebalance['missing']:,} of {rebalance['members']:,}",
+            _named(rebalance["named"], rebalance["missing"]),
+        )
+        for rebalance in rebalances[:limit]
+    ]
+    more = f" ({len(rebalances):,} in all)" if len(rebalances) > limit else ""
+    columns = ("group", "broker", "state", "since ms", "ms left", "missing", "who")
+    return Table(f"Groups in rebalance{more}", columns, rows)
+
+
+def _named(names: Iterable[str], of: int) -> str:
+    named = list(names)
+    return ", ".join(named) + (f", {of - len(named):,} more" if of > len(named) else "") if named else "-"
+
+
+# `top`: frame after frame, until interrupted or the replay has ended. Needs no Spark.
+
+
+def show(out: str, once: bool, every: float, rows: int) -> None:
+    console = Console()
+    if once or not console.is_terminal:
+        print("\n".join(_lines(out, rows, console.is_terminal)[0]))
+        return
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        ended = False
+        while not ended:
+            lines, ended = _lines(out, rows, terminal=True)
+            live.update(Text.from_ansi("\n".join(lines)), refresh=True)
+            if not ended:
+                time.sleep(every)
+
+
+def _lines(out: str, rows: int, terminal: bool) -> tuple[list[str], bool]:
+    # Looked at first: what it writes last is read then.
+    ended = not is_held(out, "replay")
+    boards = read(out)
+    if not boards:
+        raise UserError(f"{out}: no followed replay has written there yet (replay --follow --out {out} does)")
+    return frame(boards, rows, terminal, int(time.time() * 1000), ended), ended

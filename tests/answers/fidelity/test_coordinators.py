@@ -1,0 +1,218 @@
+"""Groups of real recordings, replayed from the request log alone, against what their coordinators wrote of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from purgatory_udf.answers.fidelity.broker_readings import KINDS, SESSION, Fact, facts_in, facts_in_logs
+from purgatory_udf.answers.fidelity.coordinator_comparison import ComparedGroup, Expired, Span, compare, facts_of, table
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract import read_row
+from purgatory_udf.contract.outcome import Transition
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, StateChange
+from purgatory_udf.sources.request_log.lines.log_line import read_line
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.requests.group_conversion import GROUP_APIS
+from purgatory_udf.sources.request_log.requests.recorded_operation import Recorded
+from tests.rules.groups.batches import Batches
+from tests.sources.request_log.translate import translate
+from tests.support import recorded
+
+pytestmark = pytest.mark.long
+
+# Kafka 3.9's coordinator has the purgatories that are replayed; that of 4.3 has the same rules, with timers of its own.
+# How far the waits of joins lie apart at the median: the newer coordinator's answers pass through a queue.
+JOINS_APART_MS = {"3.9.2": 2.0, "4.3.1": 3.0}
+# The tree's recordings: how many of their requests are compared at least, and what the coordinators of either version
+# logged: a member that falls silent with its time-outs spent in the session (gB, gE, gF), before it has joined again
+# (gC), before it has synced (gD).
+IN_THE_TREE = ("W3-groups", "W3-groups-k39")
+ANSWERED, JOINED = 1_400, 40
+LOGGED = {
+    "gA": {"rebalance": 6, "generation": 6},
+    "gB": {"rebalance": 6, "generation": 6, "session": 2},
+    "gC": {"rebalance": 5, "generation": 5, "join": 1},
+    "gD": {"rebalance": 5, "generation": 5, "sync": 1},
+    "gE": {"rebalance": 2, "generation": 2, "session": 1},
+    "gF": {"rebalance": 4, "generation": 4, "session": 2},
+    "gG": {"rebalance": 5, "generation": 5},
+}
+# JVMs that have just been started take their time over everything that is done for the first time.
+WORST_MS = 50.0
+SESSION_MS = 6.0
+MOST_APART_MS = 2.0
+
+
+def _recordings() -> dict[str, Path]:
+    """All that are of groups, whose coordinators stay where they are."""
+    return {name: path for name, path in recorded.every("traces").items() if "groups" in name and path.is_dir()}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    name: str
+    kafka: str
+    groups: list[ComparedGroup]
+    answers: dict[int, Answer]
+    recorded: dict[int, Recorded]
+
+
+@pytest.fixture(scope="module", params=_recordings())
+def replayed(request: pytest.FixtureRequest) -> Replayed:
+    """The whole recording, up to its last request."""
+    folder = _recordings()[request.param]
+    meta = json.loads("".join(recorded.lines(folder / "meta.json")))
+    brokers = [int(name.removeprefix("request-")) for name in meta["lines"] if name.startswith("request-")]
+    requests = {broker: recorded.lines(folder / f"request-{broker}.log") for broker in brokers}
+    translation = translate(asked for broker, lines in requests.items() for asked in _requests(lines, broker))
+    batches = Batches(Config())
+    batches.take([read_row(event) for event in translation.events])
+    histories = list(batches.records.values())
+    transitions = [entry.transition for group in histories for entry in group.journal if isinstance(entry, StateChange)]
+    ends = [
+        Expired(outcome.broker, outcome.kind, outcome.key or "", outcome.ended_us)
+        for group in histories
+        for outcome in group.outcomes
+        if outcome.expired
+    ]
+    logged = facts_in_logs([str(recorded.packed(folder / f"server-{broker}.log")) for broker in brokers])
+    span = Span(translation.events[0]["time_us"], translation.events[-1]["time_us"])
+    groups = compare(logged, facts_of(transitions, ends), dict.fromkeys(brokers, span))
+    return Replayed(
+        request.param,
+        meta["kafka"],
+        groups,
+        {answer.seq: answer for group in histories for answer in group.answers},
+        translation.recorded,
+    )
+
+
+def _requests(lines: Iterable[str], broker: int) -> list[Request]:
+    read = [read_line(line, Place(broker, number)) for number, line in enumerate(lines, start=1)]
+    return [request for request in read if isinstance(request, Request) and request.api in GROUP_APIS]
+
+
+def test_groups_rebalance_and_members_fail_as_the_coordinators_logged_it(replayed: Replayed) -> None:
+    logged = {group.group: dict(group.logged) for group in replayed.groups}
+    assert logged if replayed.name not in IN_THE_TREE else logged == LOGGED
+    assert {group.group: dict(group.replayed) for group in replayed.groups} == logged
+    assert [group.group for group in replayed.groups if not group.agrees] == []
+
+
+def test_they_do_so_at_the_logged_moments(replayed: Replayed) -> None:
+    apart = {kind: [abs(ms) for group in replayed.groups for ms in group.apart_ms[kind]] for kind in KINDS}
+    assert max(apart[SESSION], default=0) <= SESSION_MS
+    everything = [ms for of_kind in apart.values() for ms in of_kind]
+    assert median(everything) <= MOST_APART_MS and max(everything) <= WORST_MS, (median(everything), max(everything))
+
+
+def test_every_request_is_answered_as_recorded(replayed: Replayed) -> None:
+    answered = {
+        seq: (replayed.answers[seq].error, replayed.answers[seq].generation if record.generation is not None else None)
+        for seq, record in replayed.recorded.items()
+    }
+    assert answered == {seq: (record.error, record.generation) for seq, record in replayed.recorded.items()}
+    assert len(answered) > (ANSWERED if replayed.name in IN_THE_TREE else 0)
+
+
+def test_joins_wait_as_long_as_recorded(replayed: Replayed) -> None:
+    """Of the joins that waited: a handful hold as long as it takes a new JVM to answer for the first time."""
+    apart = [
+        abs(replayed.answers[seq].wait_ms - record.remote_ms)
+        for seq, record in replayed.recorded.items()
+        if record.kind == "join_group" and record.remote_ms and replayed.answers[seq].wait_ms
+    ]
+    assert len(apart) > (JOINED if replayed.name in IN_THE_TREE else 0)
+    assert median(apart) <= JOINS_APART_MS[replayed.kafka]
+
+
+# -- what the lines say, and what is made of them ----------------------------------------------------------------------
+
+LINES = """\
+[2026-11-21 03:17:00,000] INFO [GroupCoordinator 2]: Preparing to rebalance group g h in state PreparingRebalance with \
+old generation 0 (__consumer_offsets-0) (reason: Adding new member m) (kafka.coordinator.group.GroupCoordinator)
+[2026-11-21 03:17:03,000] INFO [GroupCoordinator 2]: Stabilized group g h generation 1 (__consumer_offsets-0) with 3 \
+members (kafka.coordinator.group.GroupCoordinator)
+[2026-11-21 03:17:04,000] INFO [GroupCoordinator id=2 topic=__consumer_offsets partition=0] Preparing to rebalance \
+group g h in state PreparingRebalance with old generation 1 (reason: Removing [n] on pending sync request expiration).
+[2026-11-21 03:17:05,000] INFO [GroupCoordinator 2]: Member m in group g h has failed, removing it from the group
+[2026-11-21 03:17:06,000] INFO [GroupCoordinator 2]: Pending member p in group g h has been removed after session \
+timeout expiration.
+[2026-11-21 03:17:07,000] INFO [GroupCoordinator 2]: Group g h removed dynamic members who haven't joined: Set(m)
+[2026-11-21 03:17:08,000] INFO [GroupCoordinator 2]: Group g h with generation 2 is now empty (__consumer_offsets-0)
+[2026-11-21 03:17:09,000] INFO [GroupMetadataManager brokerId=2] Group g h with generation 2 is now empty
+[GroupCoordinator 2]: Group g h with generation 3 is now empty, at no time
+"""
+BEGIN_US = 1_795_231_020_000_000
+
+
+def test_both_coordinators_lines_are_read_in_whatever_layout() -> None:
+    assert [fact._replace(at_us=(fact.at_us - BEGIN_US) // 1_000_000) for fact in facts_in(LINES.splitlines())] == [
+        Fact(2, "g h", "rebalance", "0", 0),
+        Fact(2, "g h", "generation", "1", 3),
+        Fact(2, "g h", "rebalance", "1", 4),
+        Fact(2, "g h", "sync", "", 4),
+        Fact(2, "g h", "session", "m", 5),
+        Fact(2, "g h", "session", "p", 6),
+        Fact(2, "g h", "join", "", 7),
+        Fact(2, "g h", "generation", "2", 8),
+    ]
+
+
+def test_a_log_without_coordinators_is_named(tmp_path: object) -> None:
+    path = f"{tmp_path}/server.log"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[2026-11-21 03:17:00,000] INFO started (kafka.server.KafkaServer)\n")
+    with pytest.raises(UserError, match=r"server\.log: no line of a group coordinator in it"):
+        facts_in_logs([path])
+
+
+PREPARING, COMPLETING, EMPTY = "PreparingRebalance", "CompletingRebalance", "Empty"
+
+
+def _into(at: int, to_state: str, generation: int, reason: str, *members: str) -> Transition:
+    from_state = "Stable" if to_state == PREPARING else PREPARING
+    return Transition("g", 1, at, from_state, to_state, reason, generation, members)
+
+
+def test_an_expired_join_counts_where_it_cost_a_member() -> None:
+    """A static member that did not come stays, and the coordinator says nothing."""
+    rounds = [
+        _into(1, PREPARING, 4, "m joined", "m", "n", "static"),
+        _into(5, COMPLETING, 5, "static did not rejoin", "m", "n", "static"),
+        _into(6, PREPARING, 5, "n left", "m", "static"),
+        _into(9, COMPLETING, 6, "m, static did not rejoin", "static"),
+        _into(10, PREPARING, 6, "m joined", "m", "static"),
+        _into(14, EMPTY, 7, "no members left"),
+    ]
+    ends = [Expired(1, "join", "g", at) for at in (5, 9, 14)] + [Expired(1, "heartbeat", "g-m", 12)]
+    assert [fact for fact in facts_of(rounds, ends) if fact.kind in ("join", SESSION)] == [
+        Fact(1, "g", "join", "", 9),
+        Fact(1, "g", "join", "", 14),
+        Fact(1, "g", "session", "m", 12),
+    ]
+
+
+def test_a_table_tells_what_only_one_side_has_and_how_far_the_rest_lies_apart() -> None:
+    replayed = [Fact(1, "g", "generation", "1", 2_000), Fact(1, "g", "generation", "2", 9_000)]
+    logged = [
+        Fact(1, "g", "generation", "0", 1_000),
+        Fact(1, "g", "generation", "1", 3_500),
+        Fact(1, "g", "generation", "2", 9_700),
+        Fact(1, "g", "generation", "3", 9_800),
+        Fact(1, "h", "session", "m", 5_000),
+    ]
+    g, h = compare(logged, replayed, {1: Span(2_000, 9_000)})
+    assert (g.agrees, g.apart_ms["generation"]) == (True, [1.5, 0.7])
+    assert (h.agrees, dict(h.logged), dict(h.replayed)) == (False, {"session": 1}, {})
+    assert list(table([g, h]).rows) == [
+        ("g", "1", "0 / 0", "2 / 2", "0 / 0", "0 / 0", "0 / 0", 2, 1.1, 1.5),
+        ("h", "1", "0 / 0", "0 / 0", "1 / 0", "0 / 0", "0 / 0", 0, None, None),
+    ]

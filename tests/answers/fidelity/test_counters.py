@@ -1,0 +1,52 @@
+"""The brokers' own counts of expirations, between two readings of their MBeans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.answers.fidelity.broker_readings import CONSUMERS, FOLLOWERS, PRODUCES, Counted, counted
+from purgatory_udf.common.errors import UserError
+
+
+def _reading(path: Path, beans: dict[str, dict[str, int]]) -> Path:
+    path.write_text(json.dumps({"1": {"mbeans": {"kafka.server:type=Other": {"readAtMs": 90}, **beans}}}))
+    return path
+
+
+def test_what_counts_is_the_increase_and_a_counter_that_was_not_there_began_at_zero(tmp_path: Path) -> None:
+    before = _reading(tmp_path / "before", {CONSUMERS: {"Count": 5, "readAtMs": 100}})
+    after = _reading(
+        tmp_path / "after",
+        {CONSUMERS: {"Count": 9, "readAtMs": 400}, FOLLOWERS: {"Count": 2, "readAtMs": 401}},
+    )
+    assert counted(before, after) == [
+        Counted(1, "consumer fetch", 4, 100_000, 400_000),
+        Counted(1, "follower fetch", 2, 90_000, 401_000),
+    ]
+    assert counted(None, after)[0] == Counted(1, "consumer fetch", 9, 0, 400_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{}", "no ExpiresPerSec of DelayedFetchMetrics or DelayedProduceMetrics in it"),
+        ("[]", "not a reading of MBeans by broker"),
+        (json.dumps({"1": {"mbeans": {PRODUCES: {"Count": 1}}}}), "a counter without Count and readAtMs"),
+    ],
+)
+def test_a_file_that_is_no_reading_is_named(text: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "after"
+    file.write_text(text)
+    with pytest.raises(UserError) as raised:
+        counted(None, file)
+    assert str(raised.value).startswith(f"{file}: {sentence}")
+
+
+def test_a_counter_that_fell_belongs_to_a_broker_that_was_restarted(tmp_path: Path) -> None:
+    before = _reading(tmp_path / "before", {PRODUCES: {"Count": 5, "readAtMs": 100}})
+    after = _reading(tmp_path / "after", {PRODUCES: {"Count": 3, "readAtMs": 400}})
+    with pytest.raises(UserError, match="produce acks=-1 of broker 1: 3 is less than 5 before"):
+        counted(before, after)

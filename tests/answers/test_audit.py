@@ -1,0 +1,178 @@
+"""Every law on sound tables, and on tables that break it: alike in Spark and without it, where most are asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import write_deltalake
+
+from purgatory_udf.answers.audit import Finding, audit, report, require_all
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.storage import run_records
+from tests.support.outcome_folder import table_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+END_ONCE = "each operation of the trace ended at most once"
+OPEN = "open are those that the run left open"
+NO_ID_TWICE = "no operation id twice"
+IN_TIME = "completed or cancelled no later than the deadline"
+AT_DEADLINE = "expired at the deadline"
+WAIT = "waited from start to end"
+WATCHES = "a watch is an operation's, and ends by its deadline"
+LINES = "accepted and rejected lines are all lines"
+
+
+def _at(ms: float) -> datetime:
+    return START + timedelta(milliseconds=ms)
+
+
+def _event(seq: int, type: str = "produce") -> dict[str, Any]:
+    return {"seq": seq, "type": type, "event_time": _at(seq)}
+
+
+def _end(operation_id: int, table: str, **changed: Any) -> dict[str, Any]:
+    """An operation that began half a ms after its number, with 10 ms to wait: 4 of them if it completed."""
+    waited = 4 if table == "completions" else 10
+    ended = _at(operation_id + waited) if table == "expirations" else _at(operation_id + waited + 0.25)
+    times = {"started_at": _at(operation_id + 0.5), "deadline": _at(operation_id + 10)}
+    ended_at = "completed_at" if table == "completions" else "expired_at"
+    common = {"operation_id": operation_id, "kind": "produce", "wait_ms": waited, **times}
+    return {**common, ended_at: ended, **changed}
+
+
+def _watch(operation_id: int, **changed: Any) -> dict[str, Any]:
+    times = {"started_at": _at(operation_id), "deadline": _at(operation_id + 10), "ended_at": _at(operation_id + 4.75)}
+    return {"operation_id": operation_id, "kind": "produce", **times, **changed}
+
+
+def _add(out: Path, table: str, *rows: dict[str, Any]) -> None:
+    write_deltalake(str(out / table), table_of(table, rows), mode="append")
+
+
+def _record(out: Path, *, drain: bool = False, finished: bool = True, **counts: int | dict[str, int]) -> None:
+    texts = {"trace": {"events": str(out / "events")}, "configuration": {"drain": drain}, "counts": counts}
+    run = {"run_id": "run-1", "job": "replay", "status": run_records.FINISHED if finished else run_records.RUNNING}
+    row = run | {name: json.dumps(text) for name, text in texts.items()} | {"started_at": START, "versions": "{}"}
+    write_deltalake(str(out / "runs"), table_of("runs", [row]), mode="overwrite")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Operations 1 and 2 completed, 3 and 4 expired, 5 is open; 9 moves a high watermark; one line was rejected."""
+    out = tmp_path_factory.mktemp("sound")
+    _add(out, "events", *map(_event, range(1, 6)), _event(9, "partition"))
+    _add(out, "rejected_events", {"raw": "{", "reason": "not JSON", "source": "t.jsonl", "line": 7})
+    _add(out, "completions", _end(1, "completions"), _end(2, "completions"))
+    _add(out, "expirations", _end(3, "expirations"), _end(4, "expirations"))
+    _add(out, "watches", *map(_watch, (1, 2, 2, 3, 4)))
+    _record(out, open=1, lines=7)
+    return out
+
+
+@pytest.fixture
+def out(sound: Path, tmp_path: Path) -> Path:
+    """A copy of the sound tables to break."""
+    copy = tmp_path / "out"
+    shutil.copytree(sound, copy)
+    _record(copy, open=1, lines=7)
+    return copy
+
+
+def test_sound_tables_keep_every_law(without_spark: SparkSession, sound: Path) -> None:
+    assert audit(without_spark, str(sound)) == [
+        Finding(END_ONCE, 5, 0),
+        Finding(OPEN, 1, 0, note="1 open"),
+        Finding(NO_ID_TWICE, 4, 0),
+        Finding(IN_TIME, 2, 0),
+        Finding(AT_DEADLINE, 2, 0),
+        Finding(WAIT, 4, 0),
+        Finding(WATCHES, 5, 0),
+        Finding(LINES, 7, 0, note="6 accepted, 1 rejected"),
+    ]
+
+
+def test_each_broken_law_is_named_with_its_operations(spark: SparkSession, out: Path) -> None:
+    # A completed and an expired end; an end that nobody asked for; a group's operation, written twice.
+    _add(out, "expirations", _end(1, "expirations"))
+    _add(out, "completions", _end(77, "completions"), *[_end(90, "completions", kind="join")] * 2)
+    # Groups' operations that break one law each: late, late by a microsecond, a wait that is no difference; and one
+    # that ends in the last microsecond of its deadline's millisecond, which is in time.
+    _add(out, "completions", _end(91, "completions", kind="sync", completed_at=_at(102), wait_ms=11))
+    _add(out, "expirations", _end(92, "expirations", kind="sync", expired_at=_at(102.001)))
+    _add(out, "expirations", _end(93, "expirations", kind="sync", wait_ms=9))
+    _add(out, "completions", _end(94, "completions", kind="sync", completed_at=_at(104.999), wait_ms=10))
+    # Watches of nobody, and after the deadline; an operation that ended nowhere; a line that went nowhere.
+    _add(out, "watches", _watch(66), _watch(4, ended_at=_at(15)))
+    _add(out, "events", _event(6, "fetch"))
+    # Cancelled: in time, completed besides, late.
+    _add(out, "events", *map(_event, (7, 8)))
+    _add(out, "cancellations", _end(7, "cancellations", cancelled_at=_at(11.25), wait_ms=4))
+    _add(out, "cancellations", _end(2, "cancellations", cancelled_at=_at(10.25), wait_ms=4))
+    _add(out, "cancellations", _end(8, "cancellations", cancelled_at=_at(19.25), wait_ms=11))
+    _record(out, open=1, lines=11)
+    expected = [
+        Finding(END_ONCE, 9, 3, (1, 2, 77)),
+        Finding(OPEN, 2, 1, (5, 6), "2 open, 1 expected"),
+        Finding(NO_ID_TWICE, 12, 3, (1, 2, 90)),
+        Finding(IN_TIME, 10, 2, (8, 91)),
+        Finding(AT_DEADLINE, 5, 1, (92,)),
+        Finding(WAIT, 15, 2, (2, 93)),
+        Finding(WATCHES, 7, 2, (4, 66)),
+        Finding(LINES, 11, 1, (), "9 accepted, 1 rejected"),
+    ]
+    assert audit(spark, str(out)) == expected
+    with locally():
+        assert audit(session_for("tests"), str(out)) == expected
+
+
+def test_a_drained_run_leaves_nothing_open(without_spark: SparkSession, out: Path) -> None:
+    _record(out, drain=True, open=1, lines=7)
+    broken = [law for law in audit(without_spark, str(out)) if law.broken]
+    assert broken == [Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")]
+
+
+def test_what_groups_leave_open_is_not_among_what_events_asked_for(without_spark: SparkSession, out: Path) -> None:
+    _record(out, open=4, lines=7, groups={"open": 3})
+    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 0, note="1 open")
+    _record(out, open=4, lines=7, groups={"open": 4})
+    assert audit(without_spark, str(out))[1] == Finding(OPEN, 1, 1, (5,), "1 open, 0 expected")
+
+
+def test_an_unfinished_run_may_have_open_operations_and_tables_that_are_yet_to_come(
+    without_spark: SparkSession, out: Path
+) -> None:
+    _record(out, drain=True, finished=False)
+    shutil.rmtree(out / "expirations")
+    laws = {law.law: law for law in audit(without_spark, str(out))}
+    assert laws[OPEN] == Finding(OPEN, 3, 0, note="3 open; the run has not finished")
+    assert laws[AT_DEADLINE] == Finding(AT_DEADLINE, 0, 0)
+    assert LINES not in laws
+
+
+def test_a_folder_without_a_run_is_a_mistake(without_spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no replay is recorded in .*/runs"):
+        audit(without_spark, str(tmp_path))
+
+
+def test_the_report_is_a_table_and_a_broken_law_an_error() -> None:
+    findings = [Finding(OPEN, 1, 0, note="1 open"), Finding(NO_ID_TWICE, 12345, 2, (3, 4))]
+    assert report(findings) == [
+        "Laws",
+        "  law                                    checked  broken  for example",
+        "  open are those that the run left open        1       0  1 open",
+        "  no operation id twice                   12,345       2  operation 3, 4",
+    ]
+    with pytest.raises(LawBrokenError, match="1 of 2 laws are broken"):
+        require_all(findings)
+    require_all(findings[:1])

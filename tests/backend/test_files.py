@@ -1,0 +1,56 @@
+"""Tables in files whose borders are chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.backend.local.delta_files import at_borders, write_files
+
+
+@pytest.mark.parametrize(
+    ("times", "count", "expected"),
+    [
+        ([1, 2, 3, 1000, 1001, 2000], 1, [[1, 2, 3, 1000, 1001, 2000]]),
+        ([1, 2, 3, 1000, 1001, 2000], 2, [[1, 2, 3], [1000, 1001, 2000]]),
+        # No millisecond is divided, so there are fewer.
+        ([1, 2, 3, 1000, 1001, 2000], 6, [[1, 2, 3], [1000, 1001], [2000]]),
+        ([1, 2, 999], 3, [[1, 2, 999]]),
+        ([], 1, []),
+    ],
+)
+def test_rows_are_cut_where_a_millisecond_ends(times: list[int], count: int, expected: list[list[int]]) -> None:
+    rows = pa.table({"time_us": pa.array(times, pa.int64())})
+    assert [part.column("time_us").to_pylist() for part in at_borders(rows, "time_us", count, 1000)] == expected
+
+
+def test_a_commit_lists_the_files_in_their_order_and_says_what_each_holds(tmp_path: Path) -> None:
+    times = [1, 2000, 3000, 3001]
+    at = pa.array(times).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"time_us": times, "at": at, "seq": [4, 3, 2, 1], "name": ["a", "b", None, "d"]})
+    parts = list(at_borders(rows, "time_us", 2, 1000))
+    write_files(parts, str(tmp_path), ("time_us", "at", "seq"), {"told": "so"}, rows.schema)
+    written = DeltaTable(str(tmp_path)).to_pyarrow_dataset()
+    assert written.to_table().equals(rows)
+    # Whatever is asked for, no file is skipped that has it.
+    for column in rows.column_names:
+        for place, value in enumerate(rows.column(column)):
+            which = pc.field(column) == value if value.is_valid else pc.field(column).is_null()
+            assert written.to_table(filter=which).equals(rows.slice(place, 1)), (column, value)
+    (log,) = (tmp_path / "_delta_log").glob("*.json")
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    stats = [json.loads(entry["add"]["stats"]) for entry in entries if "add" in entry]
+    assert [(of_file["numRecords"], of_file["minValues"], of_file["maxValues"]) for of_file in stats] == [
+        (2, _range(1, 3), _range(2000, 4)),
+        (2, _range(3000, 1), _range(3001, 2)),
+    ]
+    assert [entry["commitInfo"]["told"] for entry in entries if "commitInfo" in entry] == ["so"]
+
+
+def _range(time_us: int, seq: int) -> dict[str, int | str]:
+    return {"time_us": time_us, "at": f"1970-01-01T00:00:00.{time_us:06}Z", "seq": seq}

@@ -1,0 +1,172 @@
+"""What is killed: the product's commands over small traces, so that a kill costs little more than starting again."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.topic import Topic, broker_of, topic
+from purgatory_udf.contract.metrics_tables import METRICS
+from tests.chaos.killing import ROOT, Command, run_to_end
+from tests.support.group_timeline import GroupTimeline
+
+SAMPLE = ROOT / "conf" / "sample" / "trace.jsonl"
+RECORDED = ROOT / "tests" / "data" / "traces" / "W1-steady" / "request-1.log.xz"
+LINES = 1_500
+# Of the sample: enough for operations of every end, and for two batches.
+EVENTS, BATCH = 600, 300
+PORTIONS = 3
+
+OUTCOMES = (
+    *("completions", "expirations", "cancellations", "watches"),
+    *("purgatory_gauges", "group_transitions", "group_disagreements"),
+)
+
+
+def commands(folder: Path) -> dict[str, Command]:
+    """By name; the folder is given the input of those that need one made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain, with_group, log = folder / "plain.jsonl", folder / "with-group.jsonl", folder / "request-1.log"
+    sample = SAMPLE.read_text(encoding="utf-8").splitlines()[:EVENTS]
+    if not log.exists():  # Files that are made anew would be another trace.
+        plain.write_text("\n".join(sample) + "\n", encoding="utf-8")
+        with_group.write_text("\n".join(_with_a_group(sample)) + "\n", encoding="utf-8")
+        with lzma.open(RECORDED, "rb") as lines:
+            log.write_bytes(b"".join(islice(lines, LINES)))
+    tables = ("events", "rejected_events", *OUTCOMES)
+    batches = ("--batch-events", str(BATCH))
+    disorder = ("--max-disorder-ms", "50", "--no-drain")
+    fed = Fed(folder)
+
+    def replay(name: str, trace: Path, *words: str, small: bool = False) -> Command:
+        return Command(name, ("replay", "--trace", str(trace), *words), tables, audited=True, small=small)
+
+    every = (
+        replay("replay at once", plain, "--set", "grouping=broker", small=True),
+        replay("replay at once with groups", with_group, "--set", "grouping=broker", small=True),
+        replay("replay at once by partition, with groups", with_group, "--set", "grouping=partition"),
+        replay("replay", plain, *batches, "--set", "grouping=broker"),
+        replay("replay with groups", with_group, *batches, "--set", "grouping=broker"),
+        replay("replay by partition", with_group, *batches, "--set", "grouping=partition"),
+        replay("replay with disorder", with_group, *batches, *disorder, "--set", "grouping=broker"),
+        Command("ingest", ("ingest", "--from", "jsonl", str(plain)), ("events", "rejected_events"), small=True),
+        Command(
+            "ingest of a request log",
+            ("ingest", "--from", "request-log", str(log), "--max-rejected", "100"),
+            ("events", "rejected_events", "recorded"),
+            small=True,
+        ),
+        Command(
+            "replay --follow",
+            ("replay", "--events", str(fed.table), "--follow", "--set", "grouping=shard", "--set", "grouping_shards=2"),
+            OUTCOMES,
+            follows=True,
+            feed=fed.more,
+            prepare=lambda: fed.begin(with_group),
+        ),
+    )
+    return {command.name: command for command in every}
+
+
+def commands_here(folder: Path) -> dict[str, Command]:
+    """What is small, begun without Spark; and answers to questions, which are tables and pages."""
+    given = [replace(command, here=True) for command in commands(folder).values() if command.small]
+    replayed, recorded = folder / "replayed", folder / "recorded"
+    answers = (
+        Command("metrics", ("metrics",), tuple(METRICS), furnish=partial(shutil.copytree, replayed)),
+        Command("report", ("report",), (), files=("report.html",), furnish=partial(shutil.copytree, replayed)),
+        Command("fidelity", ("fidelity",), ("fidelity",), furnish=partial(shutil.copytree, recorded)),
+    )
+    by_name = {command.name: command for command in given}
+    if not recorded.exists():
+        run_to_end(by_name["replay at once with groups"], replayed)
+        run_to_end(by_name["ingest of a request log"], recorded)
+        words = ("replay", "--events", str(recorded / "events"))
+        run_to_end(Command("replay of a request log", words, (), here=True), recorded)
+    return by_name | {command.name: replace(command, small=True, here=True) for command in answers}
+
+
+@contextmanager
+def topic_commands(folder: Path) -> Iterator[dict[str, Command]]:
+    """Imports that follow a topic, as long as there is a broker."""
+    given = commands(folder)
+    lines = (folder / "plain.jsonl").read_text(encoding="utf-8").splitlines()
+    log = (folder / "request-1.log").read_text(encoding="utf-8").splitlines()
+    with (
+        broker_of(folder / "broker") as bootstrap,
+        topic(bootstrap, "events") as events,
+        topic(bootstrap, "log") as of_log,
+    ):
+        words = ("ingest", "--from", "kafka", "--bootstrap", bootstrap, "--follow", "--topic")
+        as_log = ("--messages", "request-log", "--hold-ms", "500")
+        tables, and_recorded = given["ingest"].tables, given["ingest of a request log"].tables
+        followed = (
+            _followed("ingest --follow of events", events, lines, tables, (*words, "events")),
+            _followed("ingest --follow of a request log", of_log, log, and_recorded, (*words, "log", *as_log)),
+        )
+        yield {command.name: command for command in followed}
+
+
+def _followed(name: str, into: Topic, lines: list[str], tables: tuple[str, ...], words: tuple[str, ...]) -> Command:
+    left = [lines[at : at + -(-len(lines) // PORTIONS)] for at in range(0, len(lines), -(-len(lines) // PORTIONS))]
+
+    def more() -> bool:
+        if not left:
+            return False
+        into.send(left.pop(0))
+        return True
+
+    def prepare() -> None:
+        more()
+
+    return Command(name, words, tables, follows=True, feed=more, prepare=prepare)
+
+
+class Fed:
+    """A table of events that grows, a portion at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._whole, self.table = folder / "given" / "events", folder / "fed" / "events"
+
+    def begin(self, trace: Path) -> None:
+        """With the first portion, unless it is there."""
+        if not self._whole.exists():
+            words = ("ingest", "--from", "jsonl", str(trace))
+            run_to_end(Command("given", words, ()), self._whole.parent)
+        if not self.table.exists():
+            self.more()
+
+    def more(self) -> bool:
+        """Whether there was a portion left."""
+        rows = DeltaTable(str(self._whole)).to_pyarrow_table().sort_by([("time_us", "ascending"), ("seq", "ascending")])
+        done = DeltaTable(str(self.table)).to_pyarrow_table().num_rows if self.table.exists() else 0
+        portion = rows.slice(done, -(-rows.num_rows // PORTIONS))
+        if portion.num_rows:
+            write_deltalake(str(self.table), portion, mode="append")
+        return portion.num_rows > 0
+
+
+def _with_a_group(sample: list[str]) -> Iterator[str]:
+    """The same, and two consumers of a group, one of which falls silent."""
+    group = GroupTimeline()
+    for ms, member in ((100, "a"), (200, "b")):
+        group.join(ms, member, session_timeout_ms=6_000)
+    for ms, member in ((3_300, "a"), (3_310, "b")):
+        group.sync(ms, member, leader=member == "a")
+    for ms in range(4_000, 12_000, 2_000):
+        group.heartbeat(ms, "a")
+    events: list[dict[str, Any]] = list(map(json.loads, sample))
+    began_us = events[0]["time_us"]
+    events += [event | {"time_us": began_us + event["time_us"], "broker": 1} for event in group.events]
+    for event in sorted(events, key=lambda event: event["time_us"]):
+        yield json.dumps({name: value for name, value in event.items() if name != "seq"})

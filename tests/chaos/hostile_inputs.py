@@ -1,0 +1,375 @@
+"""Input at its worst, made by chance: every line of a trace or a request log is an event or has a reason, and no task
+falls over what a file holds.
+
+    python -m tests.chaos.hostile_inputs --minutes 10 --seed 7   # prints the number of inputs, and failing seeds
+
+Each input is a file of some lines, whole ones of the contract or of a request log with something about them changed,
+read by the functions that Spark's tasks run, or, with `--whole`, taken in, replayed and asked about by the commands
+themselves, without Spark. What fails is printed with its seed: the same seed makes the same input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gzip
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from purgatory_udf.contract import as_text, read_line
+from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING, Given, build_context
+from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
+from purgatory_udf.sources.trace_files.input_files import InputFile
+from purgatory_udf.sources.trace_files.line_validation import judged, unpack
+from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, FileLimits, Piece, byte_pieces, lines_of
+from tests.chaos.whole_import import whole_way
+
+Json = Any
+PASSED_OVER = ("other_lines", "controller", "no_purgatory", "topic_admin", "modern_group")
+LIMITS = FileLimits(line_bytes=200_000)
+ROOT = Path(__file__).resolve().parents[2]
+
+NUMBERS: list[Json] = [0, 1, -1, 2**31 - 1, 2**31, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), 10**30, 1.5, -0.0, 1e300]
+VALUES: list[Json] = [*NUMBERS, None, True, "", "x", "é", "\0", "NaN", [], {}, [[]], [None], {"a": {}}, "a" * 1000]
+TEXTS = [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"01", b'"\\ud800"', b"9" * 5000, b'"\xff"', b"'x'", b"tru", b""]
+
+
+class Tried(NamedTuple):
+    """What became of the lines of an input."""
+
+    lines: int
+    accepted: int
+    rejected: int
+    passed_over: int
+
+
+def judged_trace(path: Path) -> Tried:
+    """JSON Lines; blank ones are passed over."""
+    counted = [0, 0, 0, 0]
+    for piece in _pieces(path):
+        batches = list(judged(piece, lines_of(piece), read_line, as_text, lines=True))
+        verdicts = [row for batch in batches for row in batch.to_pylist()]
+        end = verdicts[-1]
+        accepted = sum(unpack(row["packed"]).num_rows for row in verdicts if row["packed"])
+        rejected = [row for row in verdicts if row["rule"]]
+        assert all(row["reason"] and row["raw"] is not None for row in rejected)
+        assert (end["rows"], end["events"]) == (accepted + len(rejected), accepted)
+        counts = (end["line"], accepted, len(rejected), end["line"] - end["rows"])
+        counted = [before + more for before, more in zip(counted, counts, strict=True)]
+    return _kept_its_law(Tried(*counted))
+
+
+def imported_log(path: Path) -> Tried:
+    """A request log, up to its events; lines of other loggers and requests that never wait are passed over."""
+    read = [batch for piece in _pieces(path) for batch in log_reader.read_piece(piece, UTC)]
+    said = [row for batch in read for row in batch.to_pylist()]
+    tally = log_reader.Tally.of((row["counts"], row["body"]) for row in said if row["row"] == log_reader.END)
+    requests = sorted(
+        (row for row in said if row["row"] == log_reader.REQUEST),
+        key=lambda row: (row["broker"], row["session"] or "", row["start_us"], row["file"], row["line"]),
+    )
+    telling = sorted((row for row in requests if row["api"] in TELLING), key=lambda row: row["start_us"])
+    span = tally.span_us or (0, 0)
+    of_cluster = (
+        import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.REQUESTS.names)))
+        for row in telling
+    )
+    context = build_context(of_cluster, Given(), span, [], tally.partitions, True)
+    others = _batch([row for row in requests if row["session"] is None], import_rows.REQUESTS)
+    fetches = _batch([row for row in requests if row["session"] is not None], import_rows.REQUESTS)
+    apart = [
+        *import_tasks.take_requests_apart(lambda: context)(others),
+        *import_tasks.take_sessions_apart(lambda: context)(fetches),
+    ]
+    parts = [row for batch in apart for row in batch.to_pylist()]
+    facts = sorted((row for row in parts if row["part"] == import_rows.FACT), key=_partition)
+    changes = [
+        row
+        for batch in import_tasks.build_timelines(lambda: context)(_batch(facts, import_rows.PARTS))
+        for row in batch.to_pylist()
+    ]
+    finished = [row for batch in import_tasks.finish_events(None)(_events(parts, changes)) for row in batch.to_pylist()]
+    bad = [row["reason"] for row in said if row["row"] == log_reader.BAD]
+    bad += [row["event"] for row in parts if row["part"] == import_rows.BAD]
+    assert all(bad) and all(row["reason"] and row["raw"] for row in finished if row["rule"])
+    unread = sum(row["row"] == log_reader.BAD for row in said)
+    passed = sum(tally.counts[cause] for cause in PASSED_OVER)
+    return _kept_its_law(Tried(tally.counts["lines"], len(requests), unread, passed))
+
+
+def _kept_its_law(tried: Tried) -> Tried:
+    assert tried.accepted + tried.rejected + tried.passed_over == tried.lines, tried
+    return tried
+
+
+def _pieces(path: Path) -> Iterator[Piece]:
+    file = InputFile(fs.LocalFileSystem(), str(path), str(path), path.stat().st_size)
+    return byte_pieces([file], PIECE_BYTES, LIMITS)
+
+
+def _batch(contents: list[dict[str, Json]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return iter([pa.RecordBatch.from_pylist(contents, schema=schema)])
+
+
+def _partition(row: dict[str, Json]) -> tuple[Json, ...]:
+    return row["broker"], row["topic"], row["partition"]
+
+
+ORDERED = pa.schema(
+    [
+        *import_rows.ORDER,
+        ("event", pa.string()),
+        ("recorded", pa.string()),
+        ("offsets", pa.list_(pa.struct([("slot", pa.int32()), ("base", pa.int64()), ("end", pa.int64())]))),
+        ("request_id", pa.string()),
+        ("at_line", pa.int64()),
+    ]
+)
+
+
+def _events(parts: list[dict[str, Json]], changes: list[dict[str, Json]]) -> Iterator[pa.RecordBatch]:
+    offsets: dict[tuple[int, int], list[dict[str, Json]]] = {}
+    for row in changes:
+        if row["part"] == import_rows.PRODUCED:
+            offsets.setdefault((row["file"], row["line"]), []).append({n: row[n] for n in ("slot", "base", "end")})
+    operations = [row for row in parts if row["part"] == import_rows.OPERATION]
+    named = [{**row, "offsets": offsets.get((row["file"], row["line"])), "request_id": "x"} for row in operations]
+    said = [row for row in changes if row["part"] == import_rows.CHANGE]
+    return _batch([{**row, "at_line": row["line"]} for row in (*named, *said)], ORDERED)
+
+
+# The inputs.
+
+
+def trace(chance: Random) -> bytes:
+    whole = (ROOT / "conf/sample/trace.jsonl").read_bytes().splitlines()
+    lines = [_changed(chance.choice(whole), chance) for _ in range(chance.randrange(1, 60))]
+    return _file(lines, chance)
+
+
+def log(chance: Random) -> bytes:
+    return _file([_line(chance) for _ in range(chance.randrange(1, 60))], chance)
+
+
+T = "w1aw1aw1aw1aw1aw1aw1aw"
+_ASKED = {"partition": 0, "currentLeaderEpoch": 1, "fetchOffset": 7, "logStartOffset": -1, "partitionMaxBytes": 1000}
+_READ = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 7, "recordsSizeInBytes": 100}
+_MEMBER = {"groupId": "g", "memberId": "m", "generationId": 1}
+BODIES: dict[str, tuple[dict[str, Json], dict[str, Json] | None]] = {
+    "PRODUCE": (
+        {
+            "acks": -1,
+            "timeoutMs": 500,
+            "transactionalId": None,
+            "topicData": [{"topicId": T, "partitionData": [{"index": 0, "recordsSizeInBytes": 90}]}],
+        },
+        {"responses": [{"topicId": T, "partitionResponses": [{"index": 0, "errorCode": 0, "baseOffset": 7}]}]},
+    ),
+    "FETCH": (
+        {
+            "replicaState": {"replicaId": 2},
+            "maxWaitMs": 500,
+            "minBytes": 1,
+            "maxBytes": 10_000,
+            "isolationLevel": 0,
+            "sessionId": 0,
+            "sessionEpoch": 0,
+            "topics": [{"topicId": T, "partitions": [_ASKED]}],
+            "forgottenTopicsData": [],
+            "rackId": "a",
+        },
+        {"errorCode": 0, "sessionId": 9, "responses": [{"topicId": T, "partitions": [_READ]}]},
+    ),
+    "METADATA": (
+        {"topics": None},
+        {
+            "topics": [
+                {
+                    "errorCode": 0,
+                    "name": "t",
+                    "topicId": T,
+                    "partitions": [
+                        {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "leaderEpoch": 1, "replicaNodes": [1, 2]}
+                        | {"isrNodes": [1, 2]}
+                    ],
+                }
+            ]
+        },
+    ),
+    "JOIN_GROUP": (
+        {"groupId": "g", "memberId": "", "sessionTimeoutMs": 9, "rebalanceTimeoutMs": 9, "protocols": [{"name": "r"}]},
+        {"errorCode": 0, "memberId": "m", "leader": "m", "generationId": 1},
+    ),
+    "SYNC_GROUP": ({**_MEMBER, "assignments": [{}]}, {"errorCode": 0}),
+    "HEARTBEAT": (_MEMBER, {"errorCode": 0}),
+    "LEAVE_GROUP": ({"groupId": "g", "members": [{"memberId": "m"}]}, {"members": [{"errorCode": 0}]}),
+    "OFFSET_COMMIT": (
+        {**_MEMBER, "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "committedOffset": 3}]}]},
+        {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]},
+    ),
+    "DELETE_RECORDS": (
+        {"timeoutMs": 5, "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "offset": 3}]}]},
+        {"topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]},
+    ),
+    "INIT_PRODUCER_ID": ({"transactionalId": "x"}, {"producerId": 5, "errorCode": 0}),
+    "ADD_PARTITIONS_TO_TXN": (
+        {
+            "v3AndBelowTransactionalId": "x",
+            "v3AndBelowProducerId": 5,
+            "v3AndBelowTopics": [{"name": "t", "partitions": [0]}],
+        },
+        {"resultsByTopicV3AndBelow": [{"name": "t", "resultsByPartition": [{"partitionIndex": 0}]}]},
+    ),
+    "WRITE_TXN_MARKERS": (
+        {"markers": [{"producerId": 5, "topics": [{"name": "t", "partitionIndexes": [0]}]}]},
+        {"markers": []},
+    ),
+    "ALTER_PARTITION": (
+        {},
+        {
+            "errorCode": 0,
+            "topics": [
+                {"topicId": T, "partitions": [{"partitionIndex": 0, "leaderId": 1, "leaderEpoch": 2, "isr": [1]}]}
+            ],
+        },
+    ),
+    "DELETE_TOPICS": ({}, {"responses": [{"name": "t", "topicId": T, "errorCode": 0}]}),
+}
+
+
+def _line(chance: Random) -> bytes:
+    api = chance.choice(list(BODIES))
+    asked, answered = copy.deepcopy(BODIES[api])
+    body = {
+        "isForwarded": False,
+        "requestHeader": {"requestApiKey": 1, "requestApiVersion": 13, "clientId": "c", "requestApiKeyName": api},
+        "request": asked,
+        "response": answered,
+        "connection": "c-1",
+        "totalTimeMs": 3.5,
+        "requestQueueTimeMs": 0.5,
+        "localTimeMs": 1.0,
+        "remoteTimeMs": chance.choice([0.0, 2.0]),
+        "responseQueueTimeMs": 0.0,
+        "sendTimeMs": 0.0,
+        "listener": "P",
+    }
+    text = _changed(json.dumps(body).encode(), chance)
+    year = chance.choice([2026] * 20 + [1, 1969, 2300, 9999])
+    stamp = f"{year:04}-11-21 02:54:{chance.randrange(60):02},{chance.randrange(1000):03}"
+    thread = chance.choice(["[x-network-thread-1-P] "] * 20 + ["", f"[x-network-thread-{10**12}-P] "])
+    return f"[{stamp}] DEBUG {thread}Completed request:".encode() + text + b" (kafka.request.logger)"
+
+
+def _changed(line: bytes, chance: Random) -> bytes:
+    """As it is, or with some values, keys or bytes changed, its JSON still whole or not."""
+    way = chance.randrange(8)
+    if way <= 2:
+        return line
+    if way <= 5:
+        value = json.loads(line)
+        for _ in range(chance.randrange(1, 3)):
+            _change(value, chance)
+        return json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", errors="surrogatepass")
+    if way == 6:
+        place = chance.randrange(len(line))
+        return line[:place] + chance.choice(TEXTS) + line[place + chance.randrange(3) :]
+    deep = chance.choice([90, 300, 999, 10_000])
+    odd = [
+        line[: chance.randrange(len(line))],
+        bytes(chance.randrange(256) for _ in range(chance.randrange(80))),
+        line[:-1] + b',"x":' + b"[" * deep + b"]" * deep + b"}",
+        line[:-1] + b',"x":' + b'{"a":' * deep + b"1" + b"}" * deep + b"}",
+        line[:-1] + b',"x":"' + b"y" * chance.choice([10, 300_000]) + b'"}',
+        line[:-1] + b"," + line[1:],
+        b"\xef\xbb\xbf" + line,
+        line.decode(errors="replace").encode("utf-16"),
+    ]
+    return chance.choice(odd)
+
+
+def _change(value: Json, chance: Random) -> None:
+    """Somewhere in it: another value, one key or item less, one more."""
+    inner = list(value.values()) if isinstance(value, dict) else value
+    deeper = [child for child in inner if isinstance(child, dict | list) and child]
+    if deeper and chance.random() < 0.7:
+        _change(chance.choice(deeper), chance)
+        return
+    place = chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
+    way = chance.randrange(4)
+    if way == 0:
+        del value[place]
+    elif way == 1 and isinstance(value, list):
+        value.append(copy.deepcopy(value[place]))
+    else:
+        value[place] = copy.deepcopy(chance.choice(VALUES))
+
+
+def _file(lines: list[bytes], chance: Random) -> bytes:
+    return chance.choice([b"\n", b"\r\n"]).join(line.replace(b"\n", b" ") for line in lines)
+
+
+FORMS: dict[str, tuple[Callable[[Random], bytes], Callable[[Path], Tried]]] = {
+    "trace.jsonl": (trace, judged_trace),
+    "request-1.log": (log, imported_log),
+}
+
+
+def one_input(seed: str, folder: Path, whole: bool = False) -> Tried:
+    """Made from the seed, and read; `whole`, by whole commands."""
+    chance = Random(seed)
+    name = chance.choice(list(FORMS))
+    make, read = FORMS[name]
+    content = make(chance)
+    packed = chance.random() < 0.2
+    path = folder / (f"{name}.gz" if packed else name)
+    if packed:
+        content = gzip.compress(content)
+        content = content[: chance.choice([len(content), chance.randrange(1, len(content) + 1)])]
+    path.write_bytes(content)
+    return Tried(*whole_way(path), 0) if whole else read(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", default="1", help="of all inputs; or SEED/NUMBER of one that failed")
+    parser.add_argument("--whole", action="store_true", help="by whole commands, without Spark")
+    asked = parser.parse_args()
+    seed, _, only = asked.seed.partition("/")
+    ends = time.monotonic() + asked.minutes * 60
+    total, failed = Tried(0, 0, 0, 0), []
+    tried = 0
+    with tempfile.TemporaryDirectory() as folder:
+        number = int(only) if only else 0
+        while True:
+            try:
+                outcome = one_input(f"{seed}/{number}", Path(folder), asked.whole)
+                total = Tried(*(before + more for before, more in zip(total, outcome, strict=True)))
+            except Exception as error:
+                failed.append(f"{seed}/{number}")
+                print(f"--seed {seed}/{number}: {type(error).__name__}: {error}"[:300], file=sys.stderr)
+                if only:
+                    raise
+            tried, number = tried + 1, number + 1
+            if only or time.monotonic() >= ends:
+                break
+    print(
+        f"{tried:,} inputs, {total.lines:,} lines: {total.accepted:,} accepted, {total.rejected:,} rejected, ", end=""
+    )
+    print(f"{total.passed_over:,} that are none; {len(failed)} inputs failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Tables that have lost a part, where answers are given without Spark: no answer is given as if it were all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs import metrics, report
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.launch.job import Job
+from tests.backend.test_replay import replays
+from tests.support.outcome_folder import story, write_folder
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The story, replayed here."""
+    out = tmp_path_factory.mktemp("replayed")
+    write_folder(out / "given", story())
+    with locally():
+        assert replays(out / "given" / "events", out) == 0
+    return out
+
+
+def _loses_its_table(table: Path) -> None:
+    shutil.rmtree(table)
+
+
+def _loses_the_end_of_its_log(table: Path) -> None:
+    """Whose last commit held half of the rows."""
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    write_deltalake(str(table), rows.slice(0, rows.num_rows // 2), mode="overwrite")
+    write_deltalake(str(table), rows.slice(rows.num_rows // 2), mode="append")
+    max((table / "_delta_log").glob("*.json")).unlink()
+
+
+@pytest.mark.parametrize("asked", [metrics.main, report.main], ids=["metrics", "report"])
+@pytest.mark.parametrize("loses", [_loses_its_table, _loses_the_end_of_its_log])
+def test_rows_that_a_finished_run_has_written_and_that_are_gone_are_missed(
+    asked: Job, loses: Callable[[Path], None], replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(replayed, out)
+    table = out / "expirations"
+    rows = DeltaTable(str(table)).to_pyarrow_table().num_rows
+    loses(table)
+    left = DeltaTable(str(table)).to_pyarrow_table().num_rows if table.exists() else 0
+    with locally():
+        assert asked.status(["--out", str(out)]) == 2
+    assert capsys.readouterr().err == (
+        f"{asked.name}: {table}: {rows - left:,} of the {rows:,} rows are not there that the run has written; "
+        "put them back from a copy, or begin anew with --overwrite\n"
+    )
+    assert not (out / "report.html").exists()
+
+
+def test_a_log_with_an_empty_commit_is_no_table_that_had_fewer_rows(replayed: Path, tmp_path: Path) -> None:
+    table = tmp_path / "completions"
+    shutil.copytree(replayed / "completions", table)
+    rows = DeltaTable(str(table)).to_pyarrow_table()
+    write_deltalake(str(table), rows, mode="append")
+    commit = max((table / "_delta_log").glob("*.json"))
+    commit.write_bytes(b"")
+    assert DeltaTable(str(table)).to_pyarrow_table().num_rows == rows.num_rows > 0
+    with locally(), pytest.raises(NeedsSparkError, match=f"OSError: {commit}: is empty"):
+        LocalSession().table_at(str(table))
+
+
+def test_what_is_no_table_any_more_loses_nothing_more(replayed: Path, tmp_path: Path) -> None:
+    """A run that is not finished, whose table has lost its first log."""
+    out = tmp_path / "out"
+    shutil.copytree(replayed, out)
+    max((out / "runs" / "_delta_log").glob("*.json")).unlink()
+    watches = DeltaTable(str(out / "watches"))
+    write_deltalake(watches, watches.to_pyarrow_table(), mode="append")
+    (out / "watches" / "_delta_log" / "00000000000000000000.json").unlink()
+    before = sorted((out / "watches").rglob("*"))
+    with locally(), pytest.raises(NeedsSparkError):
+        replays(replayed / "given" / "events", out)
+    assert [path for path in before if not path.exists()] == []

@@ -1,0 +1,145 @@
+"""The configuration: the documented files, and what a mistake in one is answered with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from purgatory_udf.common.configuration import Config, Override, load, override
+from purgatory_udf.common.errors import UserError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in model.model_fields.items():
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            keys += _keys(nested, f"{prefix}{name}.")
+        else:
+            keys.append(prefix + name)
+    return keys
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        key
+        for name, value in values.items()
+        for key in (_flat(value, f"{prefix}{name}.") if isinstance(value, dict) else [prefix + name])
+    ]
+
+
+@pytest.mark.parametrize("name", ["local.yaml", "cluster.yaml"])
+def test_every_key_is_documented_in_place(name: str) -> None:
+    text = (CONF / name).read_text(encoding="utf-8")
+    assert sorted(_flat(yaml.safe_load(text))) == sorted(_keys(Config))
+    lines = text.splitlines()
+    described = {"max_session_timeout_ms"}  # Its comment stands above its twin.
+    for at, line in enumerate(lines):
+        key = line.strip().partition(":")[0]
+        if line.strip() and not line.lstrip().startswith("#") and not line.endswith(":") and key not in described:
+            assert lines[at - 1].lstrip().startswith("#"), f"{name}: {key} has no comment"
+
+
+def test_the_local_file_says_the_defaults() -> None:
+    assert load(CONF / "local.yaml") == Config()
+
+
+def test_the_cluster_file_changes_only_how_the_work_is_cut() -> None:
+    default = Config().model_dump()
+    changed = {key for key, value in load(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
+    assert changed == {"grouping_shards", "batch_events"}
+
+
+@pytest.mark.parametrize("file", sorted(CONF.glob("what-if-*.yaml")), ids=lambda file: file.stem)
+def test_the_what_if_examples_change_something(file: Path) -> None:
+    assert load(file) != Config()
+
+
+def test_a_setting_wins_over_the_file_and_a_later_one_over_an_earlier_one(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("produce.timeout_ms: 5000\nfetch:\n  min_bytes: 1\n  max_wait_ms: x2\ndrain: no\n")
+    config = load(file, ["fetch.max_wait_ms=100", "fetch.max_wait_ms=x0.5", "fetch.min_bytes="])
+    assert config.produce.timeout_ms == 5000
+    assert config.fetch.max_wait_ms == "x0.5"
+    assert config.fetch.min_bytes is None
+    assert not config.drain
+
+
+@pytest.mark.parametrize(
+    ("recorded", "setting", "replayed"),
+    [
+        (500, None, 500),
+        (500, 20, 20),
+        (500, "x0.5", 250),
+        (501, "x0.5", 250),
+        (500, "x0", 0),
+        (2**31 - 1, "x2", 2**31 - 1),
+    ],
+)
+def test_a_what_if_value_is_a_number_or_a_factor(recorded: int, setting: Override, replayed: int) -> None:
+    assert override(recorded, setting) == replayed
+
+
+NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a fractional part (got 1.5)"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key"),
+        ("nonsense: 5\n", "nonsense: unknown key"),
+        ("batch_events: 1.5\n", NOT_WHOLE),
+        ("fetch.max_bytes: 0\n", "fetch.max_bytes: Input should be greater than or equal to 1 (got 0)"),
+        ("fetch.min_bytes: half\n", "fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'half')"),
+        ("produce.timeout_ms: -1\n", "produce.timeout_ms: expected 0 to 2147483647 (got -1)"),
+        ("grouping: topic\n", "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got 'topic')"),
+        ("max_rejected: 101\n", "max_rejected: Input should be less than or equal to 100 (got 101)"),
+        ("drain: perhaps\n", "drain: Input should be a valid boolean, unable to interpret input (got 'perhaps')"),
+        (
+            "grouping:\n  shards: 4\n",
+            "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})",
+        ),
+        ("drain: true\ndrain.now: true\n", "drain.now: drain is not a section"),
+        ("- a\n- b\n", "expected a mapping of keys, got list"),
+        ("5: 6\n", "key 5 is not a name"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_file_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as raised:
+        load(file)
+    assert str(raised.value) == f"{file}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("fetch.min_bytes", "--set fetch.min_bytes: expected key=value"),
+        ("=5", "--set =5: expected key=value"),
+        ("fetch.minbytes=5", "--set fetch.minbytes=5: fetch.minbytes: unknown key"),
+        (
+            "fetch.min_bytes=x",
+            "--set fetch.min_bytes=x: fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'x')",
+        ),
+    ],
+)
+def test_a_mistake_in_a_setting_is_one_line_with_the_setting(setting: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        load(None, [setting])
+    assert str(raised.value) == said
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file or directory"):
+        load(tmp_path / "none.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("a: [1,\n")
+    with pytest.raises(UserError, match=r"broken\.yaml: not YAML: "):
+        load(broken)

@@ -1,0 +1,77 @@
+"""Memory between calls."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PAGES_OF_A_TABLE = 1 << 12
+_TWICE = f"""
+import resource
+import numpy as np
+from purgatory_udf.common.worker_memory import keep_freed
+
+def fresh_pages():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    # Too small for the pages of two megabytes that numpy asks for.
+    tables = [np.ones({_PAGES_OF_A_TABLE} * 64) for _ in range(8)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+keep_freed()
+first = fresh_pages()
+print(first, max(fresh_pages() for _ in range(5)))
+"""
+
+
+def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
+    process = subprocess.run([sys.executable, "-c", _TWICE], capture_output=True, text=True, check=True)
+    first, later = map(int, process.stdout.split())
+    assert first > _PAGES_OF_A_TABLE / 2
+    assert later < first / 10
+
+
+_LOADED = """
+import gc
+import pyarrow
+from purgatory_udf.common.worker_memory import keep_loaded
+
+class Ring:
+    def __init__(self):
+        self.ring = self
+
+gc.disable()
+keep_loaded()
+loaded = gc.get_freeze_count()
+Ring()
+keep_loaded()
+print(loaded, gc.get_freeze_count(), gc.collect())
+import wave
+keep_loaded()
+print(gc.get_freeze_count())
+"""
+
+
+def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is() -> None:
+    process = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    loaded, still, unreached, more = map(int, process.stdout.split())
+    assert loaded == still > 10_000
+    assert unreached >= 1
+    assert more > loaded
+
+
+_CALLED = """
+import gc, os
+from purgatory_udf.common.worker_memory import in_worker
+
+work = in_worker(lambda rows: iter(rows))
+print(list(work([1, 2])), gc.get_freeze_count(), flush=True)
+if os.fork() == 0:
+    print(list(work([3])), gc.get_freeze_count() > 0, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_who_works_for_another_keeps_what_is_loaded_and_who_called_does_not() -> None:
+    process = subprocess.run([sys.executable, "-c", _CALLED], capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == ["[1, 2] 0", "[3] True"]

@@ -1,0 +1,169 @@
+"""What-if settings with a scope: whose requests they reach, which of several counts, and how they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table
+from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
+from purgatory_udf.rules.reference.reference_replay import replay
+from tests.rules.reference.timeline import Timeline
+from tests.support.group_timeline import GroupTimeline
+from tests.support.outcome_rows import outcomes_of
+
+
+def fetches(**rules: Any) -> list[str]:
+    """A consumer's and a follower's fetch of `a`, a consumer's of `b`; 100 bytes come to each at 20."""
+    timeline = Timeline(broker=1).fetch(10, "reader", 50, 1, {"a": 0}, client_id="reader-1")
+    timeline.follower(10, "follower", 50, 1, {"a": 0}).fetch(10, "other", 50, 1, {"b": 0}, client_id="other")
+    for partition in ("a", "b"):
+        timeline.log_end(20, partition, 1, 100).high_watermark(20, partition, 1)
+    return timeline.ends(**rules)
+
+
+AS_RECORDED = {
+    "reader": "reader completed 20 min_bytes a-0 a-0:100",
+    "follower": "follower completed 20 min_bytes a-0 a-0:100",
+    "other": "other completed 20 min_bytes b-0 b-0:100",
+}
+IN_VAIN = {
+    "reader": "reader expired 60 timeout - a-0:100",
+    "follower": "follower expired 60 timeout - a-0:100",
+    "other": "other expired 60 timeout - b-0:100",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "in_vain"),
+    [
+        ({}, set()),
+        ({"fetch": {"min_bytes": 1000}}, {"reader", "other"}),
+        ({"fetch": {"consumer": {"min_bytes": 1000}}}, {"reader", "other"}),
+        ({"fetch": {"consumer": {"min_bytes": 1}, "min_bytes": 1000}}, set()),
+        ({"fetch": {"follower": {"min_bytes": 1000}}}, {"follower"}),
+        ({"what_if": [{"client_id": "read*", "settings": {"fetch.min_bytes": 1000}}]}, {"reader"}),
+        ({"what_if": [{"topic": "a", "settings": {"fetch": {"min_bytes": 1000}}}]}, {"reader"}),
+        ({"what_if": [{"topic": "a", "settings": {"fetch.follower.min_bytes": 1000}}]}, {"follower"}),
+        ({"what_if": [{"broker": 1, "topic": "b", "settings": {"fetch.min_bytes": 1000}}]}, {"other"}),
+        ({"what_if": [{"broker": 2, "settings": {"fetch.min_bytes": 1000}}]}, set()),
+        ({"what_if": [{"settings": {"fetch.min_bytes": 1000}}]}, {"reader", "other"}),
+        # The first rule that matches and has the setting counts, and any rule before the plain key.
+        (
+            {
+                "what_if": [
+                    {"topic": "b", "settings": {"fetch.max_wait_ms": 50}},
+                    {"topic": "b", "settings": {"fetch.min_bytes": None}},
+                    {"topic": "*", "settings": {"fetch.min_bytes": 1000}},
+                ]
+            },
+            {"reader"},
+        ),
+        (
+            {
+                "fetch": {"min_bytes": 1000},
+                "what_if": [{"client_id": "reader-[12]", "settings": {"fetch.min_bytes": "x1"}}],
+            },
+            {"other"},
+        ),
+    ],
+)
+def test_a_setting_reaches_the_requests_of_its_scope_and_no_other(settings: Any, in_vain: set[str]) -> None:
+    expected = [IN_VAIN[name] if name in in_vain else AS_RECORDED[name] for name in ("reader", "follower", "other")]
+    assert sorted(fetches(**settings)) == sorted(expected)
+
+
+def test_a_request_of_several_topics_matches_by_any_of_them() -> None:
+    timeline = Timeline().fetch(10, "f", 50, 1, {"a": 0, "b": 0})
+    timeline.produce(10, "p", 50, a=5, b=5)
+    rules = [
+        {"topic": "b", "settings": {"fetch.max_wait_ms": 5, "produce.timeout_ms": 7}},
+        {"topic": "a", "settings": {"fetch.max_wait_ms": 9}},
+    ]
+    assert timeline.ends(what_if=rules) == [
+        "f expired 15 timeout - a-0:0,b-0:0",
+        "p expired 17 timeout - a-0:REQUEST_TIMED_OUT,b-0:REQUEST_TIMED_OUT",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "at"),
+    [
+        ({"produce": {"timeout_ms": 20}}, {"own": 30}),
+        ({"what_if": [{"client_id": "*", "settings": {"produce.timeout_ms": 20}}]}, {"own": 30}),
+        ({"what_if": [{"topic": "__consumer*", "settings": {"produce.timeout_ms": 20}}]}, {"commit": 30}),
+    ],
+    ids=["plain", "by client", "by topic"],
+)
+def test_what_coordinators_write_waits_as_their_broker_says_unless_a_rule_names_their_topic(
+    settings: Any, at: dict[str, int]
+) -> None:
+    """GroupMetadataManager.appendForGroup waits for offsets.commit.timeout.ms, whatever a producer asks for."""
+    timeline = Timeline().produce(10, "own", 100, a=5).produce(10, "commit", 50, __consumer_offsets=5)
+    timeline.produce(10, "state", 60, __transaction_state=5).produce(10, "marker", 70, a=6)
+    for event, client in zip(timeline.events, ("c", "c", "c", "broker-1-txn-marker-sender"), strict=True):
+        event["client_id"] = client
+    recorded = {"own": 110, "commit": 60, "state": 70, "marker": 80}
+    replayed = timeline.replay(**settings)
+    assert {outcome.request_id: outcome.ended_us // 1000 for outcome in replayed.outcomes} == recorded | at
+    tables = loop_replay([event_table(timeline.events)], Engine(Config.model_validate(settings)))
+    ends = outcomes_of(tables.completions, tables.expirations)
+    assert {outcome.request_id: outcome.ended_us // 1000 for outcome in ends} == recorded | at
+
+
+def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
+    timeline = GroupTimeline()
+    timeline.join(10, "a", session_timeout_ms=10_000, rebalance_timeout_ms=1000)
+    timeline.sync(11, "a", leader=True)
+
+    def expired_at(**scope: Any) -> list[int]:
+        rules = [{**scope, "settings": {"group.session_timeout_ms": 7000}}]
+        settings = {"group": {"initial_rebalance_delay_ms": 0}, "what_if": rules}
+        ended = replay(timeline.events, Config.model_validate(settings)).outcomes
+        return [outcome.ended_us // 1000 for outcome in ended if outcome.kind == "heartbeat" and outcome.expired]
+
+    assert expired_at(group="g") == expired_at(group="?") == expired_at(broker=0) == [7011]
+    assert expired_at(client_id="client-*") == [7011]
+    assert expired_at(group="other") == expired_at(broker=1) == expired_at(client_id="b*") == [10_011]
+
+
+def test_a_rule_on_the_command_line_comes_before_a_files_and_wins_over_the_plain_key(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("what_if:\n  - {topic: a, settings: {produce.timeout_ms: 1}}\nproduce.timeout_ms: 2\n")
+    config = load(file, ["produce.timeout_ms[topic=b,broker=3]=x4", "produce.timeout_ms[client_id=c*]="])
+    assert [rule.model_dump(exclude_unset=True) for rule in config.what_if] == [
+        {"topic": "b", "broker": 3, "settings": {"produce.timeout_ms": "x4"}},
+        {"client_id": "c*", "settings": {"produce.timeout_ms": None}},
+        {"topic": "a", "settings": {"produce.timeout_ms": 1}},
+    ]
+    assert config.produce.timeout_ms == 2
+
+
+def test_a_variants_rules_come_before_the_baselines(tmp_path: Path) -> None:
+    file = tmp_path / "variant.yaml"
+    file.write_text("what_if:\n  - {topic: b, settings: {produce.timeout_ms: 2}}\n")
+    mine, theirs = "produce.timeout_ms[topic=a]=1", "produce.timeout_ms[topic=b]=2"
+    expected = load(None, [theirs, mine])
+    assert variants(["v", theirs], None, [mine])[1:] == [Variant("v", expected)]
+    assert variants(["v", str(file)], None, [mine])[1:] == [Variant("v", expected)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("fetch.max_bytes[topic=a]=1", "what_if.0.settings: fetch.max_bytes is no what-if key"),
+        ("produce.timeout_ms[queue=a]=1", r"\[queue=a\]: expected client_id=…, topic=…, group=… or broker=…"),
+        ("produce.timeout_ms[broker=a]=1", "what_if.0.broker: Input should be a valid integer"),
+        ("produce.timeout_ms[topic=a]=half", "what_if.0.settings.produce.timeout_ms: expected a whole number"),
+        ("produce.timeout_ms[group=g]=1", "what_if.0: produce.timeout_ms cannot be told by group"),
+        ("group.session_timeout_ms[topic=t]=1", "what_if.0: group.session_timeout_ms cannot be told by topic"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_named(setting: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load(None, [setting])

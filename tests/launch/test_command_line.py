@@ -1,0 +1,100 @@
+"""The line `spark-submit.sh [Spark's options] [JOB [options]]`, taken apart."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.common import secrets
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch import command_line
+from purgatory_udf.launch.command_line import CommandLine, parse
+
+
+def test_what_stands_before_the_job_is_sparks_and_what_stands_after_is_the_jobs() -> None:
+    words = ["--master", "yarn", "-c", "a.b=1 2", "--supervise", "--jars=x.jar", "replay", "--out", "o", "--master"]
+    assert parse(words) == CommandLine(
+        spark=(("--master", "yarn"), ("--conf", "a.b=1 2"), ("--supervise", None), ("--jars", "x.jar")),
+        job="replay",
+        arguments=("--out", "o", "--master"),
+    )
+
+
+def test_nothing_at_all_names_no_job() -> None:
+    assert parse([]) == CommandLine()
+    assert parse(["--master", "local[4]"]) == CommandLine(spark=(("--master", "local[4]"),))
+
+
+def test_help_is_ours_before_the_job_and_the_jobs_after_it() -> None:
+    assert parse(["--help"]).help
+    assert parse(["replay", "--help"]) == CommandLine(job="replay", arguments=("--help",))
+
+
+@pytest.mark.parametrize("words", [["--verbose", "audit"], ["-v", "audit"], ["audit", "--out", "o", "--verbose"]])
+def test_verbose_may_stand_on_either_side_of_the_job(words: list[str]) -> None:
+    assert parse(words).verbose
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--out", "o"], "--out: no option of spark-submit (a job's own options stand after its name)"),
+        (["--master"], "--master: expected a value after it"),
+        (["--conf", "demo"], "--conf demo: expected key=value"),
+        (["--supervise=yes"], "--supervise=yes: no option of spark-submit (a job's own options stand after its name)"),
+    ],
+)
+def test_a_mistake_in_sparks_options_is_named(words: list[str], said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        parse(words)
+    assert str(raised.value) == said
+
+
+def test_an_option_wins_over_conf_over_a_properties_file_over_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "my.conf"
+    file.write_text("# mine\nspark.master   yarn\nspark.a=file\nspark.b: file with blanks \n\n", encoding="utf-8")
+    words = ["--properties-file", str(file), "--conf", "spark.a=conf", "--master", "local[2]"]
+    defaults = {"spark.c": "default", "spark.a": "default"}
+    asked = {"spark.master": "local[2]", "spark.a": "conf", "spark.b": "file with blanks"}
+    assert parse(words).settings(defaults) == asked
+    assert parse([*words, "--load-spark-defaults"]).settings(defaults) == {**asked, "spark.c": "default"}
+    assert parse(["--conf", "spark.a=conf"]).settings(defaults) == {"spark.a": "conf", "spark.c": "default"}
+
+
+def test_a_properties_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.conf: cannot be read: No such file or directory"):
+        secrets.read_properties(tmp_path / "none.conf")
+
+
+def _tree(root: Path) -> Path:
+    (root / "jobs").mkdir()
+    (root / "jobs" / "__init__.py").write_text('"""Jobs."""\n')
+    (root / "jobs" / "what_if.py").write_text('"""Module."""\ndef main():\n    """Compare runs.\n\n    More."""\n')
+    (root / "jobs" / "audit.py").write_text('"""Check the laws."""\nimport missing_module\n')
+    return root
+
+
+def test_no_job_stands_in_for_a_module_of_pythons_own_where_it_is_a_script() -> None:
+    entries = command_line.jobs(Path(__file__).parents[2])
+    assert [entry.file.stem for entry in entries if entry.file.stem in sys.stdlib_module_names] == []
+    assert [entry.name for entry in entries if entry.name in sys.stdlib_module_names] == ["inspect"]
+
+
+def test_jobs_are_listed_without_importing_them(tmp_path: Path) -> None:
+    listed = [(entry.name, entry.file.name, entry.summary) for entry in command_line.jobs(_tree(tmp_path))]
+    assert listed == [("audit", "audit.py", "Check the laws"), ("what-if", "what_if.py", "Compare runs")]
+
+
+def test_an_unknown_job_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    root = _tree(tmp_path)
+    with pytest.raises(UserError, match=r"^adit: unknown job \(did you mean audit\?\)$"):
+        command_line.find_job(root, "adit")
+    with pytest.raises(UserError, match=r"^xyz: unknown job \(there are audit, what-if\)$"):
+        command_line.find_job(root, "xyz")
+
+
+def test_every_job_of_the_tree_says_in_one_line_what_it_does() -> None:
+    root = Path(__file__).resolve().parents[2]
+    assert [entry.name for entry in command_line.jobs(root) if not 10 < len(entry.summary) < 110] == []

@@ -1,0 +1,80 @@
+"""How much a job will read, before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from purgatory_udf.backend import input_size
+from purgatory_udf.launch import job as job_module
+
+
+def _file(path: Path, length: int) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(length)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("length", "settings"),
+    [
+        (2_000_000, input_size.TINY),
+        (2_000_001, input_size.BRIEF),
+        (input_size.LITTLE_BYTES, input_size.BRIEF),
+        (input_size.LITTLE_BYTES + 1, ()),
+    ],
+)
+def test_what_files_folders_and_patterns_hold_is_added_up(
+    tmp_path: Path, length: int, settings: tuple[str, ...]
+) -> None:
+    _file(tmp_path / "table" / "part" / "a.json", length // 2)
+    _file(tmp_path / "b-1.jsonl", length - length // 2 - 10)
+    _file(tmp_path / "b-2.jsonl", 10)
+    assert input_size.settings_for([str(tmp_path / "table"), f"file://{tmp_path}/b-*.jsonl"]) == settings
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".parquet"])
+def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) -> None:
+    assert input_size.settings_for(
+        [_file(tmp_path / f"a{suffix}", input_size.LITTLE_BYTES // input_size.UNPACKED_TIMES)]
+    )
+    assert not input_size.settings_for(
+        [_file(tmp_path / f"b{suffix}", input_size.LITTLE_BYTES // input_size.UNPACKED_TIMES + 1)]
+    )
+
+
+def test_of_what_lies_elsewhere_nobody_knows() -> None:
+    assert input_size.settings_for(["s3a://bucket/events"]) == ()
+    assert input_size.settings_for([]) == ()
+    assert input_size.settings_for(["nothing here"]) == input_size.TINY
+
+
+@pytest.mark.parametrize(
+    ("more", "local", "settings"), [([], True, input_size.TINY), (["--follow"], True, ()), ([], False, ())]
+)
+def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
+    tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]
+) -> None:
+    def run(
+        events: Annotated[str | None, typer.Option()] = None,
+        trace: Annotated[list[str] | None, typer.Option()] = None,
+        follow: Annotated[bool, typer.Option("--follow")] = False,
+    ) -> None:
+        """Replay a trace."""
+
+    job = job_module.Job(run, reads=("events", "trace"))
+    assert job.check(["--trace", _file(tmp_path / "a.jsonl", 9), *more], local) is None
+    assert job.settings == settings
+
+
+def test_a_job_that_reads_much_is_not(tmp_path: Path) -> None:
+    def run(out: Annotated[str, typer.Option()]) -> None:
+        """Look at tables."""
+
+    job = job_module.Job(run, reads=("out",))
+    assert job.check(["--out", _file(tmp_path / "part.parquet", input_size.LITTLE_BYTES)]) is None
+    assert job.settings == ()

@@ -1,0 +1,203 @@
+"""What a user sees of a job: its help, its mistakes, its exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.launch import job as job_module
+
+
+def _job(error: BaseException | None = None, checks: job_module.Run | None = None) -> job_module.Job:
+    def run(
+        out: Annotated[Path, typer.Option(help="Folder of the tables.")],
+        settings: Annotated[list[str] | None, typer.Option("--set", help="A key and its value.")] = None,
+        batch_events: Annotated[int, typer.Option(help="Events a micro-batch takes.")] = 50_000,
+    ) -> None:
+        """Replay a trace."""
+        print(f"ran {out} {settings} {batch_events}")
+        if error:
+            raise error
+
+    return job_module.Job(run, checks)
+
+
+def test_a_job_gets_its_options_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job().status(["--out", "o", "--set", "a=1", "--set", "b=2"]) == 0
+    assert capsys.readouterr().out == "ran o ['a=1', 'b=2'] 50000\n"
+
+
+def test_an_option_of_several_values_takes_what_the_shell_made_of_a_pattern(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _job().status(["--set", "a=1", "b=2", "c=3", "--out", "o", "--set", "d=4"]) == 0
+    assert capsys.readouterr().out == "ran o ['a=1', 'b=2', 'c=3', 'd=4'] 50000\n"
+
+
+def test_help_explains_each_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job().check(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Usage: spark-submit.sh test-job [OPTIONS] Replay a trace." in shown
+    assert "Folder of the tables. [required]" in shown
+    assert "Events a micro-batch takes. [default: 50000]" in shown
+    assert "--verbose Show Spark's own log and whole stack traces." in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "o", "--nonsense"], "No such option: --nonsense"),
+        ([], "Missing option '--out'"),
+        (["--out", "o", "--batch-events", "many"], "Invalid value for '--batch-events'"),
+        (["--out", "o", "stray"], "Got unexpected extra argument(s) (stray)"),
+    ],
+)
+def test_a_wrong_option_is_named_and_ends_with_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _job().check(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said in shown.err
+    assert "Traceback" not in shown.err
+
+
+FROM_THE_JVM = RuntimeError("[PATH_NOT_FOUND] Path does not exist: /x.\nJVM stacktrace:\n\tat org.apache.spark…")
+FROM_A_WORKER = RuntimeError(
+    "Task failed:\n  purgatory_udf.common.errors.UserError: out: not a folder\n\tat org.apache.spark…"
+)
+
+FROM_DEEP_DOWN = RuntimeError(
+    "An error occurred while calling o105.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache…\n"
+    "Caused by: java.io.IOException: No space left on device\n\t... 41 more"
+)
+
+FROM_A_CHECKPOINT = RuntimeError(
+    "An error occurred while calling o105.start.\n: org.apache.spark.SparkException: Failed to read log file "
+    "file:/o/_replay/checkpoints/p/offsets/4. Incomplete log file\n\tat org.apache…\nCaused by: java.io.EOFException: "
+    "end of file\n\t... 41 more"
+)
+FROM_A_TABLE = RuntimeError(
+    "An error occurred while calling o105.save.\n: org.apache.spark.SparkException: Job aborted\n\tat org.apache…\n"
+    "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error: "
+    "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2\n\t... 41 more"
+)
+FROM_AN_EMPTY_FILE = RuntimeError(
+    "An error occurred while calling o213.start.\n: com.fasterxml.jackson.databind.exc.MismatchedInputException: No "
+    "content to map due to end-of-input\n at [Source: UNKNOWN; line: 1]\n\tat com.fasterxml.jackson…"
+)
+FROM_PYTHON = (
+    "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
+    '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
+    "{said}\n SQLSTATE: 38000\n\tat org.apache.spark…"
+)
+AGAIN = "give the same command again: it goes on where it was (Read-only file system) (--verbose shows where)"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (UserError("t.jsonl: line 3: no time_us"), 2, "t.jsonl: line 3: no time_us"),
+        (LawBrokenError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
+        (FileNotFoundError(2, "No such file or directory", "x.gz"), 2, "x.gz: No such file or directory"),
+        (FROM_THE_JVM, 2, "[PATH_NOT_FOUND] Path does not exist: /x."),
+        (FROM_A_WORKER, 2, "out: not a folder"),
+        (ZeroDivisionError("division by zero"), 3, "ZeroDivisionError: division by zero (--verbose shows where)"),
+        (
+            FROM_DEEP_DOWN,
+            3,
+            "the disk is full; make room and give the same command again: it goes on where it was (No space left on "
+            "device) (--verbose shows where)",
+        ),
+        (
+            FROM_A_CHECKPOINT,
+            3,
+            "/o/_replay/checkpoints/p/offsets/4 is missing or damaged; put it back from a copy, or begin anew with "
+            "--overwrite (RuntimeError: java.io.EOFException: end of file) (--verbose shows where)",
+        ),
+        (
+            FROM_A_TABLE,
+            3,
+            "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; put it back from a copy, or begin anew "
+            "with --overwrite (RuntimeError: org.apache.hadoop.fs.ChecksumException: Checksum error: "
+            "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2) (--verbose shows where)",
+        ),
+        (
+            FROM_AN_EMPTY_FILE,
+            3,
+            "a file of the output is missing or damaged; put it back from a copy, or begin anew with --overwrite "
+            "(RuntimeError: com.fasterxml.jackson.databind.exc.MismatchedInputException: No content to map due to "
+            "end-of-input) (--verbose shows where)",
+        ),
+        (
+            RuntimeError(FROM_PYTHON.format(said="KeyError: 'elementType'")),
+            3,
+            "RuntimeError: KeyError: 'elementType' (--verbose shows where)",
+        ),
+        (
+            RuntimeError(FROM_PYTHON.format(said="ModuleNotFoundError: No module named 'pyarrow'")),
+            3,
+            "the cluster's workers lack what this needs; send the environment along, which ./spark-submit.sh package "
+            "makes (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
+        ),
+        (
+            RuntimeError("java.io.IOException: Mkdirs failed to create file:/o/_ingest/said/0 (exists=false)"),
+            3,
+            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
+            "where it was (Mkdirs failed to create) (--verbose shows where)",
+        ),
+        (
+            RuntimeError("[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/o/events/_delta_log"),
+            3,
+            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
+            "where it was (DELTA_CANNOT_CREATE_LOG_PATH) (--verbose shows where)",
+        ),
+        (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_every_failure_is_one_line_with_its_own_status(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _job(error).status(["--out", "o"]) == status
+    assert capsys.readouterr().err == f"test-job: {said}\n"
+
+
+def test_what_fails_as_an_interrupt_is_seen_to_is_the_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = RuntimeError("Cannot call methods on a stopped SparkContext.")
+    failed.__context__ = ValueError("in between")
+    failed.__context__.__context__ = KeyboardInterrupt()
+    assert _job(failed).status(["--out", "o"]) == 130
+    assert capsys.readouterr().err == "test-job: interrupted\n"
+
+
+def test_verbose_shows_the_stack_trace_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _job(ZeroDivisionError("division by zero")).status(["--out", "o", "--verbose"]) == 3
+    shown = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in shown
+    assert shown.endswith("test-job: ZeroDivisionError: division by zero\n")
+
+
+def test_a_check_looks_at_files_without_running_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    def checks(out: Path, **_: object) -> None:
+        raise UserError(f"{out}: exists and is a file")
+
+    job = _job(checks=checks)
+    assert job.check(["--out", "o"]) == 2
+    assert capsys.readouterr() == ("", "test-job: o: exists and is a file\n")
+    assert job.check(["--out", "o"], local=False) is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_decorated_function_is_a_job_named_after_its_module() -> None:
+    @job_module.job
+    def main() -> None:
+        """Nothing."""
+
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert (main.name, ended.value.code) == ("test-job", 0)

@@ -1,0 +1,64 @@
+"""What was recorded, imported without Spark: the rows of its tables `events` and `recorded`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.contract.tables import EVENTS, RECORDED
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.prediction.recording import Recording, recording
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
+from tests.sources.request_log.recordings import BROKERS
+from tests.sources.request_log.translate import Translation
+from tests.support.recorded import file
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@cache
+def recorded_cluster(name: str) -> Recording:
+    """One of the tree's."""
+    topics, isr, batches, *logs = (
+        str(file("traces", name, given))
+        for given in (
+            "topics.json",
+            "cluster-metadata.txt",
+            "batches.csv",
+            *(f"request-{broker}.log" for broker in BROKERS),
+        )
+    )
+    with TemporaryDirectory() as out, locally():
+        ingest_request_log(session_for("tests"), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
+        tables = [DeltaTable(f"{out}/{table}").to_pyarrow_table() for table in ("events", "recorded")]
+    return recording(*tables)
+
+
+def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
+    events = [{**event, "event_time": _at(event["time_us"])} for event in translation.events]
+    recorded = [
+        {
+            "operation_id": seq,
+            "broker": translation.events[seq]["broker"],
+            "kind": request.kind,
+            "api": request.api,
+            "started_at": _at(translation.events[seq]["time_us"]),
+            "written_at": _at(request.written_us),
+            "recorded_outcome": request.outcome,
+            "recorded_remote_ms": request.remote_ms,
+            "recorded_local_ms": request.local_ms,
+            "recorded_bytes": request.bytes,
+        }
+        for seq, request in translation.recorded.items()
+    ]
+    return pa.Table.from_pylist(events, schema=EVENTS), pa.Table.from_pylist(recorded, schema=RECORDED)
+
+
+def _at(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)

@@ -1,0 +1,38 @@
+"""What is kept of a distribution, and what is drawn from it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from purgatory_udf.prediction.model_machine import Sampler
+from purgatory_udf.prediction.service_times import QUANTILES, quantiles
+
+
+def _drawn(kept: list[float]) -> list[float]:
+    sampler = Sampler(kept, Random(1))
+    return [sampler() for _ in range(50_000)]
+
+
+def test_few_samples_are_kept_as_they_are() -> None:
+    assert quantiles(np.array([3.0, 1.0, 2.0])) == [1, 2, 3]
+    assert quantiles(np.array([])) == [0]
+
+
+def test_what_is_drawn_of_a_long_tail_is_as_long_as_it_was_on_average() -> None:
+    samples = np.random.default_rng(1).lognormal(0, 1.5, 20_000)
+    kept = quantiles(samples)
+    assert len(kept) == QUANTILES
+    drawn = _drawn(kept)
+    assert np.mean(drawn) == pytest.approx(samples.mean(), rel=0.05)
+    for share in (50, 90, 95, 98):
+        assert np.percentile(drawn, share) == pytest.approx(np.percentile(samples, share), rel=0.1)
+
+
+def test_one_in_a_thousand_does_not_make_every_hundredth_long() -> None:
+    """Each hundredth by itself, of the highest one ten are long: their mean is 10.9, not 50."""
+    samples = np.array([1.0] * 9990 + [100.0] * 10)
+    assert quantiles(samples)[-3:] == [1, 1, pytest.approx(20.8)]
+    assert np.mean(_drawn(quantiles(samples))) == pytest.approx(samples.mean(), abs=0.02)

@@ -1,0 +1,95 @@
+"""What a fit reads from a folder's Delta tables: what brokers logged, else what a replay found that they did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.prediction.prediction_commands import run_fit
+from purgatory_udf.prediction.recording import Recording, read_recording, recording
+from purgatory_udf.simulation.scenario_file import read
+from tests.prediction.simulated import recorded, replayed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.long
+
+
+def _folder(out: Path, **tables: pa.Table) -> str:
+    for name, rows in tables.items():
+        write_deltalake(str(out / name), rows)
+    return str(out)
+
+
+def _require_same(actual: Recording, expected: Recording) -> None:
+    assert len(actual.fetches) > 500
+    assert len(actual.produces) > 100
+    for name in ("fetches", "produces", "batches", "others"):
+        pd.testing.assert_frame_equal(getattr(actual, name), getattr(expected, name))
+    assert (actual.keys, actual.leaders, actual.groups) == (expected.keys, expected.leaders, expected.groups)
+    assert actual.key_sets == expected.key_sets
+
+
+def test_the_tables_of_an_import_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    events = replayed()["events"]
+    out = _folder(tmp_path, events=events, recorded=recorded())
+    _require_same(read_recording(spark, out), recording(events, recorded()))
+
+
+def test_without_a_request_log_the_replay_says_what_brokers_did(spark: SparkSession, tmp_path: Path) -> None:
+    """Its expirations of a trace that was drained are no answers, and count for nothing."""
+    assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
+    out = _folder(tmp_path, **replayed())
+    _require_same(read_recording(spark, out), recording(replayed()["events"], recorded()))
+
+
+def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
+    events = replayed()["events"]
+    folders = [_folder(tmp_path / "import", events=events, recorded=recorded())]
+    folders.append(_folder(tmp_path / "replay", **replayed()))
+    with locally():
+        for out in folders:
+            _require_same(read_recording(session_for("fit"), out), recording(events, recorded()))
+
+
+def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
+    longer = pc.add(recorded()["recorded_remote_ms"], 7.0)
+    place = recorded().schema.get_field_index("recorded_remote_ms")
+    logged = recorded().set_column(place, "recorded_remote_ms", longer)
+    out = _folder(tmp_path, **replayed(), recorded=logged)
+    _require_same(read_recording(spark, out), recording(replayed()["events"], logged))
+
+
+def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSession, tmp_path: Path) -> None:
+    """The events of a variant or a copy lie elsewhere than the replay's tables."""
+    tables = replayed()
+    elsewhere = f"{_folder(tmp_path / 'trace', events=tables['events'])}/events"
+    out = _folder(tmp_path / "out", completions=tables["completions"], expirations=tables["expirations"])
+    file, page = tmp_path / "cluster.yaml", tmp_path / "fit.html"
+    said = run_fit(spark, out, elsewhere, file, 1, page)
+    assert "35 of 35 figures are reproduced" in said
+    assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
+    assert {producer.name for producer in read(file).producers} == {
+        *(f"checkout-{n}" for n in (1, 2, 3, 4)),
+        "till-1",
+        "till-2",
+    }
+    assert "<table>" in page.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_tells_too_little_is_a_mistake(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/events: no such table \\(ingest makes it\\)"):
+        read_recording(spark, str(tmp_path))
+    out = _folder(tmp_path, events=replayed()["events"])
+    with pytest.raises(UserError, match="/recorded: no such table, nor a replay beside it"):
+        read_recording(spark, out)

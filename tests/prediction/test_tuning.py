@@ -1,0 +1,161 @@
+"""The search: what is asked for, what is found on a small cluster, and its page."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.prediction.fit_check import check, medians
+from purgatory_udf.prediction.plan_builder import fitted_of
+from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write
+from purgatory_udf.prediction.prediction_pages import MOST_DRAWN, busiest, fit_page, prediction_page, tuning_page
+from purgatory_udf.prediction.prediction_runs import UNCHANGED, predict, variants_of
+from purgatory_udf.prediction.tuning import Goal, Over, Tuned, Within, goal_of, over_of, tune, within_of
+from tests.prediction.scenarios import small_scenario
+
+pytestmark = pytest.mark.long
+
+
+def test_what_is_asked_for_is_read() -> None:
+    assert goal_of("requests_per_s -50%") == Goal("requests_per_s", -50)
+    assert goal_of("c-mix: kb +200 %") == Goal("c-mix: kb", 200)
+    assert within_of("append_to_answer_p99_ms <= 50") == Within("append_to_answer_p99_ms", True, 50)
+    assert over_of(["fetch.min_bytes=1..100000", "producer.linger_ms[client_id=a]=0..50"]) == [
+        Over("fetch.min_bytes", 1, 100_000),
+        Over("producer.linger_ms[client_id=a]", 0, 50),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: goal_of("fewer requests"), "--goal fewer requests: expected a figure and a change"),
+        (lambda: within_of("p99 < 50"), "--within p99 < 50: expected a limit"),
+        (lambda: over_of(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
+        (lambda: over_of(["fetch.bytes=1..5"]), "fetch.bytes: unknown key of a prediction"),
+        (lambda: over_of([]), "--over: expected one to 3 keys"),
+    ],
+)
+def test_a_mistake_in_it_is_one_line(ask: object, said: str) -> None:
+    assert callable(ask)
+    with pytest.raises(UserError) as raised:
+        ask()
+    assert str(raised.value).startswith(said)
+
+
+def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
+    assert Over("fetch.min_bytes", 1, 10_000).grid(5) == [1, 10, 100, 1000, 10_000]
+    assert Over("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
+
+
+@pytest.fixture(scope="module")
+def tuned() -> Tuned:
+    """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
+    return tune(
+        small_scenario(),
+        goal_of("c: per_s -45%"),
+        within_of("append_to_answer_p99_ms <= 60"),
+        over_of(["fetch.consumer.min_bytes=1..5000"]),
+        seeds=1,
+    )
+
+
+def test_the_search_finds_what_brings_enough_and_costs_least(tuned: Tuned) -> None:
+    assert tuned.chosen is not None
+    assert 362 < tuned.chosen.values[0] <= 724
+    assert tuned.chosen.within < 30
+    on_the_frontier = [(trial.within, trial.goal) for trial in tuned.frontier]
+    assert on_the_frontier == sorted(on_the_frontier)
+    assert [goal for _, goal in on_the_frontier] == sorted((goal for _, goal in on_the_frontier), reverse=True)
+    assert any(not trial.allowed for trial in tuned.tried)
+
+
+def test_what_is_said_to_be_best_was_played_whole(tuned: Tuned) -> None:
+    """What was played once and briefly is no answer."""
+    assert all(trial.whole for trial in tuned.frontier)
+    assert any(not trial.whole for trial in tuned.tried)
+
+
+def test_where_nothing_reaches_the_goal_the_nearest_is_named() -> None:
+    over = over_of(["fetch.consumer.min_bytes=1..5000"])
+    tuned = tune(small_scenario(), goal_of("c: per_s -95%"), within_of("append_to_answer_p99_ms <= 60"), over, 1)
+    assert tuned.chosen is None
+    (said,) = (line for line in tuned.lines() if line.startswith("Nothing that was tried reaches"))
+    assert re.search(r"within it, fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), .* comes nearest", said)
+
+
+def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(UserError, match=r"c: latency: no such figure \(there are requests_per_s, .*c: per_s"):
+        tune(
+            small_scenario(),
+            goal_of("c: latency -5%"),
+            within_of("c: p99_ms <= 9"),
+            over_of(["fetch.min_bytes=1..9"]),
+            1,
+        )
+
+
+def test_pages_hold_their_pictures_and_their_tables(tuned: Tuned) -> None:
+    scenario = small_scenario()
+    predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
+    pages = {
+        "produces rates waits": fit_page(predicted.checked, ["Fitted", "unknown: linger.ms"]),
+        "effects produces rates waits": prediction_page(predicted),
+        "frontier": tuning_page(tuned),
+    }
+    for figures, page in pages.items():
+        (specs,) = re.findall(r'<script type="application/json" id="pictures">(.*?)</script>', page, re.DOTALL)
+        assert sorted(json.loads(specs)) == sorted(figures.split())
+        assert all(f"<figure id={name}>" in page for name in figures.split())
+        assert "<table>" in page
+    assert "<td>linger.ms</td>" in pages["produces rates waits"]
+
+
+def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
+    predicted = predict(small_scenario(), variants_of(["many", "consumer.count=200"]), 1)
+    of = {name: played.median for name, played in predicted.played.items()}
+    assert len(busiest(of)) == MOST_DRAWN
+    # Two tables of clients, and three figures of the effects on each.
+    assert prediction_page(predicted).count("<td>c#") == 5 * 199
+
+
+def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() -> None:
+    predicted = predict(small_scenario(), variants_of(["more", "consumer.count=2"]), 1)
+    figures = predicted.checked.recorded["c"]
+    checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, far={("c#x", "FETCH"): ("per_s",)})
+    doubted = replace(predicted, checked=checked)
+    assert {who: doubted.trusts(who) for who in ("c", "c#2", "c#x", "c#x#2")} == {
+        "c": True,
+        "c#2": True,
+        "c#x": False,
+        "c#x#2": False,
+    }
+
+
+def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
+    """No JVM: the scenario is all there is."""
+    file = tmp_path / "cluster.yaml"
+    write(small_scenario(), file)
+    lines = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
+    assert lines[-1] == f"Page: {tmp_path / 'page.html'}"
+    figures = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert list(figures) == [UNCHANGED, "big"]
+    assert figures["big"]["c"]["FETCH"]["per_s"] < 0.6 * figures[UNCHANGED]["c"]["FETCH"]["per_s"]
+    over = ["fetch.min_bytes=1..500"]
+    searched = run_tuning(str(file), "c: per_s -5%", "c: p99_ms <= 90", over, 1, tmp_path / "tune.html")
+    assert searched[-1] == f"Page: {tmp_path / 'tune.html'}"
+    assert (tmp_path / "tune.html").exists()
+
+
+def test_what_the_unchanged_scenario_misses_is_not_to_be_trusted() -> None:
+    fitted = fitted_of(small_scenario())
+    simulated = {"c": {"FETCH": {**fitted.recorded["c"]["FETCH"].model_dump(), "per_s": 60.0, "p95_ms": 24.9}}}
+    checked = check(fitted, medians([simulated]))
+    assert checked.far == {("c", "FETCH"): ("per_s",)}
+    assert not checked.trusts("c")
+    assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]

@@ -1,0 +1,1 @@
+"""Tests of `purgatory_udf.rules`."""

@@ -1,0 +1,197 @@
+"""A group that moves from one coordinator to another: GroupCoordinator.onGroupUnloaded, .onGroupLoaded; and one whose
+coordinator's process ends: GroupCoordinator.shutdown, which shuts its purgatories down, and these complete nothing
+(DelayedOperationPurgatory.shutdown)."""
+
+from __future__ import annotations
+
+from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
+
+
+def stable() -> GroupTimeline:
+    """a leads, b follows; generation 1 is stable from 6,100 on."""
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6050, "b")
+    group.sync(6100, "a", leader=True)
+    return group
+
+
+def test_who_waits_in_a_join_is_sent_to_another_coordinator_and_the_round_expires_for_nobody() -> None:
+    """onGroupUnloaded, PreparingRebalance: the join callbacks get NOT_COORDINATOR; onCompleteJoin: "is dead"."""
+    group = stable()
+    group.rejoin(7000, "a")
+    group.unloaded(8000)
+    group.rejoin(8500, "a")
+    group.until(20_000)
+    assert group.log(since=7000) == [
+        "7000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "8000 PreparingRebalance → Dead 1 [a b]: unloaded",
+        "8000 join_group a: NOT_COORDINATOR",
+        "8500 join_group a: NOT_COORDINATOR",
+    ]
+    assert "join g: 7000 to 12000 of 12000, expired" in group.operations()
+
+
+def test_who_waits_in_a_sync_is_sent_to_another_coordinator_and_nobodys_sync_is_waited_for() -> None:
+    """onGroupUnloaded, CompletingRebalance: the sync callbacks; removeSyncExpiration, tryCompletePendingSync."""
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6500, "b")
+    group.unloaded(7000)
+    group.sync(7100, "a", leader=True)
+    group.until(7100)
+    assert group.log(since=6500) == [
+        "7000 CompletingRebalance → Dead 1 [a b]: unloaded",
+        "7000 sync_group b: NOT_COORDINATOR",
+        "7100 sync_group a: NOT_COORDINATOR",
+    ]
+    assert "sync g: 6000 to 7000 of 11000, completed by unloaded" in group.operations()
+
+
+def test_sessions_of_an_unloaded_group_end_at_their_deadlines_and_nobody_fails() -> None:
+    """tryCompleteHeartbeat and onExpireHeartbeat: the group is Dead."""
+    group = stable()
+    group.heartbeat(7000, "a")
+    group.unloaded(8000)
+    group.heartbeat(9000, "a")
+    group.until(30_000)
+    assert group.log(since=8000) == ["8000 Stable → Dead 1 [a b]: unloaded", "9000 heartbeat a: NOT_COORDINATOR"]
+    assert [line for line in group.operations() if "unloaded" in line] == [
+        "heartbeat g-b: 6100 to 16100 of 16100, completed by unloaded",
+        "heartbeat g-a: 7000 to 17000 of 17000, completed by unloaded",
+    ]
+
+
+def test_a_loaded_group_is_stable_with_its_members_whose_sessions_start_anew() -> None:
+    """onGroupLoaded: completeAndScheduleNextHeartbeatExpiration for each member; loadGroup: Stable."""
+    group = GroupTimeline()
+    group.unloaded(500)
+    group.heartbeat(1000, "a", generation=7)
+    group.loaded(2000, "a", "b", generation=7)
+    group.heartbeat(3000, "a", generation=7)
+    group.heartbeat(3100, "a", generation=6)
+    group.until(12_500)
+    assert group.log() == [
+        "1000 heartbeat a: NOT_COORDINATOR",
+        "2000 Dead → Stable 7 [a]: loaded",
+        "3000 heartbeat a: NONE",
+        "3100 heartbeat a: ILLEGAL_GENERATION",
+        "12000 b out: session",
+        "12000 Stable → PreparingRebalance 7 [a]: session of b expired",
+    ]
+    assert group.operations()[:2] == [
+        "heartbeat g-a: 2000 to 3000 of 12000, completed by heartbeat",
+        "heartbeat g-b: 2000 to 12000 of 12000, expired",
+    ]
+
+
+def test_a_group_that_is_loaded_empty_keeps_its_generation() -> None:
+    """loadGroup: Empty without members; the next generation counts on."""
+    group = GroupTimeline(initial_rebalance_delay_ms=0)
+    group.loaded(1000, generation=4)
+    group.join(2000, "a")
+    group.until(2000)
+    assert group.log() == [
+        "1000 Dead → Empty 4 []: loaded",
+        "2000 Empty → PreparingRebalance 4 [a]: member a joined",
+        "2000 PreparingRebalance → CompletingRebalance 5 [a]: initial delay over",
+        "2000 join_group a: NONE, generation 5 led by a",
+    ]
+
+
+def test_a_group_that_comes_back_ends_the_sessions_that_were_left_behind() -> None:
+    """The old session's group is Dead, so whatever checks its key completes it: tryCompleteHeartbeat."""
+    group = stable()
+    group.unloaded(7000)
+    group.loaded(8000, "a", generation=1)
+    group.until(8000)
+    assert [line for line in group.operations() if "unloaded" in line] == [
+        "heartbeat g-a: 6100 to 8000 of 16100, completed by unloaded"
+    ]
+
+
+def test_a_group_loaded_with_too_many_members_is_rebalanced() -> None:
+    """onGroupLoaded: groupIsOverCapacity → prepareRebalance."""
+    group = GroupTimeline(max_size=1)
+    group.loaded(1000, "a", "b", generation=3)
+    group.until(1000)
+    assert [line for line in group.log() if "Preparing" in line] == [
+        "1000 Stable → PreparingRebalance 3 [a b]: loaded with more members than it may have"
+    ]
+
+
+def test_a_group_that_is_here_is_not_loaded_once_more() -> None:
+    group = stable()
+    group.loaded(7000, "x", generation=9)
+    group.heartbeat(7100, "a")
+    group.until(7100)
+    assert group.log(since=7000) == ["7100 heartbeat a: NONE"]
+
+
+def test_what_is_parked_at_a_coordinator_whose_process_ends_is_cancelled_and_nobody_is_answered() -> None:
+    group = stable()
+    group.rejoin(7000, "a")
+    group.stopped(8000)
+    group.rejoin(8500, "a")
+    group.until(30_000)
+    assert group.log(since=7000) == [
+        "7000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "8000 PreparingRebalance → Dead 1 [a b]: stopped",
+        "8500 join_group a: NOT_COORDINATOR",
+    ]
+    assert [line for line in group.operations() if "cancelled" in line] == [
+        "heartbeat g-a: 6100 to 8000 of 16100, cancelled by broker_stopped",
+        "heartbeat g-b: 6100 to 8000 of 16100, cancelled by broker_stopped",
+        "join g: 7000 to 8000 of 12000, cancelled by broker_stopped",
+    ]
+
+
+def test_a_sync_that_waits_and_an_id_that_was_given_go_with_the_process() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.join(6200, "late", api_version=ASKS_FOR_AN_ID)
+    group.sync(6500, "b")
+    group.stopped(7000)
+    group.until(30_000)
+    assert group.log(since=6500) == ["7000 CompletingRebalance → Dead 1 [a b]: stopped"]
+    assert [line for line in group.operations() if "cancelled" in line] == [
+        "heartbeat g-a: 6000 to 7000 of 16000, cancelled by broker_stopped",
+        "heartbeat g-b: 6000 to 7000 of 16000, cancelled by broker_stopped",
+        "sync g: 6000 to 7000 of 11000, cancelled by broker_stopped",
+        "heartbeat g-late: 6200 to 7000 of 16200, cancelled by broker_stopped",
+    ]
+
+
+def test_what_a_group_left_behind_where_it_was_unloaded_goes_with_the_process_too() -> None:
+    """A broker that is told to stop gives its groups away first, and their sessions stay parked until it is gone."""
+    group = stable()
+    group.unloaded(7000)
+    group.stopped(9000)
+    group.loaded(12_000, "a", "b", generation=1)
+    group.heartbeat(13_000, "a")
+    group.until(13_000)
+    assert group.log(since=7000) == [
+        "7000 Stable → Dead 1 [a b]: unloaded",
+        "12000 Dead → Stable 1 [a]: loaded",
+        "13000 heartbeat a: NONE",
+    ]
+    assert [line for line in group.operations() if "cancelled" in line] == [
+        "heartbeat g-a: 6100 to 9000 of 16100, cancelled by broker_stopped",
+        "heartbeat g-b: 6100 to 9000 of 16100, cancelled by broker_stopped",
+    ]
+
+
+def test_a_session_that_ends_in_the_millisecond_of_the_stop_has_expired_before_it() -> None:
+    group = stable()
+    group.stopped(16_100)
+    group.until(20_000)
+    assert group.log(since=16_000) == [
+        "16100 a out: session",
+        "16100 Stable → PreparingRebalance 1 [b]: session of a expired",
+        "16100 b out: session",
+        "16100 PreparingRebalance → Empty 2 []: no members left",
+        "16100 Empty → Dead 2 []: stopped",
+    ]

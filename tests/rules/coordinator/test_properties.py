@@ -1,0 +1,128 @@
+"""What holds for every trace of groups, on random ones."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
+from purgatory_udf.rules.coordinator.group_metadata import GroupState
+from purgatory_udf.rules.reference.reference_replay import Replay, Replayer, replay
+from tests.support.examples import examples
+from tests.support.group_strategies import GroupTraffic, group_traffic
+
+some = examples(20)
+
+
+def run(traffic: GroupTraffic) -> Replay:
+    return replay(traffic.events, traffic.config)
+
+
+def with_setting(config: Config, **settings: object) -> Config:
+    return config.model_copy(update={"group": config.group.model_copy(update=settings)})
+
+
+def account_of(result: Replay) -> tuple[list[Outcome], list[Answer | Removal | StateChange]]:
+    """Everything that a replay says of its groups."""
+    return result.outcomes, result.groups.entries
+
+
+def broker_and_group(entry: Answer | Removal | StateChange) -> tuple[int, str]:
+    whose = entry.transition if isinstance(entry, StateChange) else entry
+    return whose.broker, whose.group
+
+
+@some
+@given(group_traffic())
+def test_each_operation_ends_once_and_never_after_its_deadline(traffic: GroupTraffic) -> None:
+    result = run(traffic)
+    assert result.open == []
+    ids = [outcome.operation_id for outcome in result.outcomes]
+    assert len(set(ids)) == len(ids) == len(result.groups.operations)
+    for outcome in result.outcomes:
+        assert outcome.ended_us // 1000 <= outcome.deadline_us // 1000
+        assert outcome.expired == (outcome.completed_by == "timeout")
+        assert not outcome.expired or outcome.ended_us == outcome.deadline_us
+        assert outcome.watched or outcome.started_us == outcome.ended_us
+
+
+@some
+@given(group_traffic())
+def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> None:
+    replayer = Replayer(traffic.config, traffic.events[0]["time_us"] // 1000)
+    for event in traffic.events:
+        replayer.apply(event)
+        # What was due when it was added runs now.
+        replayer.cluster.clock.advance_to(event["time_us"] // 1000)
+        still_open = [operation for operation in replayer.coordinators.journal.operations if not operation.completed]
+        assert replayer.cluster.clock.num_delayed() == len(still_open)
+
+
+@some
+@given(group_traffic(), st.randoms(use_true_random=False))
+def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
+    shuffled = list(traffic.events)
+    order.shuffle(shuffled)
+    assert account_of(replay(shuffled, traffic.config)) == account_of(run(traffic))
+
+
+@some
+@given(group_traffic())
+def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: GroupTraffic) -> None:
+    alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
+    outcomes, entries = account_of(run(traffic))
+    assert account_of(replay(alone, traffic.config)) == (
+        [outcome for outcome in outcomes if outcome.broker == 0 and str(outcome.key).split("-")[0] == "g"],
+        [entry for entry in entries if broker_and_group(entry) == (0, "g")],
+    )
+
+
+@some
+@given(group_traffic())
+def test_time_that_passes_in_small_steps_is_the_same_time(traffic: GroupTraffic) -> None:
+    first_ms, last_ms = traffic.events[0]["time_us"] // 1000, traffic.events[-1]["time_us"] // 1000
+    ticks = [{"type": "clock", "time_us": ms * 1000, "seq": -ms} for ms in range(first_ms, last_ms + 1)]
+    assert account_of(replay([*ticks, *traffic.events], traffic.config)) == account_of(run(traffic))
+
+
+@some
+@given(group_traffic())
+def test_purging_changes_no_outcome(traffic: GroupTraffic) -> None:
+    eager, never = with_setting(traffic.config, purge_interval=0), with_setting(traffic.config, purge_interval=10**6)
+    assert account_of(replay(traffic.events, eager)) == account_of(replay(traffic.events, never))
+
+
+@some
+@given(group_traffic())
+def test_every_transition_follows_the_one_before_and_every_generation_counts(traffic: GroupTraffic) -> None:
+    state: dict[tuple[int, str], tuple[str, int]] = {}
+    last_us = 0
+    for change in run(traffic).groups.changes:
+        at = change.transition
+        before, generation = state.get(broker_and_group(change), ("Empty", 0))
+        if at.from_state == "Dead":
+            # It was loaded: the first of its members comes with it, and the generation that was stored.
+            assert before in ("Empty", "Dead") and at.to_state in ("Stable", "Empty")
+        else:
+            assert at.from_state == before
+            assert GroupState(before) in GroupState(at.to_state).valid_previous_states
+            assert at.generation == generation + (before == "PreparingRebalance" and at.to_state != "Dead")
+            assert change.leader is None or change.leader in at.members
+        assert (change.leader is None) == (at.members == ())
+        assert (at.to_state == "Empty") <= (at.members == ())
+        assert at.at_us >= last_us
+        state[broker_and_group(change)], last_us = (at.to_state, at.generation), at.at_us
+
+
+@some
+@given(group_traffic())
+def test_a_request_is_answered_once_at_most_and_not_before_it_came(traffic: GroupTraffic) -> None:
+    answers = run(traffic).groups.answers
+    assert len({answer.seq for answer in answers}) == len(answers)
+    assert all(answer.at_us >= answer.asked_us for answer in answers)
+    asked = {event["seq"]: event["type"] for event in traffic.events}
+    assert all(asked[answer.seq] == answer.api for answer in answers)

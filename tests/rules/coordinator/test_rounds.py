@@ -1,0 +1,325 @@
+"""Rounds: members that do not come, static and pending members, syncs that never come, members that go."""
+
+from __future__ import annotations
+
+from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
+
+# Who does not come.
+
+
+def test_a_member_that_never_rejoins_is_removed_at_the_rebalance_timeout() -> None:
+    group = stable_pair()
+    group.rejoin(5000, "a", rebalance_timeout_ms=3000)
+    group.heartbeat(7000, "b")
+    group.until(8000)
+    assert group.log(since=5000) == [
+        "5000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "7000 heartbeat b: REBALANCE_IN_PROGRESS",
+        "8000 b out: rejoin",
+        "8000 PreparingRebalance → CompletingRebalance 2 [a]: b did not rejoin",
+        "8000 join_group a: NONE, generation 2 led by a",
+    ]
+    assert "join g: 5000 to 8000 of 8000, expired" in group.operations()
+
+
+def test_a_round_lasts_for_the_greatest_rebalance_timeout_at_its_start() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=2000)
+    group.join(1000, "b", rebalance_timeout_ms=4000)
+    group.sync(5500, "a")
+    group.sync(5500, "b")
+    group.join(6000, "c", rebalance_timeout_ms=1000)
+    group.rejoin(6500, "a", rebalance_timeout_ms=9000)
+    group.until(20_000)
+    assert "10000 b out: rejoin" in group.log(), "6000 + 4000: what a asks for counts from the next round on"
+
+
+def test_the_seeds_older_rule_takes_session_timeouts_for_rebalance_timeouts() -> None:
+    group = GroupTimeline(rebalance_timeout="session", initial_rebalance_delay_ms=10_000)
+    for member in "ab":
+        group.join(1000, member)
+    for member in "ab":
+        group.sync(11_000, member)
+    group.rejoin(12_000, "a", session_timeout_ms=9000)
+    group.heartbeat(14_000, "b")
+    group.until(22_000)
+    assert group.log(since=14_001)[:2] == [
+        "22000 b out: rejoin",
+        "22000 PreparingRebalance → CompletingRebalance 2 [a]: b did not rejoin",
+    ]
+
+
+def test_nobody_rejoins_and_all_are_removed() -> None:
+    group = stable_pair()
+    group.leave(5000, "a")
+    group.heartbeat(7000, "b")
+    group.until(8000)
+    assert group.log(since=5000) == [
+        "5000 a out: leave",
+        "5000 Stable → PreparingRebalance 1 [b]: member a left",
+        "5000 leave_group a: NONE",
+        "7000 heartbeat b: REBALANCE_IN_PROGRESS",
+        "8000 b out: rejoin",
+        "8000 PreparingRebalance → Empty 2 []: b did not rejoin",
+    ]
+
+
+def test_nobody_rejoins_but_a_static_member_remains_so_another_round_is_waited_for() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "s", rebalance_timeout_ms=3000, group_instance_id="i")
+    group.sync(4100, "a")
+    group.sync(4100, "s", group_instance_id="i")
+    group.leave(5000, "a")
+    group.until(20_000)
+    assert group.log(since=5000) == [
+        "5000 a out: leave",
+        "5000 Stable → PreparingRebalance 1 [s]: member a left",
+        "5000 leave_group a: NONE",
+        "14100 s out: session",
+        "14100 PreparingRebalance → Empty 2 []: no members left",
+    ]
+    assert [line for line in group.operations() if line.startswith("join")] == [
+        "join g: 5000 to 8000 of 8000, expired",
+        "join g: 8000 to 11000 of 11000, expired",
+        "join g: 11000 to 14000 of 14000, expired",
+        "join g: 14000 to 14100 of 17000, completed by no_members",
+    ]
+
+
+def test_a_rebalance_timeout_of_0_lets_time_pass_while_only_static_members_remain() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "s", rebalance_timeout_ms=0, session_timeout_ms=1003, group_instance_id="i")
+    group.leave(5000, "a")
+    group.until(6000)
+    assert group.log(since=5001) == ["5003 s out: session", "5003 PreparingRebalance → Empty 2 []: no members left"]
+    assert group.operations()[-4:] == [
+        "join g: 5000 to 5000 of 5000, expired",
+        "join g: 5000 to 5001 of 5001, expired",
+        "join g: 5001 to 5002 of 5002, expired",
+        "join g: 5002 to 5003 of 5003, completed by no_members",
+    ]
+
+
+def test_a_static_member_that_does_not_rejoin_stays_and_then_has_to_sync() -> None:
+    group = GroupTimeline()
+    group.join(1000, "s", group_instance_id="i", session_timeout_ms=60_000)
+    group.sync(4100, "s", group_instance_id="i")
+    group.join(10_000, "b", session_timeout_ms=60_000)
+    group.sync(15_100, "b", generation=2)
+    group.until(20_000)
+    assert group.log(since=10_000) == [
+        "10000 Stable → PreparingRebalance 1 [b s]: member b joined",
+        "15000 PreparingRebalance → CompletingRebalance 2 [b s]: s did not rejoin",
+        "15000 join_group b: NONE, generation 2 led by b",
+        "15100 sync_group b: NONE",
+        "15100 CompletingRebalance → Stable 2 [b s]: leader's assignment",
+        "20000 s out: sync",
+        "20000 Stable → PreparingRebalance 2 [b]: s did not sync",
+    ]
+
+
+def test_a_pending_member_holds_the_round_until_its_session_ends() -> None:
+    group = stable_pair()
+    group.join(4500, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=2000)
+    group.rejoin(5000, "a", rebalance_timeout_ms=3000)
+    group.rejoin(5000, "b", rebalance_timeout_ms=3000)
+    group.until(6500)
+    assert group.log(since=5000) == [
+        "5000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "6500 p out: pending",
+        "6500 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
+        "6500 join_group a: NONE, generation 2 led by a",
+        "6500 join_group b: NONE, generation 2 led by a",
+    ]
+
+
+def test_a_pending_member_does_not_hold_the_round_beyond_the_rebalance_timeout() -> None:
+    group = stable_pair()
+    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.rejoin(5000, "a", rebalance_timeout_ms=3000)
+    group.rejoin(5000, "b", rebalance_timeout_ms=3000)
+    group.until(8000)
+    assert group.log(since=5001)[0] == "8000 PreparingRebalance → CompletingRebalance 2 [a b]: p did not join", (
+        "the id can still be used"
+    )
+    group.rejoin(9000, "p")
+    assert group.log(since=9000) == ["9000 CompletingRebalance → PreparingRebalance 2 [a b p]: member p joined"]
+
+
+def test_a_pending_member_that_leaves_frees_the_round() -> None:
+    group = stable_pair()
+    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.rejoin(5000, "a", rebalance_timeout_ms=3000)
+    group.rejoin(5000, "b", rebalance_timeout_ms=3000)
+    group.leave(6000, "p")
+    assert group.log(since=5001)[:2] == [
+        "6000 p out: leave",
+        "6000 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
+    ]
+
+
+# Syncs that never come.
+
+
+def test_the_leaders_sync_never_comes_so_it_is_removed_and_the_waiting_ones_join_again() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "b", rebalance_timeout_ms=3000)
+    group.sync(4100, "b")
+    group.heartbeat(6000, "a")
+    group.until(7000)
+    assert group.log(since=4001) == [
+        "6000 heartbeat a: NONE",
+        "7000 a out: sync",
+        "7000 sync_group b: REBALANCE_IN_PROGRESS",
+        "7000 CompletingRebalance → PreparingRebalance 1 [b]: a did not sync",
+    ]
+    assert "sync g: 4000 to 7000 of 7000, expired" in group.operations()
+
+
+def test_a_followers_sync_never_comes_so_a_stable_group_loses_it() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "b", rebalance_timeout_ms=3000)
+    group.sync(4100, "a")
+    group.heartbeat(6000, "b")
+    group.until(7000)
+    assert group.log(since=6000) == [
+        "6000 heartbeat b: NONE",
+        "7000 b out: sync",
+        "7000 Stable → PreparingRebalance 1 [a]: b did not sync",
+    ]
+
+
+def test_a_static_member_that_restarts_before_it_synced_costs_a_round_all_the_same() -> None:
+    """Kafka forgets to rename it in the list of pending syncs, so the old id misses the deadline."""
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "s", rebalance_timeout_ms=3000, group_instance_id="i")
+    group.sync(4100, "a")
+    group.join(4200, "s2", group_instance_id="i")
+    group.sync(4300, "s2", group_instance_id="i")
+    group.until(7000)
+    assert group.log(since=4301) == ["7000 Stable → PreparingRebalance 1 [a s2]: s did not sync"]
+
+
+# Members that go.
+
+
+def test_the_last_member_leaves_and_the_group_is_empty_in_the_same_millisecond() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group.leave(5000, "a")
+    assert group.log(since=5000) == [
+        "5000 a out: leave",
+        "5000 Stable → PreparingRebalance 1 []: member a left",
+        "5000 PreparingRebalance → Empty 2 []: no members left",
+        "5000 leave_group a: NONE",
+    ]
+    assert group.operations()[-1] == "join g: 5000 to 5000 of 5000, completed by no_members on arrival"
+
+
+def test_the_last_member_leaves_while_an_id_is_pending_and_the_group_is_empty_all_the_same() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.sync(4100, "a")
+    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.leave(5000, "a")
+    group.until(5000)
+    assert group.log(since=5000) == [
+        "5000 a out: leave",
+        "5000 Stable → PreparingRebalance 1 []: member a left",
+        "5000 leave_group a: NONE",
+        "5000 PreparingRebalance → Empty 2 []: no members left",
+    ]
+
+
+def test_the_leader_expires_and_whoever_is_longest_in_the_group_leads() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", session_timeout_ms=3000)
+    group.join(1000, "b", rebalance_timeout_ms=3000)
+    group.join(1000, "c")
+    group.sync(6100, "a")
+    group.sync(6200, "b")
+    group.sync(6200, "c")
+    group.rejoin(9500, "c")
+    group.rejoin(9600, "b")
+    assert group.log(since=6201) == [
+        "9100 a out: session",
+        "9100 Stable → PreparingRebalance 1 [b c]: session of a expired",
+        "9600 PreparingRebalance → CompletingRebalance 2 [b c]: all members joined",
+        "9600 join_group b: NONE, generation 2 led by b",
+        "9600 join_group c: NONE, generation 2 led by b",
+    ]
+
+
+def test_the_leader_goes_and_the_recorded_answers_say_whom_kafka_took() -> None:
+    group = GroupTimeline()
+    for member in "abc":
+        group.join(1000, member, rebalance_timeout_ms=3000)
+    group.leave(4100, "a")
+    group.rejoin(4200, "b", leader_member_id="c")
+    group.rejoin(4300, "c", leader_member_id="c")
+    assert group.log(since=4300) == [
+        "4300 PreparingRebalance → CompletingRebalance 2 [b c]: all members joined",
+        "4300 join_group b: NONE, generation 2 led by c",
+        "4300 join_group c: NONE, generation 2 led by c",
+    ]
+
+
+def test_a_leader_that_rejoins_leads_on_whatever_was_recorded() -> None:
+    group = stable_pair()
+    group.rejoin(5000, "a", leader_member_id="b")
+    group.rejoin(5000, "b", leader_member_id="b")
+    assert group.log(since=5000)[1:] == [
+        "5000 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
+        "5000 join_group a: NONE, generation 2 led by a",
+        "5000 join_group b: NONE, generation 2 led by a",
+    ]
+
+
+def test_leaving_answers_a_waiting_join_but_never_a_waiting_sync() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a", rebalance_timeout_ms=3000)
+    group.join(1000, "b", rebalance_timeout_ms=3000)
+    group.sync(4100, "b")
+    group.leave(4200, "b")
+    group.join(4300, "c")
+    group.leave(4400, "c")
+    assert group.log(since=4100) == [
+        "4200 b out: leave",
+        "4200 CompletingRebalance → PreparingRebalance 1 [a]: member b left",
+        "4200 leave_group b: NONE",
+        "4400 join_group c: UNKNOWN_MEMBER_ID",
+        "4400 c out: leave",
+        "4400 leave_group c: NONE",
+    ]
+
+
+def test_an_instance_can_be_sent_away_by_its_name() -> None:
+    group = GroupTimeline()
+    group.join(1000, "s", group_instance_id="i")
+    group.leave(4100, "", group_instance_id="other")
+    group.leave(4200, "", group_instance_id="i")
+    assert group.log(since=4100) == [
+        "4100 leave_group : UNKNOWN_MEMBER_ID",
+        "4200 s out: leave",
+        "4200 CompletingRebalance → PreparingRebalance 1 []: member s left",
+        "4200 PreparingRebalance → Empty 2 []: no members left",
+        "4200 leave_group : NONE",
+    ]
+
+
+def test_a_second_join_replaces_the_first_which_is_never_answered() -> None:
+    group = stable_pair()
+    group.rejoin(5000, "a")
+    group.rejoin(5500, "a", request_id="again")
+    group.rejoin(6000, "b")
+    assert group.log(since=5001) == [
+        "6000 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
+        "6000 join_group again: NONE, generation 2 led by a",
+        "6000 join_group b: NONE, generation 2 led by a",
+    ]

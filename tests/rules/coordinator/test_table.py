@@ -1,0 +1,353 @@
+"""Every cell of the coordinator's table: one request, in each state, and all that follows in that millisecond.
+
+The group is brought into the state by 9000, with members a (the leader) and b; the request comes at 10000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
+
+
+def empty() -> GroupTimeline:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.leave(4500, "a")
+    return group
+
+
+def completing(**b: Any) -> GroupTimeline:
+    """Generation 1 since 7000; nobody has synced. `b`: what is special about b's join."""
+    group = GroupTimeline(initial_rebalance_delay_ms=6000)
+    group.join(1000, "a")
+    group.join(1000, "b", **b)
+    return group
+
+
+def stable(**b: Any) -> GroupTimeline:
+    group = completing(**b)
+    group.sync(7100, "a")
+    group.sync(7100, "b")
+    return group
+
+
+def preparing(**b: Any) -> GroupTimeline:
+    """a has joined again, b has not."""
+    group = stable(**b)
+    group.rejoin(9000, "a")
+    return group
+
+
+NOT_EMPTY: dict[str, Callable[..., GroupTimeline]] = {
+    "PreparingRebalance": preparing,
+    "CompletingRebalance": completing,
+    "Stable": stable,
+}
+
+
+@pytest.mark.parametrize("state", [empty, preparing, completing, stable])
+def test_join_without_an_id_is_given_one_and_changes_no_state(state: Callable[[], GroupTimeline]) -> None:
+    group = state()
+    group.join(10_000, "c", api_version=ASKS_FOR_AN_ID)
+    assert group.log(since=10_000) == ["10000 join_group c: MEMBER_ID_REQUIRED, id c"]
+
+
+# Join of a new member.
+
+
+def test_join_of_a_new_member_in_empty_opens_an_initial_round() -> None:
+    group = empty()
+    group.join(10_000, "c")
+    assert group.log(since=10_000) == ["10000 Empty → PreparingRebalance 2 [c]: member c joined"]
+    group.until(13_000)
+    assert group.log(since=10_001) == [
+        "13000 PreparingRebalance → CompletingRebalance 3 [c]: initial delay over",
+        "13000 join_group c: NONE, generation 3 led by c",
+    ]
+
+
+def test_join_of_a_new_member_in_preparing_waits_for_the_round() -> None:
+    group = preparing()
+    group.join(10_000, "c")
+    assert group.log(since=10_000) == []
+    group.rejoin(10_500, "b")
+    assert group.log(since=10_000) == [
+        "10500 PreparingRebalance → CompletingRebalance 2 [a b c]: all members joined",
+        "10500 join_group a: NONE, generation 2 led by a",
+        "10500 join_group b: NONE, generation 2 led by a",
+        "10500 join_group c: NONE, generation 2 led by a",
+    ]
+
+
+def test_join_of_a_new_member_in_completing_starts_a_round_and_sends_waiting_syncs_away() -> None:
+    group = completing()
+    group.sync(9000, "b")
+    group.join(10_000, "c")
+    assert group.log(since=9000) == [
+        "10000 sync_group b: REBALANCE_IN_PROGRESS",
+        "10000 CompletingRebalance → PreparingRebalance 1 [a b c]: member c joined",
+    ]
+
+
+def test_join_of_a_new_member_in_stable_starts_a_round() -> None:
+    group = stable()
+    group.join(10_000, "c")
+    assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b c]: member c joined"]
+
+
+@pytest.mark.parametrize("state", [empty, preparing, completing, stable])
+def test_join_with_the_id_just_given_is_a_new_members_join(state: Callable[[], GroupTimeline]) -> None:
+    at_once, in_two_steps = state(), state()
+    at_once.join(10_000, "c")
+    in_two_steps.join(9500, "c", api_version=ASKS_FOR_AN_ID)
+    in_two_steps.rejoin(10_000, "c", api_version=ASKS_FOR_AN_ID)
+    assert in_two_steps.log(since=10_000) == at_once.log(since=10_000)
+
+
+# Join of a member.
+
+
+def test_join_of_a_known_id_in_empty_is_unknown() -> None:
+    group = empty()
+    group.rejoin(10_000, "a")
+    assert group.log(since=10_000) == ["10000 join_group a: UNKNOWN_MEMBER_ID"]
+
+
+def test_join_of_a_member_in_preparing_waits_and_is_checked() -> None:
+    group = preparing()
+    group.rejoin(10_000, "b")
+    assert group.log(since=10_000) == [
+        "10000 PreparingRebalance → CompletingRebalance 2 [a b]: all members joined",
+        "10000 join_group a: NONE, generation 2 led by a",
+        "10000 join_group b: NONE, generation 2 led by a",
+    ]
+
+
+@pytest.mark.parametrize("member", ["a", "b"])
+def test_join_of_a_member_in_completing_gets_the_generation_again(member: str) -> None:
+    group = completing()
+    group.rejoin(10_000, member)
+    assert group.log(since=10_000) == [f"10000 join_group {member}: NONE, generation 1 led by a"]
+
+
+@pytest.mark.parametrize("state", ["CompletingRebalance", "Stable"])
+def test_join_with_changed_protocols_starts_a_round(state: str) -> None:
+    group = NOT_EMPTY[state]()
+    group.rejoin(10_000, "b", protocols=["sticky", "range"])
+    assert group.log(since=10_000) == [f"10000 {state} → PreparingRebalance 1 [a b]: member b changed its protocols"]
+
+
+def test_join_of_a_follower_in_stable_gets_the_generation_again() -> None:
+    group = stable()
+    group.rejoin(10_000, "b")
+    assert group.log(since=10_000) == ["10000 join_group b: NONE, generation 1 led by a"]
+
+
+def test_join_of_the_leader_in_stable_starts_a_round() -> None:
+    group = stable()
+    group.rejoin(10_000, "a")
+    assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b]: leader a joined again"]
+
+
+# Join of a static member that restarts.
+
+
+def with_static_leader(state: str) -> GroupTimeline:
+    """As above, with a as instance i."""
+    group = NOT_EMPTY[state]()
+    for event in group.events:
+        if event["request_id"] == "a":
+            event["group_instance_id"] = "i"
+    return group
+
+
+def test_restart_of_a_static_member_in_preparing_fences_the_old_id_and_waits() -> None:
+    group = with_static_leader("PreparingRebalance")
+    group.join(10_000, "a2", group_instance_id="i")
+    assert group.log(since=10_000) == ["10000 join_group a: FENCED_INSTANCE_ID", "10000 a out: replaced"]
+    group.rejoin(10_500, "b")
+    assert group.log(since=10_001) == [
+        "10500 PreparingRebalance → CompletingRebalance 2 [a2 b]: all members joined",
+        "10500 join_group a2: NONE, generation 2 led by a2",
+        "10500 join_group b: NONE, generation 2 led by a2",
+    ]
+
+
+def test_restart_of_a_static_member_in_completing_starts_a_round() -> None:
+    group = with_static_leader("CompletingRebalance")
+    group.join(10_000, "a2", group_instance_id="i")
+    assert group.log(since=10_000) == [
+        "10000 a out: replaced",
+        "10000 CompletingRebalance → PreparingRebalance 1 [a2 b]: static member i restarted as a2",
+    ]
+
+
+@pytest.mark.parametrize(("version", "leader"), [(ASKS_FOR_AN_ID, "a"), (SKIPS_ASSIGNMENT, "a2")])
+def test_restart_of_a_static_leader_in_stable_starts_none_and_names_a_leader_by_version(
+    version: int, leader: str
+) -> None:
+    group = with_static_leader("Stable")
+    group.join(10_000, "a2", group_instance_id="i", api_version=version)
+    assert group.log(since=10_000) == [
+        "10000 a out: replaced",
+        f"10000 join_group a2: NONE, generation 1 led by {leader}",
+    ]
+
+
+def test_restart_of_a_static_member_in_stable_starts_a_round_if_the_groups_protocol_changes() -> None:
+    group = GroupTimeline(initial_rebalance_delay_ms=6000)
+    group.join(1000, "a", group_instance_id="i", protocols=["range", "sticky"])
+    group.sync(7100, "a", group_instance_id="i")
+    group.join(10_000, "a2", group_instance_id="i", protocols=["sticky", "range"])
+    assert group.log(since=10_000) == [
+        "10000 a out: replaced",
+        "10000 Stable → PreparingRebalance 1 [a2]: static member i restarted as a2",
+        "10000 PreparingRebalance → CompletingRebalance 2 [a2]: all members joined",
+        "10000 join_group a2: NONE, generation 2 led by a2",
+    ]
+
+
+# Sync.
+
+
+def test_sync_in_empty_is_from_an_unknown_member() -> None:
+    group = empty()
+    group.sync(10_000, "a", generation=2)
+    assert group.log(since=10_000) == ["10000 sync_group a: UNKNOWN_MEMBER_ID"]
+
+
+def test_sync_in_preparing_is_told_to_join_first() -> None:
+    group = preparing()
+    group.sync(10_000, "b")
+    assert group.log(since=10_000) == ["10000 sync_group b: REBALANCE_IN_PROGRESS"]
+
+
+def test_sync_in_completing_waits_until_the_leaders_answers_all() -> None:
+    group = completing()
+    group.sync(10_000, "b")
+    assert group.log(since=10_000) == []
+    group.sync(10_500, "a", leader=False)
+    assert group.log(since=10_000) == [
+        "10500 sync_group a: NONE",
+        "10500 sync_group b: NONE",
+        "10500 CompletingRebalance → Stable 1 [a b]: leader's assignment",
+    ]
+
+
+def test_sync_in_stable_gets_the_assignment() -> None:
+    group = stable()
+    group.sync(10_000, "b")
+    assert group.log(since=10_000) == ["10000 sync_group b: NONE"]
+
+
+# Heartbeat, offset commit.
+
+
+def test_heartbeat_in_empty_is_from_an_unknown_member() -> None:
+    group = empty()
+    group.heartbeat(10_000, "a", generation=2)
+    assert group.log(since=10_000) == ["10000 heartbeat a: UNKNOWN_MEMBER_ID"]
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [("PreparingRebalance", "REBALANCE_IN_PROGRESS"), ("CompletingRebalance", "NONE"), ("Stable", "NONE")],
+)
+def test_heartbeat_renews_the_session_in_every_state_with_members(state: str, answer: str) -> None:
+    group = NOT_EMPTY[state]()
+    group.heartbeat(10_000, "b")
+    assert group.log(since=10_000) == [f"10000 heartbeat b: {answer}"]
+    assert "heartbeat g-b: 10000 to" in "\n".join(group.operations(drain=True))
+
+
+def test_offset_commit_in_empty_is_stored_if_it_names_no_generation() -> None:
+    group = empty()
+    group.commit(10_000, "", generation=-1)
+    group.commit(10_000, "a", generation=2)
+    assert group.log(since=10_000) == ["10000 offset_commit : NONE", "10000 offset_commit a: UNKNOWN_MEMBER_ID"]
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [("PreparingRebalance", "NONE"), ("CompletingRebalance", "REBALANCE_IN_PROGRESS"), ("Stable", "NONE")],
+)
+def test_offset_commit_renews_the_session_where_it_is_stored(state: str, answer: str) -> None:
+    group = NOT_EMPTY[state]()
+    group.commit(10_000, "b")
+    assert group.log(since=10_000) == [f"10000 offset_commit b: {answer}"]
+    renewed = "heartbeat g-b: 10000 to" in "\n".join(group.operations(drain=True))
+    assert renewed == (answer == "NONE")
+
+
+def test_offset_commit_of_nobody_in_a_group_with_members_is_refused() -> None:
+    group = stable()
+    group.commit(10_000, "", generation=-1)
+    assert group.log(since=10_000) == ["10000 offset_commit : UNKNOWN_MEMBER_ID"]
+
+
+# Leave.
+
+
+def test_leave_in_empty_is_from_an_unknown_member() -> None:
+    group = empty()
+    group.leave(10_000, "a")
+    assert group.log(since=10_000) == ["10000 leave_group a: UNKNOWN_MEMBER_ID"]
+
+
+def test_leave_in_preparing_may_end_the_round() -> None:
+    group = preparing()
+    group.leave(10_000, "b")
+    assert group.log(since=10_000) == [
+        "10000 b out: leave",
+        "10000 PreparingRebalance → CompletingRebalance 2 [a]: all members joined",
+        "10000 join_group a: NONE, generation 2 led by a",
+        "10000 leave_group b: NONE",
+    ]
+
+
+@pytest.mark.parametrize("state", ["CompletingRebalance", "Stable"])
+def test_leave_with_an_assignment_in_sight_starts_a_round(state: str) -> None:
+    group = NOT_EMPTY[state]()
+    group.leave(10_000, "a")
+    assert group.log(since=10_000) == [
+        "10000 a out: leave",
+        f"10000 {state} → PreparingRebalance 1 [b]: member a left",
+        "10000 leave_group a: NONE",
+    ]
+
+
+# The session ends.
+
+
+def test_session_expiry_in_empty_cannot_be_for_it_has_no_member() -> None:
+    group = empty()
+    group.until(60_000)
+    assert group.log(since=4501) == []
+    assert group.replay().open == []
+
+
+def test_session_expiry_in_preparing_may_end_the_round() -> None:
+    group = preparing(session_timeout_ms=2000)
+    group.until(9100)
+    assert group.log(since=9000) == [
+        "9000 Stable → PreparingRebalance 1 [a b]: leader a joined again",
+        "9100 b out: session",
+        "9100 PreparingRebalance → CompletingRebalance 2 [a]: all members joined",
+        "9100 join_group a: NONE, generation 2 led by a",
+    ]
+
+
+@pytest.mark.parametrize(("state", "at"), [("CompletingRebalance", 9000), ("Stable", 9100)])
+def test_session_expiry_with_an_assignment_in_sight_starts_a_round(state: str, at: int) -> None:
+    group = NOT_EMPTY[state](session_timeout_ms=2000)
+    group.until(at - 1)
+    before = group.log()
+    group.until(at)
+    assert group.log()[len(before) :] == [
+        f"{at} b out: session",
+        f"{at} {state} → PreparingRebalance 1 [a]: session of b expired",
+    ]

@@ -1,0 +1,116 @@
+"""Rows that several threads take in come to the same as if one had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine.columns import parallel_pieces
+from purgatory_udf.rules.engine.columns.explode import explode
+from purgatory_udf.rules.engine.jit.records import Records
+from purgatory_udf.rules.engine.loop.codes import Error
+from purgatory_udf.rules.engine.loop.engine_call import Call
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table, replay
+from tests.support import trace_strategies
+from tests.support.examples import examples
+
+Event = dict[str, Any]
+
+
+def _rows(records: Records) -> list[dict[str, int]]:
+    assert records.dtype.names is not None
+    names = [name for name in records.dtype.names if not name.startswith("padding")]
+    columns = [records[name].tolist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _said(call: Call) -> tuple[Any, ...]:
+    assert call.room is not None
+    asked = _rows(call.asked)
+    for row in asked:
+        # Another name for the same, and where the error is another than was recorded, nobody asks for either.
+        del row["epoch" if row["error"] == Error.RECORDED else "text"]
+        if row["error"] == Error.INVALID_REQUIRED_ACKS:
+            del row["epoch"]
+    room = call.room
+    return (
+        call.names, _rows(call.events), asked, _rows(call.told), _rows(call.in_sync), call.request_ids.to_pylist(),
+        call.client_ids.to_pylist(), call.errors.to_pylist(), _rows(room.more), sorted(_rows(room.homes), key=str),
+        room.operations, room.parts, room.nodes,
+    )  # fmt: skip
+
+
+@examples(12)
+@given(trace_strategies.traces(), st.randoms(use_true_random=False), st.integers(2, 5))
+def test_rows_of_several_threads_are_one_call(events: list[Event], chooser: Any, count: int) -> None:
+    for mix in (False, True):
+        if mix:
+            chooser.shuffle(events)
+        table = event_table([*events, {"time_us": 1, "type": "clock"}])
+        # A part of a larger table, as batches are.
+        table = table.slice(len(events) // 5)
+        assert _said(explode(table, Config(), threads=count)) == _said(explode(table, Config(), threads=1))
+
+
+def test_topics_leaders_errors_and_no_events_are_told_by_whoever_met_them() -> None:
+    part = {"topic": "t", "partition": 0, "last_offset": 1, "bytes": 1, "error": "MESSAGE_TOO_LARGE"}
+    events: list[Event] = []
+    for number in range(12):
+        common = {"time_us": 1_000 * (number + 1), "seq": number, "broker": number % 3}
+        topic = {"topic": f"t{number % 2}", "partitions": 1}
+        change = {"type": "partition", "topic": "t", "partition": number % 4, "offset": 0}
+        events += [
+            common | {"type": "produce", "acks": -1, "timeout_ms": 9, "partitions": [part], "request_id": f"r{number}"},
+            common | {"type": "create_topics", "timeout_ms": 9, "topics": [topic]},
+            common | change | {"change": "leader", "isr": [*range(number % 3)]},
+            common | change | {"change": "deleted"},
+            common | {"type": "group", "group": "g"},
+        ]
+    for rows in (events, events[:1], events[2:3], []):
+        table = event_table(rows)
+        said = _said(explode(table, Config(), threads=1))
+        for count in range(2, 7):
+            assert _said(explode(table, Config(), threads=count)) == said
+    assert explode(event_table(events), Config(), threads=5).errors.to_pylist() == 12 * ["MESSAGE_TOO_LARGE"]
+
+
+def test_events_are_in_order_also_where_only_the_pieces_are() -> None:
+    change = {"broker": 1, "type": "partition", "topic": "t", "partition": 0, "change": "log_end"}
+    late, early = ([change | {"time_us": 1000 * at, "seq": at} for at in numbers] for numbers in ((3, 4), (1, 2)))
+    for ahead in ({}, {"time_us": 4000, "seq": 1}):
+        call = explode(event_table([*late, early[0] | ahead, early[1] | ahead]), Config(), threads=2)
+        order = list(zip(call.events["t"].tolist(), call.events["seq"].tolist(), strict=True))
+        assert order == sorted(order)
+
+
+@examples(5)
+@given(trace_strategies.traces())
+def test_tables_that_two_threads_make_are_the_same(events: list[Event]) -> None:
+    events.sort(key=lambda event: (event["time_us"], event["seq"]))
+    alone = replay([event_table(events)], Engine(Config()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parallel_pieces, "_WORTH_A_THREAD", 1)
+        patch.setattr(pa, "cpu_count", lambda: 3)
+        assert parallel_pieces.threads_for(2) == 2
+        assert replay([event_table(events)], Engine(Config())) == alone
+
+
+def test_there_are_as_many_threads_as_the_environment_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pa, "cpu_count", lambda: 1)
+    assert parallel_pieces.threads_for(10_000_000) == 1
+    monkeypatch.setattr(pa, "cpu_count", lambda: 64)
+    assert [parallel_pieces.threads_for(rows) for rows in (0, 40_000, 70_000, 10_000_000)] == [1, 1, 2, 4]
+
+
+def test_what_goes_wrong_in_a_thread_is_raised() -> None:
+    def work() -> int:
+        raise ValueError("no")
+
+    done = parallel_pieces.begun(work)
+    with pytest.raises(ValueError, match="no"):
+        done()

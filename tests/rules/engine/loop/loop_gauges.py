@@ -1,0 +1,47 @@
+"""The loop's gauges of a trace, as the reference writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Gauge
+from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker
+from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+
+Event = Mapping[str, Any]
+
+
+def loop_gauges(
+    events: Iterable[Event], config: Config, last_ms: int, cuts: Iterable[int] = (), grouping: GroupOf = by_broker
+) -> list[Gauge]:
+    """Changed steps up to `last_ms` in order of time, broker, purgatory. `cuts`: after how many events a batch ends, if
+    that is between two milliseconds."""
+    ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+    times = [event["time_us"] // 1000 for event in ordered]
+    borders = [0, *sorted({cut for cut in cuts if 0 < cut < len(times) and times[cut - 1] < times[cut]}), len(times)]
+    engine = Engine(config, began_ms=times[0], grouping=grouping, through_bytes=True)
+    table = event_table([dict(event) for event in ordered])
+    results = []
+    for begin, end in pairwise(borders):
+        results += engine.feed(table.slice(begin, end - begin))
+    results += engine.drain()
+    return gauges_of(results, last_ms)
+
+
+def gauges_of(results: Iterable[Any], last_ms: int) -> list[Gauge]:
+    readings = [
+        Gauge(
+            row["broker"],
+            row["purgatory"],
+            round(row["at"].timestamp() * 1000),
+            row["watched"],
+            row["delayed"],
+            row["purged"],
+        )
+        for row in Tables.of(results).gauges.to_pylist()
+    ]
+    until = [gauge for gauge in readings if gauge.at_ms <= last_ms]
+    return sorted(until, key=lambda gauge: (gauge.at_ms, gauge.broker, gauge.purgatory))

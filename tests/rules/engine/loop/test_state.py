@@ -1,0 +1,98 @@
+"""What a group of keys remembers: little, and not more the longer its trace is."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.rules.engine.loop import state_codec
+from purgatory_udf.rules.engine.loop.engine_state import State
+from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
+from tests.support.outcome_rows import outcomes_of
+
+Event = dict[str, Any]
+
+
+def _append(number: int) -> list[Event]:
+    """One batch of 100 bytes, and the high watermark that follows it."""
+    where = {"time_us": 1_000_000 + number * 1000, "broker": 1, "type": "partition", "topic": "t", "partition": 0}
+    end = {"change": "log_end", "offset": number + 1, "bytes": 100, "seq": 2 * number}
+    return [where | end, where | {"change": "high_watermark", "offset": number + 1, "seq": 2 * number + 1}]
+
+
+def _fetch(number: int, offset: int, min_bytes: int, wait_ms: int = 500) -> Event:
+    part = {"topic": "t", "partition": 0, "fetch_offset": offset, "max_bytes": 1000}
+    return {
+        "time_us": 1_000_000 + number * 1000, "seq": 1_000_000 + number, "broker": 1, "type": "fetch",
+        "request_id": f"request-{number:06d}", "client_id": "billing", "replica_id": -1, "max_wait_ms": wait_ms,
+        "min_bytes": min_bytes, "max_bytes": 1_000_000, "isolation": "read_uncommitted", "partitions": [part],
+    }  # fmt: skip
+
+
+def _size(engine: Engine) -> int:
+    return sum(len(state_codec.state_bytes(state)) for state in engine.states.values())
+
+
+def test_a_long_trace_leaves_no_more_state_than_a_short_one() -> None:
+    sizes = []
+    for length in (500, 5000):
+        engine = Engine(Config(), retain_bytes=1000)
+        for start in range(0, length, 100):
+            engine.feed(event_table([event for n in range(start, start + 100) for event in _append(n)]))
+        sizes.append(_size(engine))
+    assert sizes[1] <= sizes[0] * 1.1
+
+
+def test_a_fetch_far_behind_is_answered_as_if_nothing_had_been_forgotten() -> None:
+    asked = [_fetch(5001, offset, 1) for offset in (0, 17, 4000, 4989, 4990, 4991, 4999)]
+    asked = [event | {"seq": event["seq"] + place} for place, event in enumerate(asked)]
+    answers = []
+    for retain in (1000, 10**9):
+        engine = Engine(Config(), retain_bytes=retain)
+        for start in range(0, 5000, 500):
+            engine.feed(event_table([event for n in range(start, start + 500) for event in _append(n)]))
+        tables = Tables.of([*engine.feed(event_table(asked)), *engine.drain()])
+        answers.append(outcomes_of(tables.completions, tables.expirations, tables.cancellations))
+    assert [outcome.bytes for outcome in answers[0]] == [1000, 1000, 1000, 1000, 1000, 900, 100]
+    assert answers[0] == answers[1]
+
+
+def test_an_open_watch_takes_at_most_64_bytes() -> None:
+    engine = Engine(Config())
+    engine.feed(event_table(_append(0)))
+    before = _size(engine)
+    engine.feed(event_table([_fetch(n % 400, 1, 50, wait_ms=30_000) | {"seq": 10_000 + n} for n in range(400, 2400)]))
+    (state,) = engine.states.values()
+    assert len(state.parts) == 2000
+    assert (_size(engine) - before) / 2000 <= 64
+
+
+def test_a_drained_key_keeps_its_offsets_only() -> None:
+    engine = Engine(Config())
+    engine.feed(event_table([*_append(0), _fetch(1, 1, 50)]))
+    engine.drain()
+    (state,) = engine.states.values()
+    assert (len(state.operations), len(state.parts), len(state.request_ids)) == (0, 0, 0)
+    assert (state.keys["end"][0], state.keys["hw"][0]) == (1, 1)
+
+
+def test_state_of_another_format_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_codec, "VERSION", state_codec.VERSION + 1)
+    value = state_codec.state_bytes(State())
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=f"written in format {state_codec.VERSION + 1}, this version reads format"):
+        state_codec.state_of(value)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(UserError, match="not a watcher list"):
+        state_codec.state_of(b"something else entirely")
+
+
+def test_whoever_changes_the_records_raises_the_formats_number() -> None:
+    fields = hashlib.sha256(state_codec.fields().encode()).hexdigest()[:16]
+    assert (state_codec.VERSION, fields) == (17, "cdfb242a35ab7a4f")

@@ -1,0 +1,133 @@
+"""A trace of groups cut into batches, the state kept as bytes in between; and what the reference says of the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal, Removal, StateChange
+from purgatory_udf.rules.groups.group_codes import FOREVER
+from purgatory_udf.rules.groups.group_rows import ROWS, Requests, key_of, parts_of
+from purgatory_udf.rules.groups.group_state_store import KeptGroup, Shelf
+from purgatory_udf.rules.groups.group_step import WORTH_COLUMNS, Findings, step
+from purgatory_udf.rules.groups.group_waits import Waits, open_of
+from purgatory_udf.rules.reference.reference_replay import Replay, replay
+from tests.rules.groups.ended_rows import outcomes_of
+
+Event = dict[str, Any]
+Entry = Answer | Removal | StateChange
+
+
+@dataclass
+class GroupRecord:
+    """Everything that a replay says of one group."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    journal: list[Removal | StateChange] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+
+    def in_order(self) -> GroupRecord:
+        """Operations and answers by their ids; what happened to the group, as it happened."""
+        return GroupRecord(
+            sorted(self.outcomes, key=lambda outcome: outcome.operation_id),
+            sorted(self.answers, key=lambda answer: answer.seq),
+            self.journal,
+            sorted(self.open),
+        )
+
+
+class Batches:
+    """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
+
+    def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
+        self.records: dict[str, GroupRecord] = {}
+        self.waits: list[bytes] = []
+        self._config, self._worth_columns = config.group, worth_columns
+        self._state: dict[str, bytes] = {}
+        self._deadlines: dict[str, int] = {}
+
+    def take(self, events: Sequence[Event]) -> None:
+        """One batch, decided up to the millisecond of its last event."""
+        table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
+        rows = dict(Requests.of(table).by_group())
+        horizon_ms = max(event["time_us"] for event in events) // 1000
+        due = [key for key, deadline_ms in self._deadlines.items() if deadline_ms <= horizon_ms]
+        for key in dict.fromkeys([*rows, *due]):
+            self._call(key, rows.get(key), horizon_ms)
+
+    def drain(self) -> None:
+        for key in self._state:
+            self._call(key, None, FOREVER)
+
+    def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
+        shelf = Shelf.from_bytes(self._state[key]) if key in self._state else Shelf()
+        rows = rows if rows is not None else ROWS.empty()
+        kept = shelf.take(key)
+        before, waits = open_of(kept), Waits()
+        kept, findings = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
+        waits.note(key, before, kept, findings)
+        shelf.put(key, kept)
+        self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
+        self._note(key, findings, kept)
+        payload = waits.to_bytes()
+        if payload is not None:
+            self.waits.append(payload)
+
+    def _note(self, key: str, findings: Findings, kept: KeptGroup) -> None:
+        record = self.records.setdefault(key, GroupRecord())
+        record.outcomes += outcomes_of(findings.operations, *parts_of(key))
+        record.answers += findings.answers(key)
+        record.journal += [entry for entry in findings.entries if not isinstance(entry, Answer)]
+        record.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
+
+
+def in_batches(
+    events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = WORTH_COLUMNS
+) -> Batches:
+    """Replay the events, in their order, cut before the events at these places; then drain."""
+    borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
+    batches = Batches(config, worth_columns)
+    for begin, end in pairwise(borders):
+        batches.take(events[begin:end])
+    if config.drain:
+        batches.drain()
+    return batches
+
+
+def by_group(result: Replay) -> dict[str, GroupRecord]:
+    """What the reference says, group by group."""
+    records: dict[str, GroupRecord] = {}
+    for operation in result.groups.operations:
+        mine = records.setdefault(key_of(operation.group.broker, operation.group.name), GroupRecord())
+        if operation.completed:
+            mine.outcomes.append(operation.outcome())
+        else:
+            mine.open.append(operation.operation_id)
+    for entry in result.groups.entries:
+        whose = entry.transition if isinstance(entry, StateChange) else entry
+        mine = records.setdefault(key_of(whose.broker, whose.group), GroupRecord())
+        if isinstance(entry, Answer):
+            mine.answers.append(entry)
+        else:
+            mine.journal.append(entry)
+    return records
+
+
+def journal_of(batches: Batches) -> GroupJournal:
+    """All groups' entries as one journal, for the oracle's comparison."""
+    journal = GroupJournal()
+    for record in batches.records.values():
+        journal.entries += [*record.answers, *record.journal]
+    return journal
+
+
+def reference_of(events: Sequence[Event], config: Config) -> dict[str, GroupRecord]:
+    return by_group(replay(events, config))

@@ -1,0 +1,104 @@
+"""Where a recorded trace and its replay disagree: told by kind, request by request, and never decisive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.groups.group_codes import FOREVER
+from purgatory_udf.rules.groups.group_disagreements import COMPARED, disagreements
+from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, packets
+from purgatory_udf.rules.groups.group_rows import Requests
+from purgatory_udf.rules.groups.group_state_store import KeptGroup
+from purgatory_udf.rules.groups.group_step import step
+from tests.support.group_timeline import GroupTimeline
+
+CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
+
+Recorded = dict[int, tuple[str, int | None]]
+
+
+def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
+    """The answers worth keeping, in the order of their requests."""
+    events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
+    ((key, rows),) = Requests.of(events).by_group()
+    _, findings = step(key, KeptGroup(), rows, FOREVER, CONFIG)
+    payloads = [packet.payload for packet in packets({key: findings}) if packet.table == "told"]
+    answers: list[dict[str, Any]] = GroupTables("run", None).rows("told", payloads).to_pylist()
+    return sorted(answers, key=lambda row: row["seq"])
+
+
+def disagreements_of(group: GroupTimeline, recorded: Recorded | None = None) -> list[str]:
+    """`recorded`: error and generation of some requests' answers, by seq."""
+    compared = []
+    for row in answers_of(group):
+        error, generation = (recorded or {}).get(row["seq"], (None, None))
+        compared.append(row | {"recorded_error": error, "recorded_generation": generation})
+    rows = disagreements(pa.Table.from_pylist(compared, schema=COMPARED), "run").to_pylist()
+    return [f"{row['seq']} {row['disagreement']}: {row['recorded']}, but {row['replayed']}" for row in rows]
+
+
+def alone_and_stable(**recorded: Any) -> GroupTimeline:
+    group = GroupTimeline()
+    group.join(1000, "a", **recorded)
+    group.sync(4100, "a")
+    return group
+
+
+def test_a_trace_that_records_what_the_replay_answers_agrees_with_it() -> None:
+    assert disagreements_of(alone_and_stable(leader_member_id="a")) == []
+    assert disagreements_of(alone_and_stable(leader_member_id="a"), {1: ("NONE", 1), 2: ("NONE", None)}) == []
+
+
+def test_another_leader_and_a_join_that_is_refused() -> None:
+    group = alone_and_stable(leader_member_id="b")
+    group.rejoin(4200, "nobody", leader_member_id="nobody")
+    assert disagreements_of(group) == [
+        "1 leader: b, but a",
+        "3 unknown_member: None, but UNKNOWN_MEMBER_ID",
+        "3 join_refused: NONE, but UNKNOWN_MEMBER_ID",
+    ]
+
+
+def test_an_id_that_the_group_has_already() -> None:
+    group = alone_and_stable()
+    group.join(4200, "a")
+    assert disagreements_of(group) == ["3 member_id: a, but client-a-3"]
+
+
+def test_signs_from_strangers_from_the_past_and_from_replaced_instances() -> None:
+    group = alone_and_stable()
+    group.heartbeat(4200, "nobody")
+    group.heartbeat(4300, "a", generation=7)
+    group.heartbeat(4400, "a", group_instance_id="i")
+    group.heartbeat(4500, "a")
+    assert disagreements_of(group) == [
+        "3 unknown_member: None, but UNKNOWN_MEMBER_ID",
+        "4 illegal_generation: generation 7, but ILLEGAL_GENERATION",
+        "5 unknown_member: None, but UNKNOWN_MEMBER_ID",
+    ]
+
+
+def test_a_recorded_refusal_agrees_and_recorded_answers_of_another_kind_do_not() -> None:
+    group = alone_and_stable()
+    group.heartbeat(4200, "nobody")
+    group.heartbeat(4300, "a", generation=7)
+    recorded: Recorded = {1: ("NONE", 4), 2: ("REBALANCE_IN_PROGRESS", None), 3: ("UNKNOWN_MEMBER_ID", None)}
+    assert disagreements_of(group, recorded | {4: ("NONE", None)}) == [
+        "1 generation: 4, but 1",
+        "2 error: REBALANCE_IN_PROGRESS, but NONE",
+        "4 error: NONE, but ILLEGAL_GENERATION",
+    ]
+
+
+def test_answers_that_go_without_saying_are_not_kept() -> None:
+    group = alone_and_stable()
+    group.heartbeat(4200, "a")
+    group.commit(4300, "a")
+    assert [(row["seq"], row["api"], row["error"]) for row in answers_of(group)] == [
+        (1, "join_group", "NONE"),
+        (2, "sync_group", "NONE"),
+    ]

@@ -1,0 +1,119 @@
+"""Frames: rows of rows and frames end to end are what eager copies would be, and copy nothing that nobody asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.rules.groups.frames import Array, Frame
+from tests.support.examples import examples
+
+Rows = list[tuple[int, str]]
+
+
+class Asked(np.ndarray):
+    """A column that counts how often rows of it are copied."""
+
+    copies = 0
+
+    def take(self, *args: Any, **more: Any) -> Array:  # type: ignore[override]
+        self.copies += 1
+        return np.asarray(self).take(*args, **more)
+
+
+def frame(rows: Rows) -> Frame:
+    return Frame(
+        {
+            "number": np.array([number for number, _ in rows], dtype=np.int64),
+            "text": np.array([text for _, text in rows], dtype=object),
+        }
+    )
+
+
+def rows_of(built: Frame) -> Rows:
+    return list(zip(built.number.tolist(), built.text.tolist(), strict=True))
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("rows"), st.lists(st.integers(0, 50), max_size=8)),
+        st.tuples(st.just("mask"), st.lists(st.booleans(), min_size=1, max_size=6)),
+        st.tuples(st.just("slice"), st.tuples(st.integers(0, 6), st.integers(0, 6))),
+        st.tuples(st.just("join"), st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=4)),
+        st.tuples(st.just("number"), st.integers(-9, 9)),
+        st.tuples(st.just("ask"), st.sampled_from(["number", "text"])),
+        st.tuples(st.just("whole"), st.none()),
+    ),
+    max_size=12,
+)
+
+
+@examples(50)
+@given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
+def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows, steps: list[tuple[str, Any]]) -> None:
+    built = frame(rows)
+    for step, value in steps:
+        if step == "rows" and rows:
+            at = [place % len(rows) for place in value]
+            built, rows = built.take(np.array(at, dtype=np.int64)), [rows[place] for place in at]
+        elif step == "mask":
+            mask = [value[place % len(value)] for place in range(len(rows))]
+            built, rows = (
+                built.take(np.array(mask, dtype=bool)),
+                [row for row, kept in zip(rows, mask, strict=True) if kept],
+            )
+        elif step == "slice":
+            built, rows = built.take(slice(*value)), rows[slice(*value)]
+        elif step == "join":
+            built, rows = Frame.concat([built, frame(value)]), rows + value
+        elif step == "number":
+            built, rows = built.with_columns(number=np.full(len(rows), value)), [(value, text) for _, text in rows]
+        elif step == "ask":
+            assert len(getattr(built, value)) == len(rows)
+        elif step == "whole":
+            built = built.whole()
+        assert len(built) == len(rows)
+    assert rows_of(built) == rows
+
+
+def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
+    asked, other = (np.arange(6).view(Asked) for _ in range(2))
+    taken = Frame({"asked": asked, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
+    joined = Frame.concat([taken, taken.take(slice(0, 1))])
+    assert joined.take(np.array([2, 1])).asked.tolist() == [5, 1]
+    assert joined.take(np.array([0])).asked.tolist() == [5]
+    assert (asked.copies, other.copies) == (2, 0), "one for each of the frames that were joined"
+
+
+def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
+    whole = frame([(1, "a"), (2, "b")])
+    taken = whole.take(np.array([1]))
+    whole.columns["number"] = np.array([8, 9])
+    assert (taken.number.tolist(), whole.number.tolist()) == ([2], [8, 9])
+    assert (list(whole), list(whole.columns)) == (["number", "text"], ["number", "text"])
+
+
+def test_frames_side_by_side_have_the_columns_of_both() -> None:
+    beside = frame([(1, "a")]).beside(Frame({"number": np.array([7]), "more": np.array([3])}))
+    assert {name: column.tolist() for name, column in beside.columns.items()} == {
+        "number": [7],
+        "text": ["a"],
+        "more": [3],
+    }
+
+
+def test_what_is_kept_holds_on_to_nothing() -> None:
+    kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).whole()
+    assert [column.base for column in kept.columns.values()] == [None, None]
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    empty = frame([])
+    with pytest.raises(AttributeError, match=r"^colour$"):
+        _ = empty.colour
+    with pytest.raises(KeyError, match=r"^'colour'$"):
+        _ = empty.columns["colour"]

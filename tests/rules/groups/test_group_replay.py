@@ -1,0 +1,226 @@
+"""Groups on Spark: every cell of the coordinator's table, any size of batches, a crash: the reference's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
+from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
+from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.reference.reference_replay import Replay, replay
+from purgatory_udf.storage.checkpoints import Snapshots
+from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming import batch_sink, streaming_query
+from purgatory_udf.streaming.batch_sink import Sink
+from purgatory_udf.streaming.event_source import Survey, TraceSource, survey
+from purgatory_udf.streaming.query_plan import Queries
+from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.replay_run import create_tables, run_replay
+from purgatory_udf.streaming.run_counts import explained, group_counts, write_disagreements
+from purgatory_udf.streaming.stateful_rules import Plan
+from tests.rules.groups.cells import Event, every_cell
+from tests.support.outcome_rows import outcomes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Decided = tuple[list[Outcome], list[Transition]]
+
+by_spark, by_this_process = Sink._append, Sink._append_here
+
+CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0, "purge_interval": 50}})
+
+
+def _place(change: Transition) -> tuple[Any, ...]:
+    return change.group, change.at_us, change.generation, change.to_state, change.members
+
+
+def decided_by(result: Replay) -> Decided:
+    """Operations by their ids, and state changes: of one millisecond in any order."""
+    return sorted(result.outcomes, key=lambda outcome: outcome.operation_id), sorted(result.transitions, key=_place)
+
+
+def _table(out: Path, name: str) -> pa.Table:
+    return DeltaTable(str(out / name)).to_pyarrow_table()
+
+
+def decided_in(out: Path) -> Decided:
+    completions = _table(out, "completions").cast(COMPLETIONS)
+    expirations, cancellations = _table(out, "expirations"), _table(out, "cancellations")
+    outcomes = outcomes_of(completions, expirations.cast(EXPIRATIONS), cancellations.cast(CANCELLATIONS))
+    rows = _table(out, "group_transitions").cast(GROUP_TRANSITIONS)
+    changes = [
+        Transition(
+            **{name: row[name] for name in ("group", "broker", "from_state", "to_state", "reason", "generation")},
+            at_us=at_us,
+            members=tuple(row["members"]),
+        )
+        for row, at_us in zip(rows.to_pylist(), rows["at"].cast(pa.int64()).to_pylist(), strict=True)
+    ]
+    return outcomes, sorted(changes, key=_place)
+
+
+def gauges(out: Path) -> list[Gauge]:
+    """Of the purgatories of groups, in order of time."""
+    rows = _table(out, "purgatory_gauges")
+    times = rows["at"].cast(pa.int64()).to_pylist()
+    readings = [
+        Gauge(row["broker"], row["purgatory"], at_us // 1000, row["watched"], row["delayed"], row["purged"])
+        for row, at_us in zip(rows.to_pylist(), times, strict=True)
+    ]
+    return sorted(readings, key=lambda gauge: (gauge.at_ms, gauge.purgatory))
+
+
+def write_trace(
+    spark: SparkSession, folder: Path, events: list[Event], per_batch: int, mode: str = "errorifexists"
+) -> str:
+    rows = [{"broker": 0, "event_time": event["time_us"]} | event for event in events]
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=EVENTS))
+    write_in_time_order(frame, str(folder / "events"), len(events), per_batch, mode)
+    return str(folder / "events")
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[Event]:
+    return every_cell()
+
+
+@pytest.fixture(scope="module")
+def reference(cells: list[Event]) -> Replay:
+    return replay(cells, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: list[Event]) -> Path:
+    """The replay's folder: all cells in one batch, a group a group. One join's and one heartbeat's answers were
+    recorded: the former as it is replayed, the latter with an error that a stable group does not give."""
+    folder = tmp_path_factory.mktemp("whole")
+    events = write_trace(spark, folder, cells, per_batch=10_000)
+    (heartbeat,) = (event for event in cells if event["group"] == "Stable: heartbeat" and event["type"] == "heartbeat")
+    (leave,) = (event for event in cells if event["group"] == "Empty: leave" and event["time_us"] == 10_000_000)
+    recorded = [
+        {"operation_id": cells[0]["seq"], "api": "JOIN_GROUP", "recorded_error": "NONE", "recorded_generation": 1},
+        {"operation_id": heartbeat["seq"], "api": "HEARTBEAT", "recorded_error": "REBALANCE_IN_PROGRESS"},
+        {"operation_id": leave["seq"], "api": "LEAVE_GROUP", "recorded_error": "NONE"},
+    ]
+    answers = spark.createDataFrame(pa.Table.from_pylist(recorded, schema=RECORDED))
+    answers.write.format("delta").save(str(folder / "recorded"))
+    run_replay(spark, ReplayOptions(events, str(folder), CONFIG))
+    return folder
+
+
+def test_every_cell_ends_as_in_the_reference(whole: Path, reference: Replay) -> None:
+    assert decided_in(whole) == decided_by(reference)
+
+
+def test_the_gauges_of_both_purgatories_are_the_reference_s(whole: Path, reference: Replay) -> None:
+    readings = gauges(whole)
+    assert {gauge.purgatory for gauge in readings} == {"Heartbeat", "Rebalance"}
+    assert readings == changed(reference.gauges)
+
+
+def test_recorded_answers_that_the_replay_does_not_give_are_listed(spark: SparkSession, whole: Path) -> None:
+    title, heads, line = explained(spark, str(whole), "Stable: heartbeat")
+    assert title == "Group Stable: heartbeat: recorded against replayed"
+    assert heads.split() == ["asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed"]
+    assert line.split()[:2] == ["1970-01-01", "00:00:10.000000"]
+    assert line.split()[4:] == ["heartbeat", "b", "error", "REBALANCE_IN_PROGRESS", "NONE"]
+    assert explained(spark, str(whole), "Stable: commit") == [
+        "Group Stable: commit: the replay disagrees with nothing that the trace records"
+    ]
+    with pytest.raises(UserError, match="the replay has no group nobody's"):
+        explained(spark, str(whole), "nobody's")
+
+
+class KilledError(Exception):
+    pass
+
+
+def die_after_the_first_batch(running: StreamingQuery, title: str, known: Survey | None) -> int:
+    """In place of `follow_to_end`, with the query of the coordinators."""
+    while not running.recentProgress and not running.awaitTermination(1):
+        pass
+    running.stop()
+    raise KilledError
+
+
+def die_between_two_tables(write: Callable[[Sink, Any, str, int], Any]) -> Callable[[Sink, Any, str, int], Any]:
+    """In place of what a sink writes a table with: the others may have been written, or not."""
+
+    def dying(sink: Sink, rows: Any, table: str, number: int) -> Any:
+        if table == "expirations":
+            raise KilledError
+        return write(sink, rows, table, number)
+
+    return dying
+
+
+def die_before_it_is_done(*_: object) -> None:
+    """In place of a sink's last step: all tables are written."""
+    raise KilledError
+
+
+def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_tables(
+    spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)
+    layout, run = Layout(str(tmp_path)), Run("run-1", "replay", {}, {"stream": "stream-1"})
+    shards = CONFIG.model_copy(update={"grouping": "shard", "grouping_shards": 3})
+    create_tables(spark, layout, groups=True)
+
+    def go_on() -> dict[str, Any]:
+        """As from a new process: nothing is known of what the last one wrote."""
+        known = survey(spark.read.format("delta").load(events))
+        assert known.first_us is not None
+        plan, source = Plan(run.run_id, False, known.last_us), TraceSource(events, 1)
+        queries = Queries(spark, shards, layout, run, plan, known.first_us // 1000, lambda: source.stream(spark))
+        of_groups = queries.of_groups()
+        of_groups.to_end(known)
+        write_disagreements(spark, layout, run, spark.read.format("delta").load(layout.answers))
+        return group_counts(spark, layout, of_groups)
+
+    deaths: tuple[tuple[Any, str, Any], ...] = (
+        (streaming_query, "follow_to_end", die_after_the_first_batch),
+        (Sink, "_append", die_between_two_tables(by_spark)),
+        (Sink, "_append_here", die_between_two_tables(by_this_process)),
+        (Snapshots, "keep", die_before_it_is_done),
+    )
+    expected = decided_by(reference)
+    incomplete = []
+    for where, name, death in deaths:
+        with monkeypatch.context() as patch, pytest.raises((KilledError, StreamingQueryException)):
+            patch.setattr(where, name, death)
+            if name == "_append":  # Else only larger batches are Spark's to write.
+                patch.setattr(batch_sink, "MOST_ROWS", -1)
+            go_on()
+        incomplete.append(decided_in(tmp_path) != expected)
+    assert incomplete[:3] == [True, True, True]
+    counts = go_on()
+    assert decided_in(tmp_path) == expected
+    read = gauges(tmp_path)
+    assert [gauge for gauge in read if gauge.at_ms <= reference.end_ms] == changed(reference.gauges)
+    ends = Counter(
+        "cancelled" if outcome.cancelled else "expired" if outcome.expired else "completed" for outcome in expected[0]
+    )
+    assert {name: count for name, count in counts.items() if name != "disagreements"} == {
+        "operations": len(expected[0]),
+        "completions": ends["completed"],
+        "expirations": ends["expired"],
+        "cancellations": ends["cancelled"],
+        "open": 0,
+        "transitions": len(expected[1]),
+    }
+    assert go_on() == counts, "whoever goes on with what is done does nothing"

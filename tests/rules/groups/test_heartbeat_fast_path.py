@@ -1,0 +1,120 @@
+"""Runs of signs of life: what they end, and where they stop."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.groups.frames import Frame
+from purgatory_udf.rules.groups.group_codes import ERRORS
+from purgatory_udf.rules.groups.group_rows import Requests
+from purgatory_udf.rules.groups.group_state_store import VERSION, KeptGroup, Shelf
+from purgatory_udf.rules.groups.group_step import step
+from purgatory_udf.rules.groups.heartbeat_fast_path import take_signs
+from tests.rules.groups.ended_rows import outcomes_of
+from tests.support.group_timeline import GroupTimeline, operation_line
+
+CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
+
+
+def of_two_members() -> KeptGroup:
+    """a and b, stable since 6200, with sessions of 10 s: a's began at 6200, b's at 6200 with the assignment."""
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6100, "b")
+    group.sync(6200, "a")
+    kept, _ = step("0/g", KeptGroup(), _rows(group), 6200, CONFIG)
+    return kept
+
+
+def _rows(group: GroupTimeline) -> Frame:
+    events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
+    return dict(Requests.of(events).by_group())["0/g"]
+
+
+def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
+    """How long the run is, which sessions it ends, and which are open after it."""
+    group = GroupTimeline()
+    for ms, member in signs:
+        group.heartbeat(ms, member)
+    kept = of_two_members()
+    decided = take_signs(kept, _rows(group))
+    lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
+    sessions = kept.sessions
+    return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
+
+
+def test_each_sign_ends_the_session_before_it() -> None:
+    assert run((7000, "a"), (8000, "b"), (9000, "a")) == (
+        3,
+        [
+            "heartbeat g-a: 6200 to 7000 of 16200, completed by heartbeat",
+            "heartbeat g-a: 7000 to 9000 of 17000, completed by heartbeat",
+            "heartbeat g-b: 6200 to 8000 of 16200, completed by heartbeat",
+        ],
+        [("a", 19_000), ("b", 18_000)],
+    )
+
+
+def test_a_sign_at_the_deadline_comes_too_late() -> None:
+    assert run((16_199, "a"), (16_200, "b")) == (
+        1,
+        ["heartbeat g-a: 6200 to 16199 of 16200, completed by heartbeat"],
+        [("a", 26_199), ("b", 16_200)],
+    )
+
+
+def test_a_run_stops_at_the_first_gap_of_any_member() -> None:
+    """b's second sign comes 10 s after its first: what a sends in that millisecond or later waits for the machine."""
+    assert run((7000, "b"), (8000, "a"), (17_000, "a"), (17_000, "b"), (17_500, "a")) == (
+        2,
+        [
+            "heartbeat g-a: 6200 to 8000 of 16200, completed by heartbeat",
+            "heartbeat g-b: 6200 to 7000 of 16200, completed by heartbeat",
+        ],
+        [("a", 18_000), ("b", 17_000)],
+    )
+
+
+def test_a_stranger_changes_nothing() -> None:
+    assert run((7000, "nobody")) == (1, [], [("a", 16_200), ("b", 16_200)])
+
+
+def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing() -> None:
+    group = GroupTimeline()
+    group.heartbeat(7000, "a", generation=0)
+    group.heartbeat(7100, "a", generation=2)
+    group.commit(7200, "nobody")
+    group.commit(7300, "a")
+    kept = of_two_members()
+    decided = take_signs(kept, _rows(group))
+    assert [ERRORS[answer] for answer in decided.answers] == [
+        "ILLEGAL_GENERATION",
+        "ILLEGAL_GENERATION",
+        "UNKNOWN_MEMBER_ID",
+        "NONE",
+    ]
+    assert [operation_line(outcome) for outcome in outcomes_of(decided.ended, 0, "g")] == [
+        "heartbeat g-a: 6200 to 7300 of 16200, completed by offset_commit"
+    ]
+
+
+def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shelf = Shelf()
+    shelf.put("0/g", of_two_members())
+    value, again = shelf.to_bytes(), Shelf.from_bytes(shelf.to_bytes())
+    kept = again.take("0/g")
+    kept.text = None
+    again.put("0/g", kept)
+    assert again.to_bytes() == value
+    monkeypatch.setattr("purgatory_udf.rules.groups.group_state_store.VERSION", VERSION + 1)
+    with pytest.raises(
+        UserError, match=f"state of group 0/g: written in format {VERSION}, this version reads format {VERSION + 1}"
+    ):
+        Shelf.from_bytes(value)

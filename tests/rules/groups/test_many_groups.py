@@ -1,0 +1,91 @@
+"""Eighty groups of up to 50 members that heartbeat and crash: cut, sharded, killed, the tables are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.groups_trace import groups_trace
+from purgatory_udf.common.configuration import INT32_MAX, Config, load
+from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.streaming.group_rules import GroupRules
+from purgatory_udf.streaming.stateful_adapter import keyed
+from purgatory_udf.streaming.stateful_rules import CLOCK, Plan, packer
+from tests.streaming.groups_by_hand import Groups
+from tests.support.outcome_rows import outcomes_of
+
+pytestmark = pytest.mark.long
+
+Rows = list[tuple[Any, int, bytes]]
+
+
+def batches(events: pa.Table, rules: GroupRules, per_batch: int) -> Iterator[Rows]:
+    """Cut between milliseconds; the row that lets the clock run out, and an empty batch, come last."""
+    at, ms = 0, [us // 1000 for us in events["time_us"].to_pylist()]
+    while at < len(ms):
+        end = min(at + per_batch, len(ms))
+        while end < len(ms) and ms[end] == ms[end - 1]:
+            end += 1
+        packed = pa.Table.from_batches(list(packer(rules)(iter(events.slice(at, end - at).to_batches()))))
+        times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+        yield list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+        at = end
+    yield [(CLOCK, (ms[-1] + INT32_MAX + 2000) * 1000, b"")]
+    yield []
+
+
+def replayed(events: pa.Table, config: Config, per_batch: int, kill: int | None = None) -> dict[str, pa.Table]:
+    """The tables in one order. The batch numbered `kill` is lost with all that it found, and run again."""
+    end_us = events["time_us"][-1].as_py()
+    rules = GroupRules(Plan("run", False, end_us), config)
+    groups = Groups(keyed(rules), delay_ms=1)
+    parcels: list[tuple[Any, ...]] = []
+    for number, rows in enumerate(batches(events, rules, per_batch)):
+        before = groups.values.copy(), groups.timers.copy(), groups.latest_us
+        returned = groups.batch(rows)
+        if number == kill:
+            groups.values, groups.timers, groups.latest_us = before
+            returned = groups.batch(rows)
+        parcels += returned
+        groups.advance()
+    names = ("completions", "expirations", "group_transitions")
+    payloads = {name: [pa.py_buffer(payload) for table, *_, payload in parcels if table == name] for name in names}
+    tables = {name: pa.Table.from_batches(rules.table(name, payloads[name])) for name in names}
+    order = {"group_transitions": ["group", "at", "generation", "to_state"]}
+    return {
+        name: table.sort_by([(column, "ascending") for column in order.get(name, ["operation_id"])])
+        for name, table in tables.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def events() -> pa.Table:
+    return groups_trace(80, seconds=45).events
+
+
+def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
+    shards = load(None, ["grouping=shard", "grouping_shards=7"])
+    expected = replayed(events, shards, per_batch=8_000)
+    assert {name: table.num_rows for name, table in expected.items()} == {
+        "completions": 27_133,
+        "expirations": 2248,
+        "group_transitions": 511,
+    }
+    assert replayed(events, load(None, []), per_batch=12_000, kill=1) == expected
+
+
+def test_they_live_and_crash_as_in_the_reference() -> None:
+    events = groups_trace(12, seconds=45).events
+    tables = replayed(events, load(None, ["grouping=shard"]), per_batch=1000)
+    expected = replay(events.to_pylist(), Config())
+    assert outcomes_of(tables["completions"], tables["expirations"]) == sorted(
+        expected.outcomes, key=lambda outcome: outcome.operation_id
+    )
+    assert {answer.error for answer in expected.groups.answers} == {
+        "NONE",
+        "MEMBER_ID_REQUIRED",
+        "REBALANCE_IN_PROGRESS",
+    }

@@ -1,0 +1,28 @@
+"""What groups leave behind from batch to batch: not more the longer they go on."""
+
+from __future__ import annotations
+
+from benchmarks.groups_trace import groups_trace
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.streaming.group_rules import GroupRules
+from purgatory_udf.streaming.stateful_adapter import keyed
+from purgatory_udf.streaming.stateful_rules import Plan
+from tests.rules.groups.test_many_groups import batches
+from tests.streaming.groups_by_hand import Groups
+
+
+def test_groups_that_heartbeat_for_minutes_leave_no_more_than_after_the_first_of_them() -> None:
+    """Their members have joined, some have crashed, and the rest has joined again within the first minute."""
+    events = groups_trace(6, seconds=240).events
+    rules = GroupRules(Plan("run", False, events["time_us"][-1].as_py()), Config())
+    groups = Groups(keyed(rules), delay_ms=1)
+    sizes = []
+    *fed, _clock, _end = batches(events, rules, len(events) // 60)
+    for rows in fed:
+        groups.batch(rows)
+        groups.advance()
+        kept = [value for values in groups.values.values() for value in values if isinstance(value, bytes)]
+        sizes.append(sum(map(len, kept)))
+    second, last = sizes[len(sizes) // 3 : len(sizes) * 2 // 3], sizes[len(sizes) * 2 // 3 :]
+    assert min(second) > 1_000
+    assert max(last) <= 1.1 * max(second)

@@ -1,0 +1,41 @@
+"""The same operations, answers and transitions as the reference, however a trace is cut into batches."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.groups.group_step import WORTH_COLUMNS
+from tests.rules.groups.batches import GroupRecord, in_batches, reference_of
+from tests.support.examples import examples
+from tests.support.group_strategies import GroupTraffic, group_traffic
+from tests.support.group_timeline import GroupTimeline
+
+
+@examples(20)
+@given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, WORTH_COLUMNS)))
+def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
+    batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)
+    expected = reference_of(traffic.events, traffic.config)
+    # Nothing is told of a group that is unloaded where it never was.
+    assert {key: record.in_order() for key, record in batches.records.items() if record != GroupRecord()} == {
+        key: record.in_order() for key, record in expected.items()
+    }
+
+
+def test_signs_that_come_when_timers_have_ended_the_stable_time_are_no_run() -> None:
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6100, "b")
+    group.sync(6200, "a")
+    group.heartbeat(6500, "b")
+    group.rejoin(7000, "b")
+    #   16,200: a's session expires, and the round that follows waits for b
+    group.heartbeat(16_400, "b")
+    group.heartbeat(16_450, "a")
+    config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
+    record = in_batches(group.events, config, [4], worth_columns=1).records["0/g"].in_order()
+    assert [answer.error for answer in record.answers[-2:]] == ["REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"]
+    assert record == reference_of(group.events, config)["0/g"].in_order()

@@ -1,0 +1,123 @@
+"""A fetch's first read (`ReplicaManager.readFromLog`): shrinking maxima, at least one batch, and what they decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table
+from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
+from tests.rules.reference.timeline import Timeline
+from tests.support.outcome_rows import outcomes_of
+
+MB = 1_000_000
+Answer = tuple[str, str, int | None]
+
+
+def log(*sizes: int, partition: str = "a", timeline: Timeline | None = None) -> Timeline:
+    """Batches of one record each, all of them readable."""
+    timeline = timeline or Timeline()
+    for end, size in enumerate(sizes, 1):
+        timeline.change(1, partition, "log_end", offset=end, bytes=size, batches=1)
+    return timeline.high_watermark(1, partition, len(sizes))
+
+
+def answers(timeline: Timeline) -> list[Answer]:
+    """Of each fetch when it ended, why, and what its answer held; the loop says the same as the reference."""
+    outcomes = timeline.replay().outcomes
+    tables = loop_replay([event_table(timeline.events)], Engine(Config()))
+    looped = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert [(outcome.ended_us, outcome.completed_by, outcome.bytes, outcome.answered_bytes) for outcome in looped] == [
+        (outcome.ended_us, outcome.completed_by, outcome.bytes, outcome.answered_bytes) for outcome in outcomes
+    ]
+    return [(f"{outcome.ended_us / 1000:g}", outcome.completed_by, outcome.answered_bytes) for outcome in outcomes]
+
+
+def part(offset: int = 0, max_bytes: int = MB) -> dict[str, Any]:
+    return {"fetch_offset": offset, "max_bytes": max_bytes}
+
+
+def test_a_batch_larger_than_the_partitions_maximum_answers_at_once() -> None:
+    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB)
+    assert answers(timeline) == [("10", "min_bytes", 2 * MB)]
+
+
+def test_one_byte_more_and_it_waits_and_is_answered_with_that_batch_all_the_same() -> None:
+    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB + 1, {"a": part()}, max_bytes=50 * MB)
+    assert answers(timeline) == [("110", "timeout", 2 * MB)]
+
+
+def test_requests_up_to_version_2_get_no_more_than_their_maximum() -> None:
+    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB, hard_max_bytes=True)
+    assert answers(timeline) == [("110", "timeout", MB)]
+
+
+def test_what_comes_while_a_fetch_waits_counts_up_to_the_maximum_only() -> None:
+    """`DelayedFetch.tryComplete` knows no batches: the first read alone does."""
+    timeline = log(0).fetch(10, "f", 100, 2 * MB, {"a": part(1)}, max_bytes=50 * MB)
+    timeline.change(20, "a", "log_end", offset=2, bytes=2 * MB, batches=1).high_watermark(20, "a", 2)
+    assert answers(timeline) == [("110", "timeout", 2 * MB)]
+
+
+def test_a_log_end_of_who_knows_how_many_batches_is_cut_at_the_maximum() -> None:
+    timeline = Timeline().log_end(1, "a", 1, 2 * MB).high_watermark(1, "a", 1)
+    timeline.fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB)
+    assert answers(timeline) == [("110", "timeout", MB)]
+
+
+def test_a_produces_partition_is_one_batch() -> None:
+    timeline = Timeline().produce(1, "p", 100, acks=1, a=200).high_watermark(2, "a", 200)
+    timeline.fetch(10, "f", 100, 2_000, {"a": part(0, 1_000)})
+    assert answers(timeline)[1:] == [("10", "min_bytes", 2_000)]
+
+
+def test_later_partitions_get_what_the_earlier_ones_left() -> None:
+    timeline = log(300, 300, partition="b", timeline=log(300, 300))
+    timeline.fetch(10, "cut", 100, 1, {"a": part(), "b": part()}, max_bytes=950)
+    timeline.fetch(10, "just one batch", 100, 1, {"a": part(), "b": part()}, max_bytes=900)
+    timeline.fetch(10, "none", 100, 1, {"a": part(), "b": part()}, max_bytes=899)
+    assert answers(timeline) == [("10", "min_bytes", 950), ("10", "min_bytes", 900), ("10", "min_bytes", 600)]
+
+
+def test_a_first_batch_that_does_not_fit_gives_nothing_though_d_counts_it() -> None:
+    """The first read has 600 of 850, D) counts 1,200, so D) completes it; the answer holds what the read has."""
+    timeline = log(300, 300, partition="b", timeline=log(300, 300))
+    timeline.fetch(10, "f", 100, 850, {"a": part(), "b": part()}, max_bytes=850)
+    assert answers(timeline) == [("10", "min_bytes", 600)]
+
+
+def test_only_the_first_partition_with_data_gives_more_than_its_maximum() -> None:
+    timeline = log(500, partition="c", timeline=log(500, partition="b", timeline=log(500)))
+    timeline.fetch(10, "f", 100, 1, {"a": part(1), "b": part(0, 10), "c": part(0, 10)})
+    assert answers(timeline) == [("10", "min_bytes", 500)]
+
+
+def test_a_read_stays_within_its_segment() -> None:
+    timeline = log(100, 100).change(2, "a", "segment_roll", offset=2)
+    timeline.change(3, "a", "log_end", offset=3, bytes=100, batches=1).high_watermark(3, "a", 3)
+    timeline.fetch(10, "f", 100, 1, {"a": part()})
+    assert [(outcome.bytes, outcome.answered_bytes) for outcome in timeline.replay().outcomes] == [(300, 200)]
+    assert answers(timeline) == [("10", "older_segment", 200)]
+
+
+def test_a_throttled_follower_reads_nothing() -> None:
+    timeline = log(2 * MB).fetch(10, "f", 100, 1, {"a": {**part(), "throttled": True}}, replica_id=2)
+    assert answers(timeline) == [("110", "timeout", 0)]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_a_large_batch_far_behind_is_given_whole_however_calls_are_cut(batch: int) -> None:
+    timeline = Timeline()
+    sizes = [100, 100, 5_000, *[100] * 60]
+    for end, size in enumerate(sizes, 1):
+        timeline.change(end, "a", "log_end", offset=end, bytes=size, batches=1).high_watermark(end, "a", end)
+    for offset in (0, 1, 2, 3, 40):
+        timeline.fetch(100, str(offset), 100, 1, {"a": part(offset, 1_000)})
+    table = event_table(timeline.events)
+    engine = Engine(Config(), retain_bytes=1_000)
+    tables = loop_replay([table.slice(at, batch) for at in range(0, len(table), batch)], engine)
+    outcomes = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
+    assert [outcome.answered_bytes for outcome in outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]
+    assert [outcome.answered_bytes for outcome in timeline.replay().outcomes] == [1_000, 1_000, 5_000, 1_000, 1_000]

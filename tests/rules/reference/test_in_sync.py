@@ -1,0 +1,58 @@
+"""replica.lag.time.max.ms: who stays in sync, who drops out, who comes back."""
+
+from __future__ import annotations
+
+from purgatory_udf.simulation.cluster_partitions import InSyncReplicas
+
+LAG_MS = 30_000
+
+
+def test_a_follower_that_has_not_fetched_for_too_long_drops_out() -> None:
+    replicas = InSyncReplicas(1, [2, 3], now_ms=0)
+    replicas.fetched(2, 10, leader_end=10, high_watermark=0, now_ms=5_000)
+    assert (replicas.shrink(leader_end=20, now_ms=LAG_MS), replicas.isr) == (False, (1, 2, 3)), "the limit is inclusive"
+    assert (replicas.shrink(leader_end=20, now_ms=LAG_MS + 1), replicas.isr) == (True, (1, 2))
+    assert (replicas.shrink(leader_end=20, now_ms=5_000 + LAG_MS + 1), replicas.isr) == (True, (1,))
+
+
+def test_a_follower_at_the_leaders_end_stays_however_long_nothing_was_written() -> None:
+    replicas = InSyncReplicas(1, [2], now_ms=0)
+    replicas.fetched(2, 10, leader_end=10, high_watermark=0, now_ms=5)
+    assert replicas.shrink(leader_end=10, now_ms=10 * LAG_MS) is False
+
+
+def test_a_follower_keeps_up_if_each_fetch_reaches_where_the_leader_was_at_the_one_before() -> None:
+    """The leader writes all the time, so no fetch ever reaches its end."""
+    replicas = InSyncReplicas(1, [2], now_ms=0)
+    for step in range(100):
+        now_ms = 1000 * step
+        replicas.fetched(2, 10 * step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
+        assert replicas.shrink(leader_end=10 * step + 10, now_ms=now_ms) is False
+
+
+def test_a_follower_that_fetches_but_falls_behind_drops_out() -> None:
+    replicas = InSyncReplicas(1, [2], now_ms=0)
+    shrunk_at = []
+    for step in range(100):
+        now_ms = 1000 * step
+        replicas.fetched(2, step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
+        if replicas.isr == (1, 2) and replicas.shrink(leader_end=10 * step + 10, now_ms=now_ms):
+            shrunk_at.append(now_ms)
+            break
+    assert shrunk_at == [LAG_MS + 1000]
+
+
+def test_a_follower_comes_back_when_it_has_reached_the_high_watermark() -> None:
+    replicas = InSyncReplicas(1, [2, 3], now_ms=0)
+    replicas.fetched(3, 50, leader_end=50, high_watermark=0, now_ms=LAG_MS)
+    replicas.shrink(leader_end=60, now_ms=LAG_MS + 1)
+    came_back = [
+        replicas.fetched(2, offset, leader_end=60, high_watermark=50, now_ms=LAG_MS + offset)
+        for offset in (30, 49, 50, 55)
+    ]
+    assert (came_back, replicas.isr) == ([False, False, True, False], (1, 3, 2))
+
+
+def test_the_limit_is_configurable() -> None:
+    replicas = InSyncReplicas(1, [2], now_ms=0, lag_time_max_ms=10_000)
+    assert [replicas.shrink(leader_end=1, now_ms=now_ms) for now_ms in (10_000, 10_001)] == [False, True]

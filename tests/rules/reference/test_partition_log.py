@@ -1,0 +1,120 @@
+"""The log model: batches, positions, segments, truncation, and reading under limits."""
+
+from __future__ import annotations
+
+from purgatory_udf.rules.reference.partition import OffsetMetadata, PartitionLog
+
+
+def worked_example() -> PartitionLog:
+    log = PartitionLog()
+    log.append(5, 500)
+    log.append(9, 400)
+    log.roll(9)
+    log.append(12, 300)
+    return log
+
+
+def test_the_worked_example() -> None:
+    log = worked_example()
+    assert [log.position(offset) for offset in (0, 4, 5, 8, 9, 11, 12, 99)] == [0, 0, 500, 500, 900, 900, 1200, 1200]
+    assert [log.segment(offset) for offset in (0, 8, 9, 12)] == [0, 0, 9, 9]
+    assert log.end == OffsetMetadata(12, 9, 1200)
+
+
+def test_what_came_before_the_first_known_end_is_one_batch() -> None:
+    log = PartitionLog()
+    assert (log.end, log.position(77)) == (None, 0)
+    log.append(1000, 50)
+    assert (log.position(3), log.position(999), log.position(1000)) == (0, 0, 50)
+
+
+def test_an_append_that_does_not_move_the_end_changes_nothing() -> None:
+    log = worked_example()
+    assert [log.append(12, 10), log.append(3, 10)] == [False, False]
+    assert log.end == OffsetMetadata(12, 9, 1200)
+
+
+def test_a_roll_moves_the_log_end_at_once_but_no_metadata_taken_before() -> None:
+    log = PartitionLog()
+    log.append(5, 500)
+    before = log.metadata(5)
+    log.roll(5)
+    assert (before, log.end) == (OffsetMetadata(5, 0, 500), OffsetMetadata(5, 5, 500))
+
+
+def test_a_roll_at_or_below_the_newest_base_is_ignored() -> None:
+    log = worked_example()
+    log.roll(9)
+    log.roll(4)
+    assert [log.segment(offset) for offset in (4, 8, 9)] == [0, 0, 9]
+    empty = PartitionLog()
+    empty.append(0, 0)
+    empty.roll(0)
+    assert empty.end == OffsetMetadata(0, 0, 0), "a log starts with a segment at 0"
+
+
+def test_a_truncation_cuts_batches_segments_and_bytes() -> None:
+    log = worked_example()
+    assert log.truncate(9)
+    assert log.end == OffsetMetadata(9, 9, 900)
+    assert log.truncate(5)
+    assert log.end == OffsetMetadata(5, 0, 500)
+    log.append(7, 50)
+    assert [log.position(offset) for offset in (4, 5, 6, 7)] == [0, 500, 500, 550]
+
+
+def test_a_truncation_inside_a_batch_takes_its_bytes_whole() -> None:
+    log = worked_example()
+    assert log.truncate(7)
+    assert log.end == OffsetMetadata(7, 0, 500)
+    assert [log.position(offset) for offset in (4, 5, 6, 7)] == [0, 500, 500, 500]
+    log.append(8, 10)
+    assert [log.position(offset) for offset in (5, 6, 7, 8)] == [500, 500, 500, 510]
+    assert log.truncate(6), "into what was cut already"
+    assert log.end == OffsetMetadata(6, 0, 500)
+
+
+def test_a_truncation_at_or_beyond_the_end_or_of_an_unknown_log_does_nothing() -> None:
+    log = worked_example()
+    assert [log.truncate(12), log.truncate(99), PartitionLog().truncate(0)] == [False, False, False]
+    assert log.end == OffsetMetadata(12, 9, 1200)
+
+
+def test_the_log_start_only_moves_forward() -> None:
+    log = PartitionLog()
+    starts = []
+    for offset in (4, 2, 7):
+        log.advance_start(offset)
+        starts.append(log.start)
+    assert starts == [4, 4, 7]
+
+
+def test_a_read_is_cut_at_its_limit_and_goes_on_after_the_last_whole_batch() -> None:
+    log = PartitionLog()
+    for end in (2, 4, 6, 8):
+        log.append(end, 100, one_batch=True)
+    assert log.end is not None
+    reads = [log.read(0, log.end, limit, False) for limit in (99, 100, 250, 1000)]
+    assert reads == [(0, 0), (100, 2), (250, 4), (400, 8)]
+    assert log.read(0, log.end, 99, False, hard_limit=True) == (99, 0)
+
+
+def test_a_read_from_inside_a_batch_begins_with_that_batch() -> None:
+    log = worked_example()
+    assert log.read(7, OffsetMetadata(9, 0, 900), 1000, False) == (400, 9)
+
+
+def test_a_read_may_exceed_its_limit_by_the_first_batch() -> None:
+    log = PartitionLog()
+    log.append(5, 500, one_batch=True)
+    assert log.end is not None
+    assert [log.read(0, log.end, 10, at_least_one) for at_least_one in (False, True)] == [(0, 0), (500, 5)]
+
+
+def test_a_read_stops_at_the_end_of_its_segment_and_below_its_upper_bound() -> None:
+    log = worked_example()
+    assert log.end is not None
+    assert log.read(0, log.end, 10_000, True) == (900, 9)
+    assert log.read(9, log.end, 10_000, True) == (300, 12)
+    assert log.read(12, log.end, 10_000, True) == (0, 12)
+    assert log.read(0, OffsetMetadata(7, 0, 500), 10_000, True) == (500, 5), "a batch that is not all readable stays"

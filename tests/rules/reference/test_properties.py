@@ -1,0 +1,152 @@
+"""What holds for every trace, however disorderly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.reference.reference_replay import Replay, replay
+from tests.support import trace_strategies
+from tests.support.examples import examples
+
+Event = dict[str, Any]
+
+REQUESTS = ("produce", "fetch", "delete_records", "create_topics")
+PURGATORIES = {"produce": "Produce", "fetch": "Fetch", "delete_records": "DeleteRecords", "create_topics": "topic"}
+
+# Every wheel that a small trace can need has buckets that divide this: 1, 20, 400, 8,000 and 160,000 ms.
+BUCKETS_OF_ALL_WHEELS_MS = 160_000
+
+# A busy machine is not a failure.
+some = examples(25)
+
+
+def in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+
+
+@some
+@given(events=trace_strategies.traces(), config=trace_strategies.configs())
+def test_each_operation_ends_exactly_once_or_is_open(events: list[Event], config: Config) -> None:
+    result = replay(events, config)
+    asked = [event["seq"] for event in in_order(events) if event["type"] in REQUESTS]
+    ended = [outcome.operation_id for outcome in result.outcomes]
+    assert sorted(ended + result.open) == sorted(asked)
+    assert ended == [seq for seq in asked if seq in set(ended)], "in order of arrival"
+    assert not (config.drain and result.open)
+
+
+@some
+@given(events=trace_strategies.traces(), config=trace_strategies.configs())
+def test_no_operation_ends_after_its_deadline_and_expiration_wins_ties(events: list[Event], config: Config) -> None:
+    for outcome in replay(events, config).outcomes:
+        if outcome.expired:
+            assert (outcome.ended_us, outcome.trigger, outcome.watched) == (outcome.deadline_us, None, True)
+        elif outcome.trigger is None:
+            assert (outcome.ended_us, outcome.watched) == (outcome.started_us, False)
+        else:
+            assert outcome.started_us <= outcome.ended_us < outcome.deadline_us
+            assert outcome.watched
+
+
+@some
+@given(events=trace_strategies.traces(), config=trace_strategies.configs())
+def test_num_delayed_is_the_number_of_open_operations(events: list[Event], config: Config) -> None:
+    result = replay(events, config)
+    started = {event["seq"]: event for event in events}
+    for gauge in result.gauges:
+        step_us = gauge.at_ms * 1000
+        waiting = [
+            outcome
+            for outcome in result.outcomes
+            if _is_in(outcome, gauge.broker, gauge.purgatory) and outcome.started_us < step_us <= _last_us(outcome)
+        ]
+        still_open = [
+            started[operation_id]
+            for operation_id in result.open
+            if started[operation_id]["broker"] == gauge.broker
+            and PURGATORIES[started[operation_id]["type"]] == gauge.purgatory
+            and started[operation_id]["time_us"] < step_us
+        ]
+        assert gauge.delayed == len(waiting) + len(still_open)
+        assert gauge.watched >= gauge.delayed
+
+
+def _is_in(outcome: Outcome, broker: int, purgatory: str) -> bool:
+    return outcome.watched and outcome.broker == broker and PURGATORIES[outcome.kind] == purgatory
+
+
+def _last_us(outcome: Outcome) -> int:
+    """The last instant at which a step still sees it: steps come after expirations and before events."""
+    return outcome.ended_us - 1 if outcome.expired else outcome.ended_us
+
+
+@some
+@given(events=trace_strategies.traces())
+def test_purging_changes_no_outcome(events: list[Event]) -> None:
+    def with_interval(interval: int) -> Replay:
+        purged = {"purge_interval": interval}
+        return replay(
+            events,
+            Config.model_validate(dict.fromkeys(("produce", "fetch", "delete_records", "create_topics"), purged)),
+        )
+
+    always, never = with_interval(0), with_interval(10**6)
+    assert always.outcomes == never.outcomes
+    for eager, lazy in zip(always.gauges, never.gauges, strict=True):
+        assert (eager.delayed, lazy.purged) == (lazy.delayed, 0)
+        assert eager.watched <= lazy.watched
+
+
+@some
+@given(events=trace_strategies.traces(), data=st.data())
+def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.DataObject) -> None:
+    ordered = replay(events, Config())
+    shuffled = replay(data.draw(st.permutations(events)), Config())
+    assert (ordered.outcomes, ordered.gauges) == (shuffled.outcomes, shuffled.gauges)
+
+
+@some
+@given(events=trace_strategies.traces(), cut=st.integers(0, 60))
+def test_nothing_that_happens_later_changes_what_has_ended(events: list[Event], cut: int) -> None:
+    ordered = in_order(events)
+    beginning = replay(ordered[: cut + 1], Config(drain=False))
+    whole = {outcome.operation_id: outcome for outcome in replay(ordered, Config()).outcomes}
+    assert beginning.outcomes == [whole[outcome.operation_id] for outcome in beginning.outcomes]
+    last_us = ordered[: cut + 1][-1]["time_us"]
+    for operation_id in beginning.open:
+        assert whole[operation_id].ended_us >= last_us
+
+
+@some
+@given(events=trace_strategies.traces())
+def test_each_broker_is_a_world_of_its_own_but_for_the_leaders_of_topics(events: list[Event]) -> None:
+    together = [outcome for outcome in replay(events, Config()).outcomes if outcome.kind != "create_topics"]
+    alone = [
+        outcome
+        for broker in (1, 2)
+        for outcome in replay([event for event in events if event["broker"] == broker], Config()).outcomes
+        if outcome.kind != "create_topics"
+    ]
+    assert sorted(alone, key=lambda outcome: outcome.operation_id) == sorted(
+        together, key=lambda outcome: outcome.operation_id
+    )
+
+
+@some
+@given(events=trace_strategies.traces())
+def test_a_trace_may_be_shifted_by_whole_buckets_without_changing_anything_else(events: list[Event]) -> None:
+    """Deadlines and gauges are relative. Only when a reaper wakes, and so purges, depends on where buckets begin."""
+    shift_us = BUCKETS_OF_ALL_WHEELS_MS * 1000
+    shifted = replay([event | {"time_us": event["time_us"] + shift_us} for event in events], Config())
+    unshifted = replay(events, Config())
+    assert [
+        (outcome.ended_us + shift_us, outcome.completed_by, outcome.partitions) for outcome in unshifted.outcomes
+    ] == [(outcome.ended_us, outcome.completed_by, outcome.partitions) for outcome in shifted.outcomes]
+    assert [(gauge.at_ms + BUCKETS_OF_ALL_WHEELS_MS, gauge.watched) for gauge in unshifted.gauges] == [
+        (gauge.at_ms, gauge.watched) for gauge in shifted.gauges
+    ]

@@ -1,0 +1,55 @@
+"""`replay`: order, draining, and what is open."""
+
+from __future__ import annotations
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.reference.reference_replay import replay
+from tests.rules.reference.timeline import Timeline
+
+
+def test_the_order_of_the_input_does_not_matter_only_time_and_seq_do() -> None:
+    timeline = Timeline().produce(10, "p", 1000, a=5).high_watermark(20, "a", 5).produce(20, "q", 1000, a=9)
+    timeline.high_watermark(20, "a", 9)
+    assert replay(timeline.events[::-1], Config()).outcomes == timeline.replay().outcomes
+    assert timeline.ends() == [
+        "p completed 20 high_watermark a-0 a-0:NONE",
+        "q completed 20 high_watermark a-0 a-0:NONE",
+    ]
+
+
+def test_without_draining_what_is_due_by_the_last_events_millisecond_has_expired() -> None:
+    timeline = Timeline().produce(10, "p", 100, a=5).produce(10, "q", 101, a=5).produce(110.9, "r", 0, a=5)
+    result = timeline.replay(drain=False)
+    assert [outcome.request_id for outcome in result.outcomes if outcome.expired] == ["p", "r"]
+    assert result.open == [2]
+
+
+def test_draining_lets_everything_expire() -> None:
+    timeline = Timeline().produce(10, "p", 100, a=5).produce(10, "q", 30_000, a=5).fetch(10, "f", 7, 1, {"a": 0})
+    result = timeline.replay()
+    assert [outcome.ended_us // 1000 for outcome in result.outcomes] == [110, 30_010, 17]
+    assert result.open == []
+
+
+def test_a_clock_event_tells_the_time_and_nothing_else() -> None:
+    timeline = Timeline().produce(10, "p", 100, a=5).add(110, "clock")
+    assert timeline.replay(drain=False).open == []
+
+
+def test_an_empty_trace_has_no_outcomes() -> None:
+    result = replay([], Config())
+    assert (result.outcomes, result.open, result.gauges, result.transitions) == ([], [], [], [])
+
+
+def test_missing_optional_fields_have_their_defaults() -> None:
+    change = {"time_us": 1000, "type": "partition", "topic": "t", "partition": 0}
+    events = [
+        change | {"seq": 1, "change": "log_end", "offset": 5},
+        change | {"seq": 2, "change": "leader"},
+        {
+            "time_us": 2000, "seq": 3, "type": "fetch", "request_id": "f", "max_wait_ms": 10, "min_bytes": 1,
+            "partitions": [{"topic": "t", "partition": 0, "fetch_offset": 0, "max_bytes": 100}],
+        },
+    ]  # fmt: skip
+    (outcome,) = replay(events, Config()).outcomes
+    assert (outcome.fetcher, outcome.broker, outcome.client_id, outcome.expired) == ("consumer", 0, None, True)

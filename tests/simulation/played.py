@@ -1,0 +1,45 @@
+"""The bundled scenarios, played once each and made small: a test asks what a user would see, not how long it takes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.scenario_file import load
+
+# Of each scenario: how many of its clients, how much of their load, and how many seconds.
+SMALL = {
+    "steady": (0.3, 0.3, 12),
+    "idle-consumers": (0.5, 1.0, 12),
+    "slow-follower": (0.25, 0.3, 25),
+    "rolling-restart": (1.0, 0.05, 60),
+    "rebalance-storm": (1.0, 0.03, 60),
+    "hot-partition": (0.25, 0.2, 12),
+    "leader-failover": (0.34, 0.3, 35),
+    "create-topics": (1.0, 0.3, 30),
+    "purgatory-leak": (1.0, 1.0, 10),
+    "open-transactions": (1.0, 1.0, 12),
+}
+
+
+def small(name: str) -> Scenario:
+    clients, load_share, seconds = SMALL[name]
+    scenario = load(name).scaled(clients)
+    producers = [producer.model_copy(update={"rate": producer.rate * load_share}) for producer in scenario.producers]
+    return scenario.model_copy(update={"producers": producers, "duration_s": seconds})
+
+
+@cache
+def played(name: str) -> Simulated:
+    return ClosedLoop(small(name)).run()
+
+
+def ended(simulated: Simulated, kind: str) -> list[Outcome]:
+    return [outcome for outcome in simulated.truth.outcomes if outcome.kind == kind]
+
+
+def second(simulated: Simulated, us: int) -> float:
+    """Seconds since the simulation began."""
+    return (us - simulated.events[0]["time_us"]) / 1e6

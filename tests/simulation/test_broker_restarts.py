@@ -1,0 +1,129 @@
+"""Brokers are restarted one after the other: each hands over what it leads, then stops, and comes back.
+
+Kafka: `BrokerServer.shutdown` waits until the controller has moved its partitions (controlled shutdown), so who waits
+there is answered NOT_LEADER_OR_FOLLOWER, and NOT_COORDINATOR; what is left when the process ends is answered by nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table
+from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
+from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.scenario import Scenario
+from tests.simulation.played import second
+from tests.support.outcome_rows import outcomes_of
+
+# Broker 1 stops at 10 s, 2 at 17 s, 3 at 24 s, each for 3 s.
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "Brokers restarted one by one.",
+        "duration_s": 40,
+        "topics": [{"name": "orders", "partitions": 6}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 15}],
+        "consumers": [{"name": name, "count": 2, "topics": ["orders"]} for name in ("a", "b", "c")],
+        "incidents": [{"what": "rolling-restart", "brokers": [1, 2, 3], "at_s": 10, "down_s": 3, "gap_s": 4}],
+    }
+)
+STOPS = {1: 10, 2: 17, 3: 24}
+
+
+@pytest.fixture(scope="module")
+def rolled() -> Simulated:
+    return ClosedLoop(SCENARIO).run()
+
+
+def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulated) -> None:
+    changes = [event for event in rolled.events if event["type"] == "partition"]
+    for broker, at in STOPS.items():
+        its_events = [event for event in changes if event["broker"] == broker]
+        stopped = [event for event in its_events if event["change"] == "stopped"]
+        assert len(stopped) == 6 and len({event["time_us"] for event in stopped}) == 1
+        assert at < second(rolled, stopped[0]["time_us"]) < at + 1
+        before = {
+            (event["topic"], event["partition"]): event["change"]
+            for event in its_events
+            if event["change"] in ("leader", "not_leader") and event["time_us"] < stopped[0]["time_us"]
+        }
+        assert set(before.values()) == {"not_leader"}, "it led nothing any more"
+
+
+def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: Simulated) -> None:
+    notified = [
+        outcome for outcome in rolled.truth.outcomes if outcome.completed_by == "not_leader" and outcome.watched
+    ]
+    cancelled = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled]
+    assert {outcome.broker for outcome in notified} == {1, 2, 3}
+    assert len(cancelled) < len(notified)
+    assert all(
+        STOPS[outcome.broker] < second(rolled, outcome.ended_us) < STOPS[outcome.broker] + 1 for outcome in cancelled
+    )
+
+
+def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) -> None:
+    moved = {event["broker"] for event in rolled.events if event["type"] == "group_unloaded"}
+    assert moved == {1, 2, 3}
+    delivery = [producer.delivery for producer in rolled.producers]
+    assert sum(of_producer.lost for of_producer in delivery) == 0
+    following = [
+        event["replica_id"] for event in rolled.events if event["type"] == "fetch" and event["replica_id"] >= 0
+    ]
+    assert 3 in following[-20:], "the last one follows again"
+
+
+def test_a_replay_of_the_events_is_the_truth(rolled: Simulated) -> None:
+    again = replay(rolled.events, Config())
+    assert (again.outcomes, again.transitions) == (rolled.truth.outcomes, rolled.truth.transitions)
+    tables = loop_replay([event_table(rolled.events)], Engine(Config()))
+    requests = [outcome for outcome in rolled.truth.outcomes if outcome.kind in ("produce", "fetch")]
+    expected = sorted(map(_as_in_tables, requests), key=lambda outcome: outcome.operation_id)
+    assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == expected
+
+
+def _as_in_tables(outcome: Outcome) -> Outcome:
+    return outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None)
+
+
+def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(rolled: Simulated) -> None:
+    left = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
+    assert {outcome.broker for outcome in left} == {1, 2, 3}
+    stops = {(event["broker"], event["time_us"]) for event in rolled.events if event["type"] == "group_stopped"}
+    assert {(outcome.broker, outcome.ended_us) for outcome in left} <= stops
+
+
+def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_goes_on() -> None:
+    scenario = Scenario.model_validate(
+        {
+            "shows": "Creations at a broker that crashes.",
+            "duration_s": 12,
+            "topic_creations": [{"every_ms": 400, "timeout_ms": 9000, "election": {"median_ms": 1500, "p75_ms": 1600}}],
+            "incidents": [{"what": "crash-broker", "broker": 1, "at_s": 5, "for_s": 2}],
+        }
+    )
+    crashed = ClosedLoop(scenario).run()
+    (cut_off,) = [
+        outcome for outcome in crashed.truth.outcomes if outcome.kind == "create_topics" and outcome.cancelled
+    ]
+    stops = {event["time_us"] for event in crashed.events if event.get("change") == "stopped"}
+    assert (cut_off.broker, cut_off.completed_by, {cut_off.ended_us}) == (1, "broker_stopped", stops)
+    later = [
+        outcome
+        for outcome in crashed.truth.outcomes
+        if outcome.kind == "create_topics" and outcome.started_us > cut_off.ended_us
+    ]
+    # The last one is open when the simulation ends.
+    assert [outcome.completed_by for outcome in later[:-1]] == ["leaders"] * 2
+    assert replay(crashed.events, Config()).outcomes == crashed.truth.outcomes
+
+
+def test_it_is_either_a_consumers_restart_or_brokers() -> None:
+    with pytest.raises(ValueError, match="expected exactly one of consumer, brokers"):
+        Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1}]})
+    with pytest.raises(ValueError, match="rolling-restart: no broker 7"):
+        Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1, "brokers": [7]}]})

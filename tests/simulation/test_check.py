@@ -1,0 +1,73 @@
+"""From the command to the verdict on real Spark: written, replayed by the whole stream, held against the truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.answers.audit import audit
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.contract import read_line
+from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.simulation.output import Output
+from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.simulation_run import ScenarioRun, compare, simulate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCENARIO = Scenario.model_validate(
+    {
+        "shows": "A bit of everything.",
+        "duration_s": 8,
+        "topics": [{"name": "orders", "partitions": 2}],
+        "producers": [{"name": "writer", "topics": ["orders"], "rate": 15, "request_timeout_ms": 800}],
+        "consumers": [{"name": "reader", "count": 2, "topics": ["orders"]}],
+        "topic_creations": [{"timeout_ms": 30}],
+        "incidents": [
+            {"what": "stall-follower", "broker": 3, "at_s": 2, "for_s": 2},
+            {"what": "crash-broker", "broker": 2, "at_s": 5, "for_s": 1},
+        ],
+    }
+)
+
+
+def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken_law(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = ScenarioRun(SCENARIO, None, None, 1)
+    out, said = str(tmp_path / "out"), list[str]()
+    simulate(spark, played, Output(out, played.run_id), said.append, tmp_path / "trace.jsonl", check=True)
+    shown = capsys.readouterr().out
+    truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
+    operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())
+    assert truth["cancellations"].to_pyarrow_table().num_rows > 0, "a broker crashed"
+    with locally():
+        assert [law for law in audit(session_for("tests"), out) if law.broken] == []
+    assert f"check     the replay agrees on all {operations:,} operations" in shown
+    assert said[0].startswith("simulate: 100%")
+    assert said[-1] == "replaying the trace"
+
+    events = [read_line(line) for line in (tmp_path / "trace.jsonl").read_bytes().splitlines()]
+    assert len(events) == DeltaTable(f"{out}/events").to_pyarrow_table().num_rows
+
+    first = min(truth["completions"].to_pyarrow_table().to_pylist(), key=lambda row: int(row["operation_id"]))
+    number, wait_ms = first["operation_id"], first["wait_ms"]
+    truth["completions"].update({"wait_ms": "wait_ms + 7"}, predicate=f"operation_id = {number}")
+    verdict = compare(spark, out)
+    assert verdict.lines() == [
+        f"check     1 of {operations:,} operations differ, for example",
+        f"          completions: operation {number}: wait_ms is {wait_ms}, not {wait_ms + 7}",
+    ]
+    with pytest.raises(LawBrokenError, match="the replay differs from the truth in 1 operations"):
+        verdict.require_agreement()
+
+    with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):
+        simulate(spark, played, Output(out, played.run_id), said.append)
+    assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1

@@ -1,0 +1,259 @@
+"""The clients one by one: each test is a small scenario, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.scenario import Scenario
+from tests.support.oracle_groups import removals
+
+WRITER = {"name": "writer", "topics": ["orders"], "rate": 20}
+
+
+def play(seconds: float = 6, seed: int = 1, **parts: Any) -> Simulated:
+    """One topic of two partitions and three brokers, unless said otherwise."""
+    topics = parts.pop("topics", [{"name": "orders", "partitions": 2}])
+    scenario = {"shows": "A test.", "duration_s": seconds, "seed": seed, "topics": topics, **parts}
+    return ClosedLoop(Scenario.model_validate(scenario)).run()
+
+
+def events(simulated: Simulated, kind: str, client: str = "") -> list[dict[str, Any]]:
+    return [
+        event for event in simulated.events if event["type"] == kind and event.get("client_id", "").startswith(client)
+    ]
+
+
+def digest(simulated: Simulated) -> str:
+    return sha256(repr(simulated.events).encode()).hexdigest()
+
+
+# The same seed, the same trace.
+
+EVERYTHING: dict[str, Any] = {
+    "seconds": 4,
+    "producers": [WRITER],
+    "consumers": [{"name": "reader", "count": 2, "topics": ["orders"]}],
+    "incidents": [{"what": "crash-broker", "broker": 2, "at_s": 2, "for_s": 2}],
+}
+
+
+def test_a_seed_is_a_trace_bit_for_bit() -> None:
+    traces = [digest(play(seed=seed, **EVERYTHING)) for seed in (1, 1, 2)]
+    assert traces[0] == traces[1]
+    assert traces[0] != traces[2]
+
+
+def test_a_trace_does_not_depend_on_the_process_that_makes_it() -> None:
+    """Another hash seed would show whatever is iterated in the order of a set."""
+    code = "from test_clients import EVERYTHING, digest, play; print(digest(play(**EVERYTHING)))"
+    places = os.pathsep.join([os.path.dirname(__file__), os.getcwd()])
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout.strip() == digest(play(**EVERYTHING))
+
+
+# Producers.
+
+
+def test_a_linger_gathers_records_and_a_full_batch_goes_at_once() -> None:
+    quick = play(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 0}])
+    slow = play(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200}])
+    full = play(
+        seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200, "batch_bytes": 1000, "record_bytes": 300}]
+    )
+    requests = [len(events(simulated, "produce")) for simulated in (quick, slow, full)]
+    assert requests[1] < requests[0] / 3
+    assert requests[1] < requests[2]
+    sizes = {part["bytes"] for event in events(full, "produce") for part in event["partitions"]}
+    assert max(sizes) <= 1000
+
+
+@pytest.mark.parametrize(("acks", "sent"), [("all", -1), (0, 0), (1, 1)])
+def test_acks_are_those_asked_for_and_everything_is_delivered(acks: object, sent: int) -> None:
+    simulated = play(producers=[{**WRITER, "acks": acks}])
+    assert {event["acks"] for event in events(simulated, "produce")} == {sent}
+    (producer,) = simulated.producers
+    assert producer.delivery.sent - producer.delivery.delivered <= 2
+    assert producer.delivery.lost == 0
+
+
+def test_what_times_out_is_sent_again_and_lost_when_there_are_no_retries() -> None:
+    """Broker 3 stands still from the beginning, so nothing that it replicates is ever acknowledged."""
+    stall = {"what": "stall-follower", "broker": 3, "at_s": 0, "for_s": 60}
+    writer = {**WRITER, "request_timeout_ms": 500}
+    again = play(producers=[writer], incidents=[stall])
+    never = play(producers=[{**writer, "retries": 0}], incidents=[stall])
+    (retrying,), (giving_up,) = again.producers, never.producers
+    assert (retrying.delivery.delivered, retrying.delivery.lost) == (0, 0)
+    assert retrying.delivery.retried > 0
+    assert giving_up.delivery.retried == 0
+    assert giving_up.delivery.lost > 0
+
+
+def test_one_request_in_flight_waits_for_the_answer_of_the_last() -> None:
+    simulated = play(seconds=2, producers=[{**WRITER, "rate": 300, "linger_ms": 0, "max_in_flight": 1}])
+    by_broker: dict[int, list[Any]] = {}
+    brokers = {event["seq"]: event["broker"] for event in simulated.events}
+    for exchange in simulated.exchanges:
+        if exchange.message.client_id == "writer-1" and exchange.operation_id is not None:
+            by_broker.setdefault(brokers[exchange.operation_id], []).append(exchange)
+    assert len(by_broker) == 2
+    for exchanges in by_broker.values():
+        assert all(earlier.received_us <= later.sent_us for earlier, later in pairwise(exchanges))
+
+
+# Consumers.
+
+
+def test_topics_and_a_pattern_join_a_group_and_assigned_partitions_do_not() -> None:
+    consumers = [
+        {"name": "by-topics", "topics": ["orders"]},
+        {"name": "by-pattern", "pattern": "ord.*"},
+        {"name": "by-hand", "assign": {"orders": [1]}},
+    ]
+    simulated = play(consumers=consumers, producers=[WRITER])
+    joined = {event["group"] for event in events(simulated, "join_group")}
+    assert joined == {"by-topics", "by-pattern"}
+    read = {
+        client: {part["partition"] for event in events(simulated, "fetch", client) for part in event["partitions"]}
+        for client in ("by-topics", "by-pattern", "by-hand")
+    }
+    assert read == {"by-topics": {0, 1}, "by-pattern": {0, 1}, "by-hand": {1}}
+
+
+def test_a_reset_begins_at_the_beginning_or_at_the_end_or_is_an_error() -> None:
+    consumers = [
+        {"name": f"reader-{reset}", "assign": {"orders": [0]}, "reset": reset, "start_within_s": 0, "commit": "never"}
+        for reset in ("earliest", "latest", "none")
+    ]
+    # They start when there are records already.
+    crash = [
+        {"what": "crash-consumer", "consumer": f"reader-{reset}-1", "at_s": 0.001, "for_s": 3}
+        for reset in ("earliest", "latest", "none")
+    ]
+    simulated = play(consumers=consumers, producers=[WRITER], incidents=crash)
+    first = {
+        name: events(simulated, "fetch", f"reader-{name}")[0]["partitions"][0]["fetch_offset"]
+        for name in ("earliest", "latest")
+    }
+    assert first["earliest"] == 0
+    assert first["latest"] > 10
+    assert events(simulated, "fetch", "reader-none") == []
+    (failed,) = (instance.lives[-1].failed for instance in simulated.instances if instance.client_id == "reader-none-1")
+    assert failed == "no offset committed for orders-0 (reset: none)"
+
+
+@pytest.mark.parametrize("commit", ["sync", "async", "automatic", "never"])
+def test_a_restarted_consumer_goes_on_where_it_committed(commit: str) -> None:
+    """Closed in order, it commits what it has read if it commits by itself; never committed, it starts anew."""
+    settings = {"commit": commit, "auto_commit_interval_ms": 500, "reset": "earliest", "start_within_s": 0}
+    simulated = play(
+        seconds=8,
+        consumers=[{"name": "reader", "assign": {"orders": [0]}, **settings}],
+        producers=[WRITER],
+        incidents=[{"what": "rolling-restart", "consumer": "reader", "at_s": 4, "down_s": 1}],
+    )
+    offsets = [event["partitions"][0]["fetch_offset"] for event in events(simulated, "fetch", "reader")]
+    anew = offsets.count(0) > 1 and offsets.index(0, 5) > 5
+    assert anew == (commit == "never")
+    assert bool(events(simulated, "offset_commit")) == (commit != "never")
+
+
+def test_the_next_fetch_goes_out_before_records_are_handed_over() -> None:
+    """Processing takes 200 ms a record: after the first records the next fetch leaves in the same microsecond."""
+    reader = {"name": "reader", "assign": {"orders": [0, 1]}, "process_us": 200_000, "start_within_s": 0}
+    simulated = play(consumers=[reader], producers=[WRITER])
+    fetches = [
+        exchange
+        for exchange in simulated.exchanges
+        if exchange.message.client_id == "reader-1" and exchange.operation_id is not None
+    ]
+    at_once = {exchange.sent_us for exchange in fetches} & {exchange.received_us for exchange in fetches}
+    assert at_once
+    assert simulated.instances[0].records < 40, "at 5 records a second"
+
+
+def test_a_crash_costs_a_dynamic_member_its_session_and_a_static_one_only_its_id() -> None:
+    settings = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 1000, "start_within_s": 0, "topics": ["orders"]}
+    simulated = play(
+        seconds=20,
+        consumers=[{"name": "dynamic", **settings}, {"name": "static", "static_members": True, **settings}],
+        incidents=[
+            {"what": "crash-consumer", "consumer": "dynamic-1", "at_s": 5, "for_s": 2},
+            {"what": "crash-consumer", "consumer": "static-1", "at_s": 5, "for_s": 2},
+        ],
+    )
+    last_us = simulated.events[-1]["time_us"]
+    removed = [(entry.group, entry.reason) for entry in removals(simulated.truth.groups) if entry.at_us <= last_us]
+    assert sorted(removed) == [("dynamic", "session"), ("static", "replaced")]
+
+
+# Quotas.
+
+
+def test_a_quota_delays_answers_and_the_delay_is_no_wait_in_the_purgatory() -> None:
+    simulated = play(seconds=15, producers=[{**WRITER, "rate": 100, "quota_bytes_per_second": 10_000, "acks": 1}])
+    throttled = [exchange for exchange in simulated.exchanges if exchange.throttle_ms]
+    assert throttled
+    for exchange in throttled:
+        if exchange.received_us is not None:
+            assert exchange.answered_us is not None
+            assert exchange.received_us - exchange.answered_us >= exchange.throttle_ms * 1000
+    waits = Counter(outcome.wait_ms for outcome in simulated.truth.outcomes if outcome.kind == "produce")
+    assert waits == {0: len(events(simulated, "produce"))}
+
+
+def test_a_replication_quota_throttles_a_follower_that_is_out_of_sync() -> None:
+    simulated = play(
+        seconds=20,
+        brokers={
+            "replica_lag_time_max_ms": 2000,
+            "replication_quota": {"bytes_per_second": 2000, "topics": ["orders"]},
+        },
+        producers=[{**WRITER, "rate": 60}],
+        incidents=[{"what": "stall-follower", "broker": 3, "at_s": 1, "for_s": 6}],
+    )
+    throttled = [
+        (event["replica_id"], part["throttled"])
+        for event in events(simulated, "fetch")
+        for part in event["partitions"]
+        if part["throttled"]
+    ]
+    assert throttled
+    assert {replica for replica, _ in throttled} == {3}
+
+
+# Brokers.
+
+
+def test_a_leader_that_moves_sends_its_clients_on() -> None:
+    move = {"what": "move-leader", "topic": "orders", "partition": 0, "to": 2, "at_s": 2}
+    reader = {"name": "reader", "assign": {"orders": [0]}, "start_within_s": 0}
+    simulated = play(consumers=[reader], producers=[WRITER], incidents=[move])
+    begins = simulated.events[0]["time_us"]
+    brokers = [
+        {
+            event["broker"]
+            for event in (*events(simulated, "produce"), *events(simulated, "fetch", "reader"))
+            if any(part["partition"] == 0 for part in event["partitions"])
+            and low < (event["time_us"] - begins) / 1e6 < high
+        }
+        for low, high in ((0, 2), (2.5, 6))
+    ]
+    assert brokers == [{1}, {2}]
+    (producer,) = simulated.producers
+    assert producer.delivery.lost == 0

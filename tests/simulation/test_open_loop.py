@@ -1,0 +1,238 @@
+"""The open loop: exactly as many events as asked for, the same whatever the parallelism, and a sound trace."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract import read_row
+from purgatory_udf.rules.engine.partition_engine import Engine
+from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
+from purgatory_udf.rules.reference.reference_replay import replay
+from purgatory_udf.simulation.open_loop.event_rows import slice_rows
+from purgatory_udf.simulation.open_loop.partition_requests import arrivals, totals
+from purgatory_udf.simulation.open_loop.workload import Workload
+from tests.support.outcome_rows import outcomes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = Workload(
+    5_000, partitions=60, rate=100, skew=1.0, events_per_slice=1000, incident_s=20, delete_share=0.02, create_share=0.02
+)
+# Long enough for every group's members to go and come back.
+LONG = Workload(30_000, partitions=60, rate=200, events_per_slice=5_000)
+
+OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
+OPERATIONS_OF_GROUPS = {"initial_join", "join", "sync", "heartbeat"}
+
+
+def _slices(workload: Workload) -> list[pa.Table]:
+    return [slice_rows(workload, number, "run") for number in range(workload.slices)]
+
+
+def _events(tables: list[pa.Table]) -> list[dict[str, Any]]:
+    rows = itertools.chain.from_iterable(table.to_pylist() for table in tables)
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+@pytest.mark.parametrize("events", [127, 128, 129, 5_000, 60_000])
+def test_there_are_exactly_as_many_events_as_asked_for(events: int) -> None:
+    workload = Workload(events, partitions=60)
+    assert sum(table.num_rows for table in _slices(workload)) == events
+
+
+HELD = replace(SMALL, events=6_000, transaction_share=0.5, transaction_ms=700)
+
+
+def test_ends_of_transactions_are_among_the_events_that_were_asked_for() -> None:
+    events = _events(_slices(HELD))
+    ends = [event for event in events if event.get("change") == "last_stable"]
+    assert (len(events), len(ends)) == (6_000, HELD.transaction_ends)
+    of_one = [event["time_us"] for event in ends if (event["topic"], event["partition"]) == ("topic-0", 1)]
+    assert len(of_one) > 5 and set(np.diff(of_one).tolist()) == {700_000}
+    assert len({(event["topic"], event["partition"]) for event in ends}) == 30
+
+
+def test_what_is_stable_is_the_high_watermark_of_a_transactions_end_and_committed_readers_are_there() -> None:
+    """A fetch beyond it would be answered at once (case C)."""
+    stable: dict[tuple[str, int], int] = {}
+    mark: dict[tuple[str, int], int] = {}
+    asked = 0
+    for event in _events(_slices(HELD)):
+        key = (event.get("topic", ""), event.get("partition", -1))
+        if event.get("change") == "high_watermark":
+            mark[key] = max(mark.get(key, 0), event["offset"])
+        elif event.get("change") == "last_stable":
+            assert event["offset"] == mark[key]
+            stable[key] = event["offset"]
+        elif event["type"] == "fetch" and event["isolation"] == "read_committed":
+            for part in event["partitions"]:
+                place = (part["topic"], part["partition"])
+                assert part["fetch_offset"] == stable.get(place, mark[place])
+                asked += 1
+    assert asked > 100
+
+
+def test_readers_of_committed_records_wait_longer() -> None:
+    """By a replay of the trace, which is the reference's as well."""
+    tables = _slices(HELD)
+    replayed = loop_replay([pa.concat_tables(tables)], Engine(Config()))
+    committed = {event["seq"] for event in _events(tables) if event.get("isolation") == "read_committed"}
+    waits: dict[bool, list[int]] = {True: [], False: []}
+    for outcome in outcomes_of(replayed.completions, replayed.expirations):
+        if outcome.kind == "fetch" and (outcome.operation_id in committed or outcome.fetcher != "follower"):
+            waits[outcome.operation_id in committed].append(outcome.wait_ms)
+    assert min(len(waits[True]), len(waits[False])) > 50
+    assert np.mean(waits[True]) > np.mean(waits[False])
+
+
+def test_any_slice_knows_what_came_before_it() -> None:
+    workload = Workload(40_000, partitions=30, rate=1000, events_per_slice=1000)
+    before = np.zeros(30, dtype=np.int64)
+    fetches, deletes, creations = 0, 0, 0
+    for number in range(workload.slices):
+        arriving = arrivals(workload, number)
+        assert arriving.before.tolist() == before.tolist()
+        assert arriving.created_before == creations
+        before += arriving.produces
+        fetches += arriving.fetches
+        deletes += arriving.deletes
+        creations += arriving.creations
+    assert workload.slices > 5
+    assert [*before.tolist(), fetches, deletes, creations] == totals(workload).tolist()
+
+
+def test_events_keep_the_contract_and_come_in_order_with_no_millisecond_in_two_slices() -> None:
+    tables = _slices(SMALL)
+    assert len(tables) > 2
+    events = _events(tables)
+    keys = [(event["time_us"], event["seq"]) for event in map(read_row, events)]
+    assert keys == sorted(set(keys))
+    ends = [(table["time_us"][0].as_py() // 1000, table["time_us"][-1].as_py() // 1000) for table in tables]
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(ends))
+
+
+def test_logs_grow_without_gaps_and_fetches_begin_at_their_ends() -> None:
+    """A follower fetches from the log's end, a consumer from the high watermark: nothing there is out of range."""
+    events = _events(_slices(SMALL))
+    ends: Counter[tuple[str, int]] = Counter()
+    marks: Counter[tuple[str, int]] = Counter()
+    for event in events:
+        if event["type"] == "produce":
+            (part,) = event["partitions"]
+            assert part["base_offset"] == ends[part["topic"], part["partition"]]
+            ends[part["topic"], part["partition"]] = part["last_offset"] + 1
+        elif event.get("change") == "high_watermark":
+            key = event["topic"], event["partition"]
+            marks[key] = max(marks[key], event["offset"])
+        elif event["type"] == "fetch":
+            known = ends if event["replica_id"] >= 0 else marks
+            for part in event["partitions"]:
+                assert part["fetch_offset"] == known[part["topic"], part["partition"]]
+    assert marks == ends, "in the end everything is replicated"
+
+
+def test_all_kinds_of_requests_come_at_about_the_rate_and_in_the_shares_asked_for() -> None:
+    kinds = Counter(event["type"] for event in _events(_slices(LONG)))
+    requests = kinds.total() - kinds["partition"]
+    assert requests == pytest.approx(LONG.rate * LONG.length_us / 1e6, rel=0.05)
+    assert sum(kinds[kind] for kind in OF_GROUPS) == pytest.approx(LONG.group_share * requests, rel=0.1)
+    assert kinds["heartbeat"] > 0.2 * requests
+    assert {*kinds} == {"produce", "fetch", "partition", "delete_records", "create_topics", *OF_GROUPS}
+
+
+def test_no_share_no_such_requests() -> None:
+    workload = Workload(2_000, partitions=60, group_share=0, delete_share=0, create_share=0)
+    kinds = Counter(event["type"] for event in _events(_slices(workload)))
+    assert {*kinds} == {"produce", "fetch", "partition"}
+    assert kinds.total() == 2_000
+
+
+def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
+    tables = _slices(SMALL)
+    truth = [
+        outcome for outcome in replay(_events(tables), Config()).outcomes if outcome.kind not in OPERATIONS_OF_GROUPS
+    ]
+    replayed = loop_replay(tables, Engine(Config()))
+    core = outcomes_of(replayed.completions, replayed.expirations, replayed.cancellations)
+    kept = (outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in truth)
+    assert core == sorted(kept, key=lambda outcome: outcome.operation_id)
+    ends = Counter((outcome.kind, outcome.completed_by) for outcome in truth)
+    produced = sum(count for (kind, _), count in ends.items() if kind == "produce")
+    assert ends["produce", "high_watermark"] > 0.8 * produced
+    asked_for = {("delete_records", "low_watermark"), ("create_topics", "leaders"), ("produce", "acks")}
+    assert asked_for <= {*ends}
+
+
+def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for() -> None:
+    from purgatory_udf.simulation.open_loop.partition_requests import produces
+
+    workload = Workload(90_000, partitions=60)
+    made = produces(workload, 0)
+    latency_ms = (made.replicated_t - made.t) / 1000
+    assert np.percentile(latency_ms, 50) == pytest.approx(20, rel=0.05)
+    assert np.percentile(latency_ms, 75) == pytest.approx(60, rel=0.05)
+    gaps = np.diff(np.sort(made.t))
+    # Of a Poisson process: the intervals' deviation equals their mean.
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
+
+
+def test_a_skew_gives_the_first_partition_most() -> None:
+    counts = totals(Workload(50_000, partitions=60, skew=2))[:60]
+    assert counts[0] > counts[1:].sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"events": 100}, "--events 100: 1000 partitions need at least"),
+        ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1 is below --median-ms 20"),
+        ({"events": 9_000, "keys": 500}, "--keys 500: a broker leads only 333 partitions"),
+        (
+            {"events": 9_000, "group_share": 1},
+            "--group-share, --delete-share and --create-share: at most 0.95 together",
+        ),
+        ({"events": 9_000, "heartbeat_ms": 4000}, "--heartbeat-ms 4000: at most a third of --session-timeout-ms"),
+        ({"events": 9_000, "incident_s": 19}, "--incident-s 19: with these sessions and heartbeats, at least 20"),
+        (
+            {"events": 400, "partitions": 60, "rate": 100, "members": 30, "group_share": 0.9},
+            "--events 400: --group-share 0.9 leaves no room for other requests",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Workload(**options)
+
+
+def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_files_in_time_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
+    from purgatory_udf.storage.event_staging import in_time_order
+
+    expected = pa.concat_tables(_slices(SMALL))
+    assert {*OF_GROUPS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
+    by_one_task = events_of(spark, SMALL, "run", tasks=1).toArrow()
+    assert by_one_task.cast(expected.schema).equals(expected)
+    path = str(tmp_path / "events")
+    write_events(events_of(spark, SMALL, "run"), path)
+    written = spark.read.format("delta").load(path).orderBy("seq").toArrow()
+    assert written.cast(expected.schema).equals(expected)
+    assert in_time_order(spark, path)
+    (log,) = Path(path, "_delta_log").glob("*.json")
+    added = [json.loads(line)["add"] for line in log.read_text().splitlines() if "add" in json.loads(line)]
+    first = [json.loads(add["stats"])["minValues"]["time_us"] for add in added]
+    assert len(first) == SMALL.slices
+    assert first == sorted(first)

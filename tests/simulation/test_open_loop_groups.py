@@ -1,0 +1,133 @@
+"""The open loop's groups: the same however time is cut, and nothing that a coordinator would object to."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.reference.reference_replay import Replay, replay
+from purgatory_udf.simulation.open_loop.event_columns import PartitionNames, filled, group_rows
+from purgatory_udf.simulation.open_loop.group_members import Acts, CrewPlan
+from purgatory_udf.simulation.open_loop.group_schedule import acts_between, count_before
+from purgatory_udf.simulation.open_loop.workload import Workload
+from tests.support.examples import examples
+from tests.support.oracle_groups import removals
+
+LENGTH_US = 200_000_000
+PLAN = CrewPlan(
+    seed=3,
+    groups=12,
+    members=4,
+    heartbeat_us=3_000_000,
+    commit_us=5_000_000,
+    session_us=10_000_000,
+    period_us=30_000_000,
+    crash_share=0.5,
+)
+WORKLOAD = Workload(30_000, partitions=60, rate=100, members=4, incident_s=30)
+
+Event = dict[str, Any]
+
+
+def _rows(acts: Acts) -> list[tuple[int, ...]]:
+    return sorted(zip(*(getattr(acts, field.name).tolist() for field in fields(acts)), strict=True))
+
+
+def _events(workload: Workload) -> list[Event]:
+    table = filled(group_rows(workload, 0, workload.length_us, PartitionNames(workload)))
+    table = table.take(np.argsort(table["time_us"].to_numpy(), kind="stable"))
+    named = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
+    return [
+        {**row, "seq": seq, "time_us": row["time_us"] + 10**15, "request_id": f"{seq}"} for seq, row in enumerate(named)
+    ]
+
+
+@pytest.fixture(scope="module")
+def events() -> list[Event]:
+    return _events(WORKLOAD)
+
+
+@pytest.fixture(scope="module")
+def replayed(events: list[Event]) -> Replay:
+    return replay(events, Config(drain=False))
+
+
+@examples(15)
+@given(cuts=st.lists(st.integers(0, LENGTH_US), max_size=5))
+def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> None:
+    whole = _rows(acts_between(PLAN, 0, LENGTH_US))
+    borders = sorted({0, *cuts, LENGTH_US})
+    parts = (_rows(acts_between(PLAN, begin, end)) for begin, end in itertools.pairwise(borders))
+    assert sorted(itertools.chain.from_iterable(parts)) == whole
+
+
+@examples(15)
+@given(st.integers(0, LENGTH_US))
+def test_they_are_counted_without_being_made(end_us: int) -> None:
+    assert count_before(PLAN, end_us) == len(acts_between(PLAN, 0, end_us).t)
+
+
+def test_a_group_is_the_same_however_many_there_are() -> None:
+    few, many = (_rows(acts_between(replace(PLAN, groups=count), 0, LENGTH_US)) for count in (3, 12))
+    group = [field.name for field in fields(Acts)].index("group")
+    assert few == [row for row in many if row[group] < 3]
+
+
+def test_every_request_is_granted_but_for_the_heartbeats_that_tell_of_a_rebalance(replayed: Replay) -> None:
+    answers = Counter((answer.api, answer.error) for answer in replayed.groups.answers)
+    assert {*answers} == {
+        ("join_group", "MEMBER_ID_REQUIRED"),
+        ("join_group", "NONE"),
+        ("sync_group", "NONE"),
+        ("heartbeat", "NONE"),
+        ("heartbeat", "REBALANCE_IN_PROGRESS"),
+        ("offset_commit", "NONE"),
+        ("leave_group", "NONE"),
+    }
+    assert answers["heartbeat", "NONE"] > 5 * answers["heartbeat", "REBALANCE_IN_PROGRESS"]
+
+
+def test_whoever_is_told_of_a_rebalance_joins_next_and_nobody_else_who_is_a_member(
+    events: list[Event], replayed: Replay
+) -> None:
+    notified = {answer.seq for answer in replayed.groups.answers if answer.error == "REBALANCE_IN_PROGRESS"}
+    by_client = sorted(events, key=lambda event: event["client_id"])
+    for _, of_member in itertools.groupby(by_client, key=lambda event: event["client_id"]):
+        for now, after in itertools.pairwise(of_member):
+            rejoins = after["type"] == "join_group" and now["type"] != "join_group" and after["member_id"] != ""
+            assert rejoins == (now["seq"] in notified)
+
+
+def test_generations_ids_and_leaders_are_those_that_the_trace_records(events: list[Event], replayed: Replay) -> None:
+    by_seq = {event["seq"]: event for event in events}
+    syncs: dict[tuple[str, str], list[int]] = {}
+    for event in events:
+        if event["type"] == "sync_group":
+            syncs.setdefault((event["group"], event["member_id"]), []).append(event["generation"])
+    for answer in replayed.groups.answers:
+        event = by_seq[answer.seq]
+        if answer.error == "MEMBER_ID_REQUIRED":
+            assert answer.member_id == event["assigned_member_id"]
+        elif answer.api == "join_group":
+            assert (answer.member_id, answer.leader) == (event["member_id"], event["leader_member_id"])
+            assert answer.generation in syncs[answer.group, answer.member_id]
+
+
+def test_members_leave_crash_and_come_back_and_leaders_among_them(events: list[Event], replayed: Replay) -> None:
+    out = Counter(removal.reason for removal in removals(replayed.groups))
+    assert {*out} == {"session", "leave"}
+    assert min(out.values()) > 10
+    lives = {event["assigned_member_id"].rsplit("-", 1)[1] for event in events if "assigned_member_id" in event}
+    assert {"0", "1", "2"} <= lives
+    leaders: dict[str, set[str]] = {}
+    for change in replayed.groups.changes:
+        leaders.setdefault(change.transition.group, set()).add(change.leader or "")
+    assert max(len(members) for members in leaders.values()) > 3

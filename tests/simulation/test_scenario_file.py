@@ -1,0 +1,114 @@
+"""What can be wrong with a scenario, and what a user is told: one line with the file and the key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.simulation.scenario import Scenario
+from purgatory_udf.simulation.scenario_file import home, load
+
+TOPICS = [{"name": "orders"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"durations": 3}, "durations: unknown key"),
+        ({"shows": None}, "shows: Input should be a valid string (got None)"),
+        ({"producers": [{"name": "p", "topics": ["orders"], "linger": 5}]}, "producers.0.linger: unknown key"),
+        ({"producers": [{"name": "p"}]}, "producers.0.topics: missing"),
+        ({"producers": [{"name": "p", "topics": ["order"]}]}, "p: no topic order (there are: orders)"),
+        (
+            {"consumers": [{"name": "c", "topics": ["orders"], "pattern": "o.*"}]},
+            "consumers.0: expected exactly one of topics, pattern, assign",
+        ),
+        (
+            {"consumers": [{"name": "c", "pattern": "("}]},
+            "consumers.0.pattern: no regular expression: missing ), unterminated subpattern at position 0 (got '(')",
+        ),
+        ({"brokers": {"count": 2}}, "topic orders: replication 3 of 2 brokers"),
+        (
+            {"brokers": {"network": {"median_ms": 2, "p75_ms": 1}}},
+            "brokers.network: p75_ms is below median_ms (2)",
+        ),
+        (
+            {"incidents": [{"what": "crash-broker", "broker": 4, "at_s": 1, "for_s": 1}]},
+            "crash-broker: no broker 4 (there are: 1, 2, 3)",
+        ),
+        (
+            {"incidents": [{"what": "pause-consumer", "consumer": "c-1", "at_s": 1, "for_s": 1}]},
+            "pause-consumer: no consumer c-1 (there are: none)",
+        ),
+        (
+            {"producers": [{"name": "a", "topics": ["orders"]}, {"name": "a", "topics": ["orders"]}]},
+            "two clients are named a",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_file_and_the_key(values: dict[str, object], said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"shows": "Something.", "topics": TOPICS, **values}), encoding="utf-8")
+    with pytest.raises(UserError) as error:
+        load(str(file))
+    assert str(error.value) == f"{file}: {said}"
+
+
+def test_an_unknown_incident_names_those_that_there_are(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("shows: Something.\nincidents: [{what: flood, at_s: 1}]\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"mine\.yaml: incidents\.0: .*'flood'.*'stall-follower'"):
+        load(str(file))
+
+
+def test_a_file_that_is_no_scenario_is_named(tmp_path: Path) -> None:
+    broken, text = tmp_path / "broken.yaml", tmp_path / "text.yaml"
+    broken.write_text("shows: [", encoding="utf-8")
+    text.write_text("steady", encoding="utf-8")
+    with pytest.raises(UserError, match=r"broken\.yaml: not YAML: .* line 1, column 9"):
+        load(str(broken))
+    with pytest.raises(UserError, match=r"text\.yaml: expected a mapping of keys, got str"):
+        load(str(text))
+    with pytest.raises(UserError, match=r"gone\.yaml: cannot be read: No such file or directory"):
+        load(str(tmp_path / "gone.yaml"))
+
+
+def test_an_unknown_name_lists_the_scenarios() -> None:
+    with pytest.raises(UserError, match="--scenario stedy: neither a file nor one of create-topics, hot-partition, "):
+        load("stedy")
+
+
+def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
+    scenario = load("steady")
+    counts = [
+        [*(producer.count for producer in scaled.producers), *(consumer.count for consumer in scaled.consumers)]
+        for scaled in map(scenario.scaled, (2, 0.01))
+    ]
+    assert counts == [[8, 4, 6, 4], [1, 1, 1, 1]]
+
+
+def _keys(model: type[BaseModel]) -> set[str]:
+    """The keys of a section and of all sections in it."""
+    keys = set(model.model_fields)
+    for field in model.model_fields.values():
+        for kind in _models_in(field.annotation):
+            keys |= _keys(kind)
+    return keys
+
+
+def _models_in(annotation: object) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def test_every_key_is_documented_beside_the_scenarios() -> None:
+    described = set(re.findall(r"[a-z_0-9]+", (home() / "README.md").read_text(encoding="utf-8")))
+    assert "preferred_again_after_s" in _keys(Scenario), "incidents are looked into"
+    assert sorted(_keys(Scenario) - described) == []

@@ -1,0 +1,99 @@
+"""Messages are judged many at once as each by itself, and taken by Spark or in this process to the same tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.sources.kafka import topic_steps
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.kafka.topic_steps import EventSteps
+from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.storage import delta_tables
+from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+from tests.contract.examples import WHOLE
+from tests.support import oracle_traces
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE, SPARK = 10**9, -1
+
+
+def test_messages_are_judged_many_at_once_as_each_by_itself() -> None:
+    texts = [json.dumps(event) for event in WHOLE.values()]
+    texts[3:3] = ["", "  ", "not at all", '{"type": "clock"}', '{"type": "clock", "time_us": 1.0}', "[1]"]
+    messages = [{"partition": number % 2, "offset": number, "value": text} for number, text in enumerate(texts)]
+    schema = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
+    batch = pa.RecordBatch.from_pylist(messages, schema=schema)
+    together = [row for judged in topic_steps._judge(iter([batch])) for row in judged.to_pylist()]
+    alone = [row for message in messages if (row := topic_steps._judged(message)) is not None]
+    wanted = pa.RecordBatch.from_pylist(alone, schema=topic_steps.JUDGED).to_pylist()
+    assert sorted(together, key=lambda row: int(row["kafka_offset"])) == wanted
+    assert [row["reason"] for row in wanted if row["reason"]] == [
+        "not JSON: Expecting value at column 1",
+        "time_us: missing: expected an integer >= 1",
+        "time_us: 1.0: expected an integer >= 1",
+        "expected an object, got array",
+    ]
+
+
+Message = tuple[int, int, str]
+
+
+@pytest.fixture(scope="module")
+def portions() -> list[list[Message]]:
+    """Of two partitions, out of order within each portion; one message is no event, and one comes a portion late."""
+    events = sorted(oracle_traces.load("tiny-2").events, key=lambda event: (event["time_us"], event["seq"]))
+    moved = [event | {"time_us": event["time_us"] + 1_000_000} for event in events]
+    texts = [json.dumps({name: value for name, value in event.items() if value is not None}) for event in moved]
+    texts[10] = texts[10][:20]
+    third = len(texts) // 3
+    late = texts.pop(third // 2)
+    texts.insert(2 * third, late)
+    messages = [(offset % 2, offset, text) for offset, text in enumerate(texts)]
+    return [messages[:third][::-1], messages[third : 2 * third], messages[2 * third :]]
+
+
+def _followed(
+    spark: SparkSession,
+    out: Path,
+    portions: Sequence[Sequence[Message]],
+    most_here: Sequence[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, list[dict[str, Any]]]:
+    """A portion a step; the last step is taken twice, as after a kill."""
+    for name in ("events", "rejected_events"):
+        delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
+    topic, options = KafkaTopic("localhost:1", "events", Messages.EVENTS), IngestOptions(["events"], str(out))
+    steps = EventSteps(
+        spark, Layout(str(out)), Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/steps"
+    )
+    numbered = [*enumerate(zip(portions, most_here, strict=True))]
+    for step, (portion, most) in [*numbered, numbered[-1]]:
+        monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
+        steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
+    tables = {
+        name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in ("events", "rejected_events")
+    }
+    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"said": [{"": steps.summary()[0][:20]}]}
+
+
+def test_steps_here_and_in_spark_make_the_same_tables(
+    spark: SparkSession, portions: list[list[Message]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sparks = _followed(spark, tmp_path / "spark", portions, [SPARK] * 3, monkeypatch)
+    mixed = _followed(spark, tmp_path / "mixed", portions, [HERE, SPARK, HERE], monkeypatch)
+    assert mixed == sparks
+    assert len(sparks["events"]) == sum(map(len, portions)) - 2
+    assert [row["reason"].partition(":")[0] for row in sparks["rejected_events"]] == ["not JSON", "late"]
+    assert in_time_order(spark, str(tmp_path / "mixed" / "events"))

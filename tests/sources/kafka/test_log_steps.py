@@ -1,0 +1,83 @@
+"""Steps of a followed log are taken by Spark or in this process, as they are large or small, to the same tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.sources.kafka import topic_steps
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
+from purgatory_udf.sources.kafka.topic_steps import LogSteps
+from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
+from purgatory_udf.storage import delta_tables
+from purgatory_udf.storage.event_staging import in_time_order
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+from tests.support import recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDING, LINES = "W3-groups", 500
+TABLES_OF_A_LOG = ("events", "recorded", "rejected_events")
+HERE, SPARK = 10**9, -1
+
+
+@pytest.fixture(scope="module")
+def portions() -> list[list[tuple[int, int, str]]]:
+    """Of two brokers' lines, in the order of their writing; one of them is no request."""
+    lines = [
+        (line, broker, offset) for broker in (1, 2) for offset, line in enumerate(islice(_lines_of(broker), LINES))
+    ]
+    messages = [(broker, offset, line) for line, broker, offset in sorted(lines)]
+    broker, offset, line = messages[100]
+    messages[100] = broker, offset, line[: len(line) // 2]
+    return [messages[:500], messages[500:800], messages[800:]]
+
+
+def _lines_of(broker: int) -> list[str]:
+    return [line.rstrip("\n") for line in recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))]
+
+
+def _followed(
+    spark: SparkSession,
+    out: Path,
+    portions: Sequence[Sequence[tuple[int, int, str]]],
+    most_here: Sequence[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, list[dict[str, Any]]]:
+    """A portion a step; the last step is taken twice, as after a kill."""
+    for name in TABLES_OF_A_LOG:
+        delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
+    topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
+    options = RequestLogOptions(["lines"], str(out), hold_ms=3_000, events_per_file=100)
+    run = Run("followed", "ingest", {}, {})
+    steps = LogSteps(spark, Layout(str(out)), run, topic, options, f"{out}/_kafka/held")
+    numbered = [*enumerate(zip(portions, most_here, strict=True))]
+    for step, (portion, most) in [*numbered, numbered[-1]]:
+        monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
+        steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
+    tables = {name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in TABLES_OF_A_LOG}
+    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"said": [{"": steps.summary()[1:]}]}
+
+
+def test_steps_here_and_in_spark_make_the_same_tables(
+    spark: SparkSession,
+    portions: list[list[tuple[int, int, str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sparks = _followed(spark, tmp_path / "spark", portions, [SPARK] * 3, monkeypatch)
+    here = _followed(spark, tmp_path / "here", portions, [HERE] * 3, monkeypatch)
+    mixed = _followed(spark, tmp_path / "mixed", portions, [HERE, SPARK, HERE], monkeypatch)
+    assert here == sparks
+    assert mixed == sparks
+    assert len(sparks["events"]) > 100 and sparks["rejected_events"]
+    assert in_time_order(spark, str(tmp_path / "mixed" / "events"))
+    assert spark.read.format("delta").load(str(tmp_path / "mixed" / "events")).count() == len(sparks["events"])

@@ -1,0 +1,65 @@
+"""An import that follows a topic step by step, fed at a steady rate for minutes, with `maintain` beside it: nothing
+grows, and nothing is lost. (An hour, by the clock, of a real broker: `python -m tests.chaos.long_runs --what import`.)
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.maintain import main as maintain
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic
+from purgatory_udf.sources.kafka.topic_steps import EventSteps
+from purgatory_udf.sources.trace_files.import_report import IngestOptions
+from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+from tests.support.delta_lake import commits_to_read
+
+START_US = 1_700_000_000_000_000
+# Some two minutes, of which each step takes in four seconds.
+STEPS, STEP_S, MAINTAINED_EVERY = 36, 4, 6
+
+
+def _messages(step: int) -> list[tuple[int, int, str]]:
+    """Twenty events a second, and in each step a message that is none."""
+    begin = step * STEP_S * 20
+    events = [{"type": "clock", "time_us": START_US + (begin + number) * 50_000} for number in range(STEP_S * 20)]
+    return [(0, begin + number, json.dumps(event)) for number, event in enumerate(events)] + [(1, step, "not at all")]
+
+
+@pytest.mark.long
+def test_nothing_grows_while_a_topic_goes_on_as_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout, run = Layout(str(tmp_path)), Run("ingest-t", "ingest", {"kafka": "nowhere:1", "topic": "t"}, {})
+    tables, working = ("events", "rejected_events"), tmp_path / "_kafka"
+    files, read, kept = [], [], []
+    with locally():
+        session = session_for("tests")
+        run_records.save(session, layout.table("runs"), run)
+        for name in tables:
+            delta_tables.create(session, layout.table(name), TABLES[name])
+        topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
+        for step in range(STEPS):
+            # As from a process that has just begun.
+            steps = EventSteps(session, layout, run, topic, options, str(working / "steps"))
+            messages = session.createDataFrame(_messages(step), "partition INT, offset BIGINT, value STRING")
+            steps.take(session, messages, step)
+            files.append(sum(len(DeltaTable(layout.table(name)).file_uris()) for name in tables))
+            read.append(max(commits_to_read(Path(layout.table(name))) for name in tables))
+            kept.append(sum(file.stat().st_size for file in working.rglob("*") if file.is_file()))
+            if step % MAINTAINED_EVERY == MAINTAINED_EVERY - 1:
+                assert maintain.status(["--out", layout.out]) == 0
+    third = STEPS // 3
+    for amounts in (files, kept):
+        assert 0 < max(amounts[2 * third :]) <= 1.1 * max(amounts[third : 2 * third])
+    assert max(read) <= 10 < DeltaTable(layout.table("events")).version()
+    numbers = DeltaTable(layout.table("events")).to_pyarrow_table(columns=["seq"])["seq"].to_pylist()
+    assert sorted(numbers) == [*range(1, STEPS * STEP_S * 20 + 1)]
+    assert DeltaTable(layout.table("rejected_events")).to_pyarrow_table().num_rows == STEPS
+    capsys.readouterr()

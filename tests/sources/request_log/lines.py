@@ -1,0 +1,177 @@
+"""Lines of a request log, short enough to be read; times are milliseconds after the start of the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from purgatory_udf.sources.request_log.lines.log_line import BadLine, read_line
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+
+# 2026-11-21 02:54:20 UTC
+START = datetime(2026, 11, 21, 2, 54, 20, tzinfo=UTC)
+START_US = 1_795_229_660_000_000
+KEYS = {
+    "PRODUCE": 0,
+    "FETCH": 1,
+    "METADATA": 3,
+    "OFFSET_COMMIT": 8,
+    "JOIN_GROUP": 11,
+    "HEARTBEAT": 12,
+    "SYNC_GROUP": 14,
+    "ADD_PARTITIONS_TO_TXN": 24,
+}
+T = "w1aw1aw1aw1aw1aw1aw1aw"
+
+
+def us(ms: float) -> int:
+    return START_US + round(ms * 1000)
+
+
+def body(
+    api: str,
+    asked: dict[str, Any],
+    answered: dict[str, Any] | None,
+    *,
+    version: int = 13,
+    client: str = "c",
+    queue: float = 0.0,
+    local: float = 1.0,
+    remote: float = 0.0,
+    listener: str = "PLAINTEXT",
+) -> dict[str, Any]:
+    """What follows `Completed request:`."""
+    return {
+        "isForwarded": False,
+        "requestHeader": {
+            "requestApiKey": KEYS.get(api, 99),
+            "requestApiVersion": version,
+            "correlationId": 1,
+            "clientId": client,
+            "requestApiKeyName": api,
+        },
+        "request": asked,
+        "response": answered,
+        "connection": f"127.0.0.1:9092-{client}",
+        "totalTimeMs": queue + local + remote,
+        "requestQueueTimeMs": queue,
+        "localTimeMs": local,
+        "remoteTimeMs": remote,
+        "throttleTimeMs": 0,
+        "responseQueueTimeMs": 0.0,
+        "sendTimeMs": 0.0,
+        "listener": listener,
+    }
+
+
+def written(at: float, json_body: dict[str, Any], broker: int = 1) -> str:
+    """The line that a broker writes at that time, in the layout of the shared recordings."""
+    stamp = (START + timedelta(milliseconds=at)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return f"{stamp} [data-plane-kafka-network-thread-{broker}-P-P-0] Completed request:{json.dumps(json_body)}"
+
+
+def requests(lines: Iterable[str]) -> list[Request]:
+    read = [read_line(line, Place(0, number)) for number, line in enumerate(lines, start=1)]
+    assert not [line for line in read if not isinstance(line, Request)], read
+    return [line for line in read if isinstance(line, Request)]
+
+
+def bad(line: str) -> BadLine:
+    read = read_line(line, Place(0, 1))
+    assert isinstance(read, BadLine), read
+    return read
+
+
+def produced(
+    at: float,
+    base: int,
+    *,
+    size: int = 100,
+    acks: int = -1,
+    error: int = 0,
+    transaction: str | None = None,
+    **times: Any,
+) -> str:
+    """A produce to partition 0, handled for 1 ms, whose answer was sent at that time."""
+    asked = {
+        "transactionalId": transaction,
+        "acks": acks,
+        "timeoutMs": 3_000,
+        "topicData": [{"topicId": T, "partitionData": [{"index": 0, "recordsSizeInBytes": size}]}],
+    }
+    answer = {"index": 0, "errorCode": error, "baseOffset": base}
+    answered = {"responses": [{"topicId": T, "partitionResponses": [answer]}]} if acks else None
+    return written(at, body("PRODUCE", asked, answered, client="p", **times))
+
+
+def fetched(
+    at: float,
+    listed: dict[int, int],
+    got: dict[int, int] | None = None,
+    *,
+    replica: int = -1,
+    session: int = 0,
+    epoch: int = -1,
+    granted: int | None = None,
+    forgotten: Iterable[int] = (),
+    error: int = 0,
+    wait: int = 500,
+    min_bytes: int = 1,
+    parts_at: int | None = None,
+    high_watermark: int = 0,
+    rack: str | None = None,
+    client: str = "c",
+    broker: int = 1,
+    **times: Any,
+) -> str:
+    """A fetch of {partition: offset}, answered with {partition: bytes}, whose answer was sent at that time."""
+    asked: dict[str, Any] = {
+        "maxWaitMs": wait,
+        "minBytes": min_bytes,
+        "maxBytes": 1_000_000,
+        "isolationLevel": 0,
+        "sessionId": session,
+        "sessionEpoch": epoch,
+        "topics": [
+            {
+                "topicId": T,
+                "partitions": [
+                    {
+                        "partition": partition,
+                        "currentLeaderEpoch": 0,
+                        "fetchOffset": offset,
+                        "partitionMaxBytes": 50_000,
+                    }
+                    for partition, offset in listed.items()
+                ],
+            }
+        ],
+        "forgottenTopicsData": [{"topicId": T, "partitions": list(forgotten)}] if forgotten else [],
+    }
+    if rack is not None:
+        asked["rackId"] = rack
+    if replica >= 0:
+        asked["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
+    parting = {"divergingEpoch": {"epoch": 0, "endOffset": parts_at}} if parts_at is not None else {}
+    answered = {
+        "errorCode": error,
+        "sessionId": session if granted is None else granted,
+        "responses": [
+            {
+                "topicId": T,
+                "partitions": [
+                    {
+                        "partitionIndex": partition,
+                        "errorCode": 0,
+                        "highWatermark": high_watermark,
+                        "recordsSizeInBytes": size,
+                    }
+                    | parting
+                    for partition, size in (got or {}).items()
+                ],
+            }
+        ],
+    }
+    return written(at, body("FETCH", asked, answered, client=client, **times), broker)

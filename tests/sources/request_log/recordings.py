@@ -1,0 +1,40 @@
+"""Recordings of real clusters that lie in the tree, each read once in a process for all tests that ask for it."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+
+from purgatory_udf.sources.request_log.cluster.cluster_context import Given
+from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import cluster_in_file
+from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
+from purgatory_udf.sources.request_log.lines.log_line import read_line
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from tests.support import recorded
+
+BROKERS = (1, 2, 3)
+
+
+@cache
+def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
+    """The requests of all its brokers, one after the other: each broker's first lines, or all."""
+    read = (
+        read_line(line, Place(broker, number))
+        for broker in BROKERS
+        for number, line in enumerate(
+            islice(recorded.lines(recorded.file("traces", name, f"request-{broker}.log")), lines), start=1
+        )
+    )
+    return tuple(line for line in read if isinstance(line, Request))
+
+
+def names(name: str) -> Given:
+    """What is known of the cluster beside its log: the names of its topics alone."""
+    return Given(names_in_file(recorded.file("traces", name, "topics.json")))
+
+
+def given(name: str) -> Given:
+    """All that is known of the cluster beside its log."""
+    beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
+    return Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))

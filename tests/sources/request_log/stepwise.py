@@ -1,0 +1,46 @@
+"""Following a log as the product follows it, in this process, with lists for what is kept between steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.sources.request_log.cluster.cluster_context import Given
+from purgatory_udf.sources.request_log.following.carried_state import KEPT, Carried, Left
+from purgatory_udf.sources.request_log.following.follow_step import Step
+from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
+from purgatory_udf.sources.request_log.lines.logged_request import Request
+from tests.sources.request_log.translate import Event, cached, event_of, numbered, read_rows
+
+
+@dataclass
+class Stepwise:
+    """Feed it requests as they are logged; it returns each step's events, in their order."""
+
+    hold_us: int
+    given: Given = field(default_factory=Given)
+    carried: Carried = field(default_factory=Carried)
+    _requests: pa.Table = field(default_factory=REQUESTS.empty_table)
+    _rows: pa.Table = field(default_factory=KEPT.empty_table)
+
+    @property
+    def late(self) -> int:
+        return self.carried.counts.get("late_lines", 0)
+
+    def step(self, requests: Iterable[Request]) -> list[Event]:
+        with locally():
+            session: Any = LocalSession()
+            step = Step(session, self.given, self.hold_us, sf.col("file").cast("string"), lambda _, rows: cached(rows))
+            left = Left(self.carried, session.frame_of(self._requests), session.frame_of(self._rows))
+            taken = step.take(left, session.frame_of(read_rows(requests, self.carried.until_us)))
+            events = [event_of(row) for row in numbered(taken.finished.events) if row["rule"] is None]
+            self._requests, self._rows = taken.left.requests.toArrow(), taken.left.rows.toArrow()
+        self.carried = Carried.resumed(json.loads(json.dumps(taken.left.carried.snapshot())))
+        return events

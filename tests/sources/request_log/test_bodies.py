@@ -1,0 +1,147 @@
+"""Every Kafka version's bodies in one shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory_udf.sources.request_log.lines.request_bodies import (
+    AskedPartition,
+    FetchAnswer,
+    FetchBody,
+    ProduceBody,
+    ProducedPartition,
+    ReadPartition,
+    fetch_answer_of,
+    fetch_of,
+    produce_of,
+)
+
+ID = "UC2ju0ZLS_u_OYKtRyBPew"
+COMMON = {"maxWaitMs": 500, "minBytes": 1, "maxBytes": 1_000, "isolationLevel": 1, "sessionId": 4, "sessionEpoch": 2}
+PARTITION = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logStartOffset": 5, "partitionMaxBytes": 90}
+
+
+@pytest.mark.parametrize(
+    ("body", "topic"),
+    [
+        (
+            {
+                "replicaId": 3,
+                **COMMON,
+                "topics": [{"topic": "t", "partitions": [PARTITION]}],
+                "forgottenTopicsData": [{"topic": "t", "partitions": [7]}],
+            },
+            "t",
+        ),
+        (
+            {
+                "replicaState": {"replicaId": 3, "replicaEpoch": 10},
+                **COMMON,
+                "topics": [{"topicId": ID, "partitions": [PARTITION]}],
+                "forgottenTopicsData": [{"topicId": ID, "partitions": [7]}],
+            },
+            ID,
+        ),
+    ],
+    ids=["2.8, fetch 12", "4.3, fetch 18"],
+)
+def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], topic: str) -> None:
+    assert fetch_of(body) == FetchBody(
+        replica_id=3,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1_000,
+        isolation=1,
+        session_id=4,
+        session_epoch=2,
+        partitions=[AskedPartition(topic, 6, 31, 90, 3, 5)],
+        forgotten=[(topic, 7)],
+    )
+
+
+def test_a_fetch_of_a_consumer_names_no_replica() -> None:
+    assert fetch_of({**COMMON, "topics": []}).replica_id == -1
+
+
+@pytest.mark.parametrize(
+    ("answer", "topic"),
+    [
+        (
+            {
+                "responses": [
+                    {
+                        "topic": "t",
+                        "partitionResponses": [
+                            {
+                                "partitionHeader": {"partition": 6, "errorCode": 0, "highWatermark": 26},
+                                "recordSetSizeInBytes": 187,
+                            }
+                        ],
+                    }
+                ]
+            },
+            "t",
+        ),
+        (
+            {
+                "errorCode": 0,
+                "sessionId": 0,
+                "responses": [
+                    {
+                        "topicId": ID,
+                        "partitions": [
+                            {"partitionIndex": 6, "errorCode": 0, "highWatermark": 26, "recordsSizeInBytes": 187}
+                        ],
+                    }
+                ],
+            },
+            ID,
+        ),
+    ],
+    ids=["old", "4.3"],
+)
+def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[str, Any], topic: str) -> None:
+    assert fetch_answer_of(answer) == FetchAnswer(0, 0, [ReadPartition(topic, 6, 0, 26, 187)])
+
+
+@pytest.mark.parametrize(
+    ("body", "answer", "topic"),
+    [
+        (
+            {
+                "acks": -1,
+                "timeout": 3_000,
+                "topicData": [{"name": "t", "partitionData": [{"index": 4, "recordSetSizeInBytes": 214}]}],
+            },
+            {
+                "responses": [
+                    {"name": "t", "partitionResponses": [{"index": 4, "errorCode": 7, "baseOffset": 23}]},
+                ]
+            },
+            "t",
+        ),
+        (
+            {
+                "transactionalId": None,
+                "acks": -1,
+                "timeoutMs": 3_000,
+                "topicData": [{"topicId": ID, "partitionData": [{"index": 4, "recordsSizeInBytes": 214}]}],
+            },
+            {
+                "responses": [
+                    {"topicId": ID, "partitionResponses": [{"index": 4, "errorCode": 7, "baseOffset": 23}]},
+                ]
+            },
+            ID,
+        ),
+    ],
+    ids=["old", "4.3"],
+)
+def test_a_produce_is_the_same_whichever_version_wrote_it(
+    body: dict[str, Any], answer: dict[str, Any], topic: str
+) -> None:
+    assert produce_of(body, answer) == ProduceBody(-1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)])
+    unanswered = produce_of({**body, "acks": 0}, None)
+    assert unanswered == ProduceBody(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])

@@ -1,0 +1,122 @@
+"""A line that is decoded in compiled code gives the same row as the plain way; and nothing in a file ends an import."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from datetime import UTC, tzinfo
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from purgatory_udf.sources.request_log.importing import log_reader
+from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow
+from purgatory_udf.sources.request_log.lines.fast_parser import quick, quick_fetch
+from purgatory_udf.sources.request_log.lines.log_files import zone_of
+from purgatory_udf.sources.request_log.lines.logged_request import Place
+from purgatory_udf.sources.request_log.lines.request_bodies import fetch_answer_of, fetch_of
+from tests.chaos import hostile_inputs
+from tests.support import recorded
+
+
+def test_a_row_has_the_columns_in_their_order() -> None:
+    assert list(RequestRow._fields) == REQUESTS.names
+
+
+def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
+    """Of one that only counts, nothing."""
+    row = log_reader._row(line, Place(0, 1), zone, 1, tally)
+    return row._asdict() if isinstance(row, RequestRow) else row or {}
+
+
+def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What becomes of a line, and what it is counted as: the quick way, then the plain one."""
+    readings = []
+    for way in (quick, lambda *_: None):
+        monkeypatch.setattr(log_reader, "quick", way)
+        tally = log_reader.Tally(Counter())
+        row = _row(line, UTC, tally)
+        # Texts differ in their spaces.
+        row = {name: json.loads(row[name]) if name in ("body", "answer") and row[name] else row[name] for name in row}
+        readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
+    return readings
+
+
+def test_lines_of_a_real_recording_are_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    quickly = 0
+    for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
+        fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
+        assert fast == plain
+        quickly += quick(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
+    assert quickly > 1_450
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_line_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = Random(seed)
+    quickly = 0
+    for _ in range(500):
+        line = hostile_inputs._line(chance).replace(b"\n", b" ")
+        fast, plain = _rows(line, monkeypatch)
+        # A text of constants is not compared by value.
+        assert repr(fast) == repr(plain), line
+        quickly += quick(line, Place(0, 1), UTC) is not None
+    assert quickly > 150
+
+
+def test_fetches_are_read_the_same_quickly() -> None:
+    chance = Random(5)
+    quickly = 0
+    for _ in range(3_000):
+        asked, answered = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
+        assert answered is not None
+        for body in (asked, answered):
+            if chance.random() < 0.4:
+                hostile_inputs._change(body, chance)
+        fetch = quick_fetch(json.dumps(asked), json.dumps(answered))
+        if fetch is not None:
+            quickly += 1
+            assert fetch == (fetch_of(asked), fetch_answer_of(answered))
+    assert quickly > 1_500
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        "[2026-11-21 02:54:27,702]",
+        "2026-11-21T02:54:27.702834Z [x]",
+        "2026-11-21T02:54:27.702 Z",
+        "2026-11-21T02:54:27.702+01:00",
+        "2026-11-21T02:54:27.702 -0100",
+        "2026-02-31 02:54:27.702",
+        "2026-11-21 24:54:27.702",
+        "2026-11-21 02:54:60.702",
+        "21 Nov 2026 02:54:27,702",
+        "1795229667702",
+        "at 2026-11-21 02:54:27.702",
+        "2026-11-21 02:54:27",
+        "2026-11-21 02:54:27.7",
+        "2026-11-21 02:54:27.702834123",
+    ],
+)
+def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+    line = hostile_inputs._line(Random(1)).partition(b"DEBUG")[2]
+    assert b"Completed request:" in line
+    for zone in (UTC, zone_of("+05:30")):
+        whole = f"{stamp} DEBUG".encode() + line
+        monkeypatch.setattr(log_reader, "quick", quick)
+        fast = _row(whole, zone, log_reader.Tally())
+        monkeypatch.setattr(log_reader, "quick", lambda *_: None)
+        plain = _row(whole, zone, log_reader.Tally())
+        times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
+        assert [fast.get(name) for name in times] == [plain.get(name) for name in times]
+
+
+@pytest.mark.long
+def test_nothing_that_a_file_holds_ends_its_import(tmp_path: Path) -> None:
+    tried = [hostile_inputs.one_input(f"suite/{number}", tmp_path) for number in range(150)]
+    assert sum(trial.accepted for trial in tried) > 1_000 and sum(trial.rejected for trial in tried) > 1_000

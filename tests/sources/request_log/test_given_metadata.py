@@ -1,0 +1,117 @@
+"""The files beside a log: names of topics, record batches, leaders and in-sync sets."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from purgatory_udf.common.errors import UserError
+from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, Unfenced, cluster_in_file
+from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch, batches_in_file
+
+ID = "UC2ju0ZLS_u_OYKtRyBPew"
+
+CSV = """\
+topic,partition,baseOffset,lastOffset,count,position,size,createTimeMs,leaderEpoch,transactional,control,producerId
+t,2,0,3,4,0,102,1795229683360,0,false,false,-1
+t,2,4,4,1,102,78,1795229686745,0,true,true,3000
+"""
+DUMP = """\
+Dumping /var/kafka/t-2/00000000000000000000.log
+Log starting offset: 0
+baseOffset: 0 lastOffset: 3 count: 4 producerId: -1 isTransactional: false isControl: false CreateTime: 1795229683360 size: 102
+baseOffset: 4 lastOffset: 4 count: 1 producerId: 3000 isTransactional: true isControl: true CreateTime: 1795229686745 size: 78
+| offset: 4 CreateTime: 1795229686745 keySize: 4 valueSize: 6 endTxnMarker: COMMIT
+"""  # noqa: E501
+METADATA = (
+    '| offset: 1 CreateTime: 1795229680226 keySize: -1 payload: {"type":"TOPIC_RECORD","version":0,'
+    f'"data":{{"name":"t","topicId":"{ID}"}}}}\n'
+    '| offset: 2 CreateTime: 1795229680226 keySize: -1 payload: {"type":"PARTITION_RECORD","version":2,"data":'
+    f'{{"partitionId":2,"topicId":"{ID}","replicas":[2,3,1],"isr":[2,3,1],"leader":2,"leaderEpoch":0}}}}\n'
+    '| offset: 3 CreateTime: 1795229690000 keySize: -1 payload: {"type":"PARTITION_CHANGE_RECORD","version":2,"data":'
+    f'{{"partitionId":2,"topicId":"{ID}","isr":[2,1]}}}}\n'
+    '| offset: 4 CreateTime: 1795229690000 keySize: -1 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","data":'
+    '{"brokerId":3,"brokerEpoch":10,"fenced":1}}\n'
+    '| offset: 5 CreateTime: 1795229699000 keySize: -1 payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","data":'
+    '{"brokerId":3,"brokerEpoch":10,"fenced":-1}}\n'
+)
+
+
+@pytest.mark.parametrize("text", [CSV, DUMP], ids=["CSV", "kafka-dump-log"])
+def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "batches"
+    file.write_text(text)
+    assert batches_in_file(file) == {
+        ("t", 2): [
+            StoredBatch(0, 3, 102, 1795229683360000, False, False, -1),
+            StoredBatch(4, 4, 78, 1795229686745000, True, True, 3000),
+        ]
+    }
+
+
+def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
+    first, second, third = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
+    index = BatchIndex([third, second, first])
+    assert index.run(10, 100) == [first, second]
+    assert index.run(10, 99) == [first]
+    assert index.run(11, 50) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[{{"name": "t", "topicId": "{ID}", "partitions": []}}]',
+        f'{{"{ID}": "t"}}',
+        f"Topic: t\tTopicId: {ID}\tPartitionCount: 3\n\tTopic: t\tPartition: 0\n",
+        f"{ID} t\n",
+        f"{ID}, t\n",
+    ],
+    ids=["list", "object", "kafka-topics", "lines", "commas"],
+)
+def test_names_of_topics_come_in_any_of_four_forms_packed_or_not(text: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "topics", tmp_path / "topics.gz"
+    plain.write_text(text)
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert names_in_file(plain) == names_in_file(packed) == {ID: "t"}
+
+
+def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: Path) -> None:
+    file = tmp_path / "metadata.txt"
+    file.write_text(METADATA)
+    cluster = cluster_in_file(file)
+    assert cluster.names == {ID: "t"}
+    first, second = cluster.changes
+    assert first == Change(1795229680226000, ID, 2, GIVEN, 2, 0, (2, 3, 1), (2, 3, 1))
+    assert second == Change(1795229690000000, ID, 2, GIVEN, 2, 0, None, (2, 1))
+    assert cluster.unfenced == [Unfenced(1795229699000000, 3)]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "sentence"),
+    [
+        (batches_in_file, "topic,partition\n", "column baseOffset is missing"),
+        (batches_in_file, CSV.replace("102", "many", 1), ":2: not a batch"),
+        (batches_in_file, "hello\n", "no record batch found"),
+        (names_in_file, "hello\n", "no topic id found"),
+        (names_in_file, "[1]", "not a list of topics"),
+        (cluster_in_file, "hello\n", "no "),
+    ],
+)
+def test_a_file_of_another_form_is_named_with_what_was_expected(
+    read: object, text: str, sentence: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "given"
+    file.write_text(text)
+    assert callable(read)
+    with pytest.raises(UserError) as raised:
+        read(file)
+    assert str(raised.value).startswith(f"{file}")
+    assert sentence in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(UserError, match=r"^nothing: cannot be read: No such file or directory$"):
+        batches_in_file("nothing")

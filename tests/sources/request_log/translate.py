@@ -1,0 +1,104 @@
+"""Requests → events of the contract, as the import of a whole log makes them, in this process and in no table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.local.session import LocalSession
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.sources.request_log.assumptions import Report
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context, Given
+from purgatory_udf.sources.request_log.importing.log_import import WholeLog, told_together
+from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
+from purgatory_udf.sources.request_log.lines.log_line import BadLine
+from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
+from purgatory_udf.sources.request_log.requests.recorded_operation import Recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Event = dict[str, Any]
+
+NO_SOURCES: Mapping[int, str] = {}
+_FIELDS = [name for name in EVENTS.names if name not in ("run_id", "event_time", "source", "line")]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """`events` have their `seq`, by which `recorded` is keyed."""
+
+    events: list[Event]
+    recorded: dict[int, Recorded]
+    bad: list[BadLine]
+    report: Report
+
+
+def translate(
+    requests: Iterable[Request], given: Given | None = None, sources: Mapping[int, str] = NO_SOURCES
+) -> Translation:
+    """`sources` are the names of the files; one without a name has its number."""
+    log = list(requests)
+    with locally():
+        session: Any = LocalSession()
+        whole = WholeLog(session, given or Given(), _source(log, sources), lambda _, frame: cached(frame))
+        taken = whole.take(session.frame_of(read_rows(log)))
+        rows = numbered(taken.finished.events)
+        bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
+    accepted = [row for row in rows if row["rule"] is None]
+    recorded = {row["number"]: Recorded(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
+    return Translation([event_of(row) for row in accepted], recorded, bad, taken.report)
+
+
+def context_of(requests: Iterable[Request], given: Given) -> Context:
+    """What the log tells of the cluster."""
+    with locally():
+        session: Any = LocalSession()
+        return told_together(session.frame_of(read_rows(requests))).context(given)
+
+
+def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
+    """The rows of all files, each read in one piece; what was handled before is late."""
+    rows = Rows(0)
+    tallies: dict[int, Tally] = {}
+    for request in requests:
+        tally = tallies.setdefault(request.place.file, Tally())
+        tally.counts.update(("lines", "requests"))
+        rows.add(in_time(row_of(request, tally), since_us, "", tally))
+    ends = [tally.end(file=file, piece=0, line=0) for file, tally in tallies.items()]
+    return pa.Table.from_batches([*rows.batches(), *ends])
+
+
+def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:
+    """The name of a row's file."""
+    numbers = range(max((request.place.file for request in log), default=0) + 1)
+    names = [sf.lit(sources.get(number, str(number))) for number in numbers]
+    return sf.element_at(sf.array(*names), sf.col("file") + 1)
+
+
+def cached(frame: DataFrame) -> DataFrame:
+    return frame.cache()
+
+
+def numbered(events: DataFrame) -> list[Row]:
+    """Each with its number among all: a task numbers its own."""
+    rows: list[Row] = events.orderBy("task", "number").toArrow().to_pylist()
+    return [{**row, "number": number} for number, row in enumerate(rows)]
+
+
+def event_of(row: Row) -> Event:
+    """What it has, as a line would say it."""
+    fields = {**row, "seq": row["number"]}
+    return {name: _said(fields[name]) for name in _FIELDS if fields[name] is not None}
+
+
+def _said(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_said(element) for element in value]
+    return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value

@@ -1,0 +1,47 @@
+"""What follows from the ends of the pieces, before any row is looked at again."""
+
+from __future__ import annotations
+
+import pytest
+
+from purgatory_udf.sources.trace_files.event_order import PieceStart, seq_may_repeat, starts
+from purgatory_udf.sources.trace_files.line_validation import PieceEnd
+
+
+def test_a_piece_begins_after_the_lines_and_the_greatest_time_before_it_in_its_file() -> None:
+    ends = [
+        PieceEnd(0, 0, line=400, latest=1207),
+        PieceEnd(0, 1, line=380, latest=1205),
+        PieceEnd(0, 2, line=0, latest=0),
+        PieceEnd(0, 3, line=410, latest=1231),
+        PieceEnd(2, 0, line=7, latest=3),
+        PieceEnd(2, 1, line=7, latest=2),
+    ]
+    assert starts(ends) == [
+        PieceStart(0, 0, 0, 0),
+        PieceStart(0, 1, 400, 1207),
+        PieceStart(0, 2, 780, 1207),
+        PieceStart(0, 3, 780, 1207),
+        PieceStart(2, 0, 0, 0),
+        PieceStart(2, 1, 7, 3),
+    ]
+
+
+def end(events: int, given: int, first: int = 0, last: int = 0, rising: bool = True) -> PieceEnd:
+    return PieceEnd(0, 0, events=events, given=given, first_seq=first, last_seq=last, rising=rising)
+
+
+@pytest.mark.parametrize(
+    ("ends", "may_repeat"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param([end(5, 0), end(5, 0)], False, id="none is given"),
+        pytest.param([end(5, 5, 10, 14), end(0, 0), end(5, 5, 1, 9)], False, id="ranges apart, in any order"),
+        pytest.param([end(5, 5, 1, 10), end(5, 5, 10, 14)], True, id="ranges touch"),
+        pytest.param([end(5, 5, 1, 10, rising=False)], True, id="not rising"),
+        pytest.param([end(5, 5, 1, 10), end(5, 0)], True, id="given in one piece only"),
+        pytest.param([end(5, 4, 1, 10)], True, id="given to some"),
+    ],
+)
+def test_seq_that_rise_from_piece_to_piece_cannot_repeat(ends: list[PieceEnd], may_repeat: bool) -> None:
+    assert seq_may_repeat(ends) is may_repeat

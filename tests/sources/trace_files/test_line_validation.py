@@ -1,0 +1,120 @@
+"""What the tasks make of a file: a row a line, and one at the end of each piece."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from purgatory_udf.sources.trace_files.line_validation import PieceEnd
+from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
+from tests.sources.trace_files.traces import START, as_lines, clock, high_watermark, input_file, judged_rows, write
+
+
+def without_piece(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without its piece."""
+    return {name: value for name, value in row.items() if name not in ("file", "piece")}
+
+
+def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path: Path) -> None:
+    good, better = as_lines([clock(5)]).strip(), as_lines([high_watermark(3, 40, seq=9, broker=2)]).strip()
+    path = write(tmp_path / "a.jsonl", good + b"\r\n\n  \n{\xff}\n" + better + b"\n[]")
+    assert [without_piece(row) for row in judged_rows(path)] == [
+        {"line": 1, "latest": 0, "time_us": START + 5, "broker": 0, "type": "clock"},
+        {
+            "line": 4,
+            "latest": START + 5,
+            "rule": "not UTF-8",
+            "reason": "not UTF-8: byte 0xff at column 2",
+            "raw": "{\ufffd}",
+        },
+        {
+            "line": 5,
+            "latest": START + 5,
+            "time_us": START + 3,
+            "seq": 9,
+            "broker": 2,
+            "type": "partition",
+            "topic": "t",
+            "partition": 0,
+            "change": "high_watermark",
+            "offset": 40,
+        },
+        {
+            "line": 6,
+            "latest": START + 5,
+            "rule": "not an object",
+            "reason": "expected an object, got array",
+            "raw": "[]",
+        },
+        {
+            "line": 6,
+            "latest": START + 5,
+            "rows": 4,
+            "events": 2,
+            "given": 1,
+            "rising": True,
+            "first_seq": 9,
+            "last_seq": 9,
+            "first_us": START + 3,
+            "behind_us": 2,
+            "by_rule": '{"not UTF-8": 1, "not an object": 1}',
+            "times": [START + 3],
+        },
+    ]
+
+
+def test_the_end_of_a_piece_tells_whether_its_seq_rise(tmp_path: Path) -> None:
+    def end(*seqs: int) -> PieceEnd:
+        row = judged_rows(write(tmp_path / "a.jsonl", [clock(seq=seq) for seq in seqs]))[-1]
+        return PieceEnd(**row)
+
+    at_once: dict[str, Any] = {"latest": START, "first_us": START, "times": [START]}
+    assert end(-5, 3, 8) == PieceEnd(0, 0, 3, **at_once, rows=3, events=3, given=3, first_seq=-5, last_seq=8)
+    again = end(3, 3)
+    assert again == PieceEnd(0, 0, 2, **at_once, rows=2, events=2, given=2, rising=False, first_seq=3, last_seq=3)
+    back = end(3, 9, 4)
+    assert back == PieceEnd(0, 0, 3, **at_once, rows=3, events=3, given=3, rising=False, first_seq=3, last_seq=4)
+
+
+def test_a_truncated_file_is_its_good_lines_and_one_rejected_row_after_them(tmp_path: Path) -> None:
+    packed = gzip.compress(as_lines(clock(us) for us in range(5000)))
+    *good, broken, end = judged_rows(write(tmp_path / "a.jsonl.gz", packed[: len(packed) // 2]))
+    assert [row["time_us"] for row in good] == [START + us for us in range(len(good))]
+    assert len(good) > 1000
+    assert (broken["line"], broken["rule"]) == (len(good) + 1, "broken file")
+    assert broken["reason"] == "truncated gzip: the data breaks off"
+    assert as_lines([clock(len(good))]).decode().startswith(broken["raw"])
+    assert (end["line"], end["rows"], end["events"]) == (len(good) + 1, len(good) + 1, len(good))
+
+
+def test_pieces_cover_each_plain_file_and_small_ones_share_a_task(tmp_path: Path) -> None:
+    sizes = {"a.jsonl": 25, "b.jsonl.gz": 25, "c.jsonl": 3, "d.jsonl": 3, "e.jsonl": 0}
+    files = [input_file(write(tmp_path / name, b"x" * size)) for name, size in sizes.items()]
+    tasks = in_tasks(byte_pieces(files, 10), 10)
+    assert [[(piece.file, piece.index, piece.start, piece.end) for piece in task] for task in tasks] == [
+        [(0, 0, 0, 10)],
+        [(0, 1, 10, 20)],
+        [(0, 2, 20, 25)],
+        [(1, 0, 0, 25)],
+        [(2, 0, 0, 3), (3, 0, 0, 3)],
+    ]
+
+
+def test_what_the_executors_import_needs_only_arrow() -> None:
+    modules = "line_validation, parquet_files, text_lines"
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; from purgatory_udf.sources.trace_files import {modules}; print(*sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[3],
+    ).stdout.split()
+    assert {"purgatory_udf.contract.event_types", "pyarrow.parquet"} <= set(loaded)
+    assert not {"pydantic", "yaml", "typer", "rich", "pyspark", "delta"} & set(loaded)

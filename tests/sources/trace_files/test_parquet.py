@@ -1,0 +1,128 @@
+"""Parquet as a trace: its schema, its rows, its damage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from purgatory_udf.contract import read_row
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.sources.trace_files.line_validation import judged
+from purgatory_udf.sources.trace_files.parquet_files import footer_of, row_as_text, rows_of, schema_problem
+from purgatory_udf.sources.trace_files.text_lines import Piece
+from tests.contract.examples import WHOLE
+from tests.sources.trace_files.traces import flat, input_file, write
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    file = input_file(path)
+    groups = [row["row_group"] for row in footer_of(0, file).to_pylist()]
+    pieces = [Piece(0, group, file, 0, 1) for group in groups]
+    return [row for piece in pieces for row in flat(judged(piece, rows_of(piece), read_row, row_as_text))]
+
+
+def problem(path: Path) -> str:
+    (row,) = footer_of(3, input_file(path)).to_pylist()
+    assert (row["file"], row["row_group"], row["bytes"]) == (3, None, None)
+    return str(row["problem"])
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_row_says_the_same_as_its_line(tmp_path: Path, kind: str) -> None:
+    schema = pa.schema([field for field in EVENTS if field.name in WHOLE[kind]])
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([WHOLE[kind]], schema=schema), path)
+    event, _ = rows(path)
+    assert {name: event[name] for name in schema.names} == pa.Table.from_pylist([WHOLE[kind]], schema).to_pylist()[0]
+    (chunk,) = rows_of(Piece(0, 0, input_file(path), 0, 1))
+    assert [json.loads(row_as_text(row)) for row in chunk.items] == [WHOLE[kind]]
+
+
+def test_rows_are_counted_in_their_row_group_and_judged_by_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    times = pa.array([5, 4, -1, None, 9], pa.int64())
+    table = pa.table({"time_us": times, "type": ["clock"] * 5, "color": ["red"] * 5})
+    pq.write_table(table, path, row_group_size=3)
+    columns = ("piece", "line", "latest", "time_us", "reason", "raw")
+    assert [tuple(row.get(name) for name in columns) for row in rows(path)] == [
+        (0, 1, 0, 5, None, None),
+        (0, 2, 5, 4, None, None),
+        (0, 3, 5, None, "time_us: -1: expected an integer >= 1", '{"time_us": -1, "type": "clock"}'),
+        (0, 3, 5, None, None, None),
+        (1, 1, 0, None, "time_us: missing: expected an integer >= 1", '{"type": "clock"}'),
+        (1, 2, 0, 9, None, None),
+        (1, 2, 9, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"type": pa.string()}, "column time_us is missing, expected int64"),
+        ({"time_us": pa.int64()}, "column type is missing, expected string"),
+        ({"time_us": pa.timestamp("us"), "type": pa.string()}, "column time_us is timestamp[us], expected int64"),
+        ({"time_us": pa.float64(), "type": pa.string()}, "column time_us is double, expected int64"),
+        ({"time_us": pa.int64(), "type": pa.int8()}, "column type is int8, expected string"),
+        ({"time_us": pa.int64(), "type": pa.string(), "isr": pa.string()}, "column isr is string, expected list<"),
+        (
+            {"time_us": pa.int64(), "type": pa.string(), "isr": pa.list_(pa.string())},
+            "column isr[] is string, expected int32",
+        ),
+        (
+            {"time_us": pa.int64(), "type": pa.string(), "partitions": pa.list_(pa.struct([("topic", pa.int64())]))},
+            "column partitions[].topic is int64, expected string",
+        ),
+    ],
+)
+def test_a_file_of_another_schema_is_refused_by_column_type_and_what_was_expected(
+    tmp_path: Path, columns: dict[str, pa.DataType], sentence: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.schema(list(columns.items())).empty_table(), path)
+    assert problem(path).startswith(f"{path}: {sentence}")
+
+
+def test_other_widths_and_encodings_of_the_same_values_are_no_other_schema() -> None:
+    schema = pa.schema(
+        [
+            ("time_us", pa.uint64()),
+            ("type", pa.dictionary(pa.int32(), pa.string())),
+            ("broker", pa.int8()),
+            ("client_id", pa.large_string()),
+            ("group", pa.null()),
+            ("isr", pa.large_list(pa.int64())),
+            (
+                "partitions",
+                pa.list_(pa.struct([("topic", pa.string()), ("offset", pa.int16()), ("rack", pa.binary())])),
+            ),
+            ("color", pa.binary()),
+        ]
+    )
+    assert schema_problem(schema) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b'{"time_us": 1}\n' * 100])
+def test_what_is_no_parquet_file_says_so(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path / "a.parquet", content)
+    assert problem(path).startswith(f"{path}: not a Parquet file that can be read: ")
+
+
+def test_a_damaged_page_leaves_the_other_row_groups_and_one_rejected_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"time_us": range(1, 30_001), "type": ["clock"] * 30_000})
+    pq.write_table(table, path, row_group_size=10_000, use_dictionary=False, compression="gzip")
+    content = bytearray(path.read_bytes())
+    damaged = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    content[damaged + 40 : damaged + 400] = bytes(360)
+    path.write_bytes(content)
+    judged_rows = rows(path)
+    events = [row["time_us"] for row in judged_rows if "type" in row]
+    assert events[:10_000] + events[-10_000:] == [*range(1, 10_001), *range(20_001, 30_001)]
+    (rejected,) = (row for row in judged_rows if "rule" in row)
+    assert (rejected["piece"], rejected["rule"], rejected["raw"]) == (1, "broken file", "")
+    assert rejected["reason"].startswith("damaged Parquet: row group 1: ")

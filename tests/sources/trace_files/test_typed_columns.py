@@ -1,0 +1,127 @@
+"""What is taken many lines at once is what the contract says of each: the same events, the same reasons."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.contract.event_reader import CHANGES, SHAPES
+from purgatory_udf.contract.event_types import TYPES
+from purgatory_udf.sources.trace_files.typed_columns import take
+from tests.contract.examples import NEEDS, WHOLE
+from tests.sources.trace_files.traces import judged_rows, write
+from tests.support.examples import examples
+
+Event = dict[str, Any]
+
+_WHOLE = [json.dumps(event).encode() for event in WHOLE.values()]
+_BARE = [
+    {name: value for name, value in event.items() if name in NEEDS[kind] or name == "type"}
+    for kind, event in WHOLE.items()
+]
+
+# Values at the borders of what a field may be, and beyond; of any type.
+_INTEGERS = [0, 1, -1, -2, 2**31 - 1, 2**31, -(2**31) - 1, 9_000_000_000_000_000, 2**63 - 1, 2**63, -(2**63), 10**30]
+_TEXTS = ["", "x", "NONE", "a" * 100, "é\u2028", "\0", "read_committed", "fetch", "isr", "NOT_LEADER_OR_FOLLOWER"]
+_OTHERS: list[Any] = [None, True, False, 1.0, 1.5, 1e300, [], {}, [None], [1, 1], [1, 2], ["a", "a"], [{}], {"a": [1]}]
+values = st.one_of(st.sampled_from(_INTEGERS), st.sampled_from(_TEXTS), st.sampled_from(_OTHERS))
+
+
+@st.composite
+def changed(draw: st.DrawFn) -> bytes:
+    """An event of the contract with something changed about it, here or in one of its partitions; or nothing."""
+    event: Event = copy.deepcopy(draw(st.sampled_from([*WHOLE.values(), *_BARE])))
+    for _ in range(draw(st.integers(0, 2))):
+        holder = event
+        inner = [name for name, value in event.items() if isinstance(value, list) and value]
+        within: bool = draw(st.booleans())
+        if inner and within:
+            items = event[draw(st.sampled_from(inner))]
+            change = draw(st.sampled_from(["again", "another", "none", "within"]))
+            if change == "again":
+                items.append(copy.deepcopy(items[0]))
+            elif change == "another":
+                items.append({**items[0], "partition": 99, "topic": "other"} if isinstance(items[0], dict) else 99)
+            elif change == "none":
+                items.clear()
+            if change == "within" and isinstance(items[0], dict):
+                holder = items[0]
+        name = draw(st.sampled_from([*holder, "unknown", "acks", "error", "change", "type", "seq"]))
+        if draw(st.booleans()):
+            holder.pop(name, None)
+        else:
+            holder[name] = copy.deepcopy(draw(values))
+    text = json.dumps(event, ensure_ascii=draw(st.booleans()))
+    return text.encode("utf-8", errors="replace")
+
+
+# What no JSON writer writes: repeated keys, constants, numbers in odd forms, depths, broken text.
+_ODD = [
+    b'{"time_us":1,"time_us":2,"type":"clock"}',
+    b'{"time_us":1,"type":"fetch","type":"clock"}',
+    b'{"time_us":1,"type":"clock","x":NaN}',
+    b'{"time_us":1,"type":"clock","x":-Infinity}',
+    b'{"time_us":1,"type":"clock","x":1e999}',
+    b'{"time_us":1,"type":"clock","x":01}',
+    b'{"time_us":1,"type":"clock","x":"\\ud800"}',
+    b'{"time_us":1,"type":"clock","client_id":"\\ud83d\\ude00"}',
+    b'{"time_us":1,"type":"clock","x":"\xff"}',
+    b'{"time_us":1,"type":"clock","x":"a\tb"}',
+    b'{"time_us":1,"type":"clock","x":' + b"[" * 380 + b"]" * 380 + b"}",
+    b'{"time_us":1,"type":"clock","x":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    b'{"time_us":1,"type":"clock","x":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}",
+    b'{"time_us":-0,"type":"clock"}',
+    b'{"time_us":1.0,"type":"clock"}',
+    b'{"time_us":1e3,"type":"clock"}',
+    b'{"time_us":1,"type":"clock","seq":' + b"9" * 5_000 + b"}",
+    b'{"time_us":1,"type":"heartbeat","request_id":' + b"9" * 5_000 + b',"group":"g","member_id":"","generation":1}',
+    b'{"time_us":1,"type":"heartbeat","request_id":-0,"group":"g","member_id":"","generation":1}',
+    b'{"time_us":1,"type":"heartbeat","request_id":1e3,"group":"g","member_id":"","generation":1}',
+    b'{"\\u0074ime_us":1,"type":"cl\\u006fck"}',
+    b'  {"time_us":1 , "type":"clock"}\t',
+    b'\xc2\xa0{"time_us":1,"type":"clock"}',
+    b'\xef\xbb\xbf{"time_us":1,"type":"clock"}',
+    b'{"time_us":1,"type":"clock"}{"time_us":1,"type":"clock"}',
+    b'{"time_us":1,"type":"clock"},',
+    b'{"time_us":1,"type":"clock",}',
+    b'{"time_us":1,"type":"clock"',
+    b'{"time_us":1,"type":"clock"}\0',
+    b"{'time_us':1,'type':'clock'}",
+    b'[{"time_us":1,"type":"clock"}]',
+    b"null",
+    b"",
+    b" \xe2\x80\x83 ",
+]
+lines = st.one_of(
+    changed(), st.integers(0, len(_ODD) - 1).map(_ODD.__getitem__), st.sampled_from(_WHOLE), st.binary(max_size=30)
+)
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("columns")
+
+
+@given(st.lists(lines.map(lambda line: line.replace(b"\n", b" ")), min_size=1, max_size=12))
+@examples(80)
+def test_many_lines_at_once_are_judged_as_each_by_itself(scratch: Path, given: list[bytes]) -> None:
+    path = write(scratch / "a.jsonl", b"\n".join(given) + b"\n")
+    assert judged_rows(path) == judged_rows(path, fast=False)
+
+
+@pytest.mark.parametrize("line", _ODD, ids=range(len(_ODD)))
+def test_an_odd_line_is_judged_the_same(tmp_path: Path, line: bytes) -> None:
+    path = write(tmp_path / "a.jsonl", b"\n".join([_WHOLE[0], line, _WHOLE[1]]))
+    assert judged_rows(path) == judged_rows(path, fast=False)
+
+
+def test_every_type_and_change_is_taken_without_a_look_at_the_line() -> None:
+    assert {shape.kind for shape in (*SHAPES.values(), *CHANGES.values())} == set(TYPES)
+    assert take(_WHOLE).left == []
+    assert take([json.dumps(event).encode() for event in _BARE if event["type"] not in ("produce", "fetch")]).left == []

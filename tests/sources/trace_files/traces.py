@@ -1,0 +1,75 @@
+"""Small traces written for one test, and what is read of them without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from purgatory_udf.contract import as_text, read_line
+from purgatory_udf.sources.trace_files.input_files import InputFile
+from purgatory_udf.sources.trace_files.line_validation import judged, unpack
+from purgatory_udf.sources.trace_files.text_lines import Piece, byte_pieces, lines_of
+
+Event = dict[str, Any]
+Row = dict[str, Any]
+
+# Microseconds: some day in 2023, 22:13:20.
+START = 1_700_000_000_000_000
+
+
+def clock(us: int = 0, **fields: Any) -> Event:
+    """Time has passed: the smallest event."""
+    return {"time_us": START + us, "type": "clock", **fields}
+
+
+def high_watermark(us: int, offset: int, **fields: Any) -> Event:
+    return {**clock(us), "type": "partition", "topic": "t", "partition": 0, "change": "high_watermark"} | {
+        "offset": offset,
+        **fields,
+    }
+
+
+def as_lines(events: Iterable[Event]) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def write(path: Path, content: bytes | Iterable[Event]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else as_lines(content))
+    return path
+
+
+def input_file(path: Path) -> InputFile:
+    return InputFile(fs.LocalFileSystem(), str(path), str(path), path.stat().st_size)
+
+
+def pieces_of(path: Path, piece_bytes: int = 1 << 20) -> list[Piece]:
+    return list(byte_pieces([input_file(path)], piece_bytes))
+
+
+def lines_in(path: Path, piece_bytes: int = 1 << 20) -> list[bytes]:
+    """Every line of every piece, blank ones and broken ones included."""
+    return [line for piece in pieces_of(path, piece_bytes) for chunk in lines_of(piece) for line in chunk.items]
+
+
+def judged_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) -> list[Row]:
+    """What the tasks make of a file: its lines in order, then the piece's end."""
+    return [
+        row
+        for piece in pieces_of(path, piece_bytes)
+        for row in flat(judged(piece, lines_of(piece), read_line, as_text, lines=fast))
+    ]
+
+
+def flat(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """The rows of a piece, its events unpacked, in the order of lines; its end last. Nulls are left out."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    *lines, end = [row for row in rows if row["packed"] is None]
+    lines += [event for row in rows if row["packed"] for event in unpack(row["packed"]).to_pylist()]
+    compact = [{name: value for name, value in row.items() if value is not None} for row in (*lines, end)]
+    return [*sorted(compact[:-1], key=lambda row: row["line"]), compact[-1]]

@@ -1,0 +1,111 @@
+"""`maintain` makes an output small and changes no row; it leaves alone what somebody is still at work on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from jobs.maintain import main
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.storage.output_folder import alone
+from tests.support.outcome_folder import story, write_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GROWN = ("completions",)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A finished replay that has written a table a few rows at a time, and left its working files."""
+    folder = tmp_path / "out"
+    write_folder(folder, story())
+    # Kept as any other is.
+    for name in ("expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions"):
+        shutil.rmtree(folder / name)
+    for name in GROWN:
+        rows = DeltaTable(str(folder / name)).to_pyarrow_table()
+        for at in range(0, rows.num_rows, -(-rows.num_rows // 12)):
+            some = rows.slice(at, -(-rows.num_rows // 12))
+            write_deltalake(str(folder / name), some, mode="append" if at else "overwrite")
+    for file in (
+        "_replay/events/part-0.parquet",
+        "_replay/groups/part-0.parquet",
+        "_replay/checkpoints/partitions/metadata",
+    ):
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).touch()
+    return folder
+
+
+def everything(out: Path) -> dict[str, list[str]]:
+    tables = sorted(log.parent.name for log in out.glob("*/_delta_log"))
+    return {name: sorted(map(str, DeltaTable(str(out / name)).to_pyarrow_table().to_pylist())) for name in tables}
+
+
+def files(out: Path, table: str) -> int:
+    return len(DeltaTable(str(out / table)).file_uris())
+
+
+def maintained(out: Path) -> int:
+    """By a process that has no Spark, as the command does it for what lies on this machine."""
+    with locally():
+        return main.status(["--out", str(out)])
+
+
+def test_rows_stay_in_few_files_and_working_files_go_when_nobody_writes_there(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three times: while a replay is at work there, when it is done, and once more, when all is done."""
+    before = everything(out)
+    assert {files(out, name) for name in GROWN} == {12}
+    with alone(str(out), "replay"):
+        assert maintained(out) == 0
+    assert "taken away" not in capsys.readouterr().out
+    assert sorted(path.name for path in (out / "_replay").iterdir()) == ["checkpoints", "events", "groups"]
+    assert everything(out) == before
+    assert {files(out, name) for name in GROWN} == {1}
+
+    assert maintained(out) == 0
+    said = capsys.readouterr().out
+    assert [path.name for path in (out / "_replay").iterdir()] == ["checkpoints"]
+    assert [line for line in said.splitlines() if line.startswith("taken away")] == [
+        f"taken away: {out}/_replay/{name}" for name in sorted(("events", "groups"))
+    ]
+    assert everything(out) == before
+
+    for name in GROWN:  # What is left of the tables says as much.
+        shutil.rmtree(out / name)
+    assert maintained(out) == 0
+    assert "taken away" not in capsys.readouterr().out
+    assert everything(out) == {name: rows for name, rows in before.items() if name not in GROWN}
+
+
+def test_spark_says_and_leaves_the_same(spark: SparkSession, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one table, to which each step of Spark's is the same as to ten."""
+    for name in ("runs", "group_disagreements", "rejected_events"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    before = everything(out)
+    copy = Path(shutil.copytree(out, out.parent / "copy"))
+    assert main.status(["--out", str(out)]) == 0
+    by_spark = capsys.readouterr().out
+    assert maintained(copy) == 0
+    assert _without_sizes(capsys.readouterr().out) == _without_sizes(by_spark)
+    assert "12" in by_spark
+    assert everything(out) == everything(copy) == before
+    assert [files(folder, name) for folder in (out, copy) for name in GROWN] == [1, 1]
+
+
+def _without_sizes(said: str) -> list[list[str]]:
+    """Each row but for its last column: two writers' files are not of one size."""
+    return [line.split()[:-1] for line in said.splitlines()]
+
+
+def test_a_folder_without_tables_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert maintained(tmp_path) == 2
+    assert capsys.readouterr().err == f"maintain: {tmp_path}: no table of a replay or an import is there\n"

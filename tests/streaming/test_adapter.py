@@ -1,0 +1,208 @@
+"""Spark's groups around the rules: whatever batches, groups, chunks and disorder, the outcomes are the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory_udf.common.configuration import INT32_MAX, Config
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.contract.tables import ENDS
+from purgatory_udf.rules.engine.loop.engine_state import Limits
+from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
+from purgatory_udf.streaming.batch_sink import unpacked
+from purgatory_udf.streaming.partition_rules import PartitionRules, Sees
+from purgatory_udf.streaming.stateful_adapter import keyed
+from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, RELAY, Plan, packer
+from tests.rules.engine.loop.loop_gauges import loop_gauges
+from tests.rules.engine.loop.test_against_reference import Event, reference
+from tests.streaming.groups_by_hand import Groups
+from tests.support import trace_strategies
+from tests.support.examples import examples
+from tests.support.outcome_rows import outcomes_of
+
+Row = tuple[Any, ...]
+
+BY_BROKER = Config(grouping="broker")
+
+_SOME = examples(10)
+
+
+def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) -> tuple[list[Outcome], Groups]:
+    """The query or both queries over these batches, then the row that lets the clock run out."""
+    events = [event for batch in batches for event in batch]
+    end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
+    limits = Limits(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
+    rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
+    alone = config.grouping == "broker"
+    delay_ms = config.max_disorder_ms + 1
+    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms, chunk=chunk)
+    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms, chunk=chunk)
+    parcels: list[Row] = []
+    relayed: list[list[Row]] = []
+    for batch in [*batches, None, []]:
+        rows = first.batch([(CLOCK, end_us, b"")] if batch is None else _packed(batch, rules))
+        parcels += rows
+        relayed.append([(group, us, payload) for table, group, us, _, payload in rows if table == RELAY])
+        first.advance()
+    for shares in [] if alone else [*relayed, None, []]:
+        parcels += behind.batch([(CLOCK, end_us, b"")] if shares is None else shares)
+        behind.advance()
+    for groups in (first, behind):
+        assert groups.dropped == 0
+        assert all(value[0] == 0 for value in groups.values.values()), "no watch is open once the clock has run out"
+        assert not groups.timers, "nothing is left to fire"
+    return outcomes_of(*(_table(rules, name, parcels) for name in ENDS)), first
+
+
+def _packed(batch: list[Event], rules: PartitionRules) -> list[Row]:
+    if not batch:
+        return []
+    packed = pa.Table.from_batches(list(packer(rules)(iter(event_table(batch).to_batches()))))
+    times = packed["event_time"].cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    return list(zip(packed["group"].to_pylist(), times, packed["payload"].to_pylist(), strict=True))
+
+
+def _table(rules: PartitionRules, name: str, rows: list[Row]) -> pa.Table:
+    payloads = pa.array([payload for table, _, _, _, payload in rows if table == name], pa.binary())
+    batches = unpacked(rules, name, None)(iter([pa.RecordBatch.from_arrays([payloads], ["payload"])]))
+    return pa.Table.from_batches(list(batches), schema=rules.schema(name))
+
+
+def _sorted(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event["time_us"], event["seq"]))
+
+
+def _cut(events: list[Event], chooser: Random, whole_ms: bool) -> list[list[Event]]:
+    batches: list[list[Event]] = [[]]
+    for event in events:
+        last = batches[-1][-1] if batches[-1] else None
+        apart = last is not None and (not whole_ms or last["time_us"] // 1000 != event["time_us"] // 1000)
+        if apart and chooser.random() < 0.25:
+            batches.append([])
+        batches[-1].append(event)
+    return batches
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_batches_and_grouping_change_no_outcome(events: list[Event], config: Config, chooser: Random) -> None:
+    grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **grouping})
+    batches = _cut(_sorted(events), chooser, whole_ms=True)
+    outcomes, _ = streamed(batches, chosen, chunk=chooser.choice([1, 2, 10_000]))
+    assert outcomes == reference(events, config)
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_disorder_within_what_is_allowed_changes_no_outcome(
+    events: list[Event], config: Config, chooser: Random
+) -> None:
+    allowed_ms = chooser.choice([1, 5, 50, 1000])
+    grouping = chooser.choice(["partition", "shard", "broker"])
+    changed = {"max_disorder_ms": allowed_ms, "grouping": grouping, "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **changed})
+    shaken = sorted(events, key=lambda event: event["time_us"] + chooser.random() * allowed_ms * 1000)
+    outcomes, _ = streamed(_cut(shaken, chooser, whole_ms=False), chosen)
+    assert outcomes == reference(events, config)
+
+
+def _fetch(seq: int, us: int, wait: int) -> Event:
+    partition = {"topic": "t", "partition": 0, "fetch_offset": 5, "max_bytes": 100}
+    return {
+        "time_us": us, "seq": seq, "broker": 1, "type": "fetch", "request_id": f"f{seq}", "client_id": "c",
+        "replica_id": -1, "max_wait_ms": wait, "min_bytes": 1, "max_bytes": 100, "isolation": "read_uncommitted",
+        "partitions": [partition],
+    }  # fmt: skip
+
+
+def _change(seq: int, us: int, change: str, offset: int) -> Event:
+    where = {"time_us": us, "seq": seq, "broker": 1, "type": "partition", "topic": "t", "partition": 0}
+    return where | {"change": change, "offset": offset}
+
+
+def test_an_overdue_key_that_gets_data_ends_what_is_due_before_the_data() -> None:
+    appended = _change(3, 9_000_000, "log_end", 6) | {"bytes": 10}
+    batches = [[_fetch(1, 1_000_000, 100)], [_fetch(2, 8_000_000, 5_000)]]
+    outcomes, _ = streamed([*batches, [appended, _change(4, 9_000_000, "high_watermark", 6)]], BY_BROKER)
+    ends = [(outcome.request_id, outcome.expired, outcome.ended_us) for outcome in outcomes]
+    assert ends == [("f1", True, 1_100_000), ("f2", False, 9_000_000)]
+
+
+def test_a_key_whose_watches_have_all_ended_is_taken_up_again() -> None:
+    outcomes, watches = streamed([[_fetch(1, 1_000_000, 10)], [], [], [_fetch(2, 2_000_000, 10)]], BY_BROKER)
+    assert [outcome.ended_us for outcome in outcomes] == [1_010_000, 2_010_000]
+    assert watches.calls < 20
+
+
+@_SOME
+@given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
+def test_while_following_every_gauge_is_read_that_time_alone_changes(
+    events: list[Event], config: Config, chooser: Random
+) -> None:
+    """An hour later somebody tells the time, and once more: nothing else moves the brokers' clocks any more."""
+    grouping = {"grouping": chooser.choice(["partition", "shard", "broker"]), "grouping_shards": 2}
+    chosen = Config.model_validate({**config.model_dump(), **grouping, "max_disorder_ms": 0})
+    ordered = _sorted(events)
+    end_us = ordered[-1]["time_us"]
+    clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
+    batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
+    limits = Limits(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
+    rules = PartitionRules(Plan("run", False, None, follows=True), chosen, limits)
+    rows = _followed([_packed(batch, rules) for batch in batches], rules)
+    gauges = _table(rules, "purgatory_gauges", rows)
+    by_end = [
+        (row["broker"], row["purgatory"], row["at"], row["watched"], row["delayed"]) for row in gauges.to_pylist()
+    ]
+    expected = loop_gauges([*ordered, *clocks], chosen, clocks[0]["time_us"] // 1000)
+    moments = [datetime.fromtimestamp(gauge.at_ms / 1000, UTC) for gauge in expected]
+    assert sorted(by_end) == sorted(
+        (gauge.broker, gauge.purgatory, moment, gauge.watched, gauge.delayed)
+        for gauge, moment in zip(expected, moments, strict=True)
+    )
+    sayings = [json.loads(payload) for table, _, _, _, payload in rows if table == LIVE]
+    assert sum(said.get("events", 0) for said in sayings) == len(events) + 2
+
+
+@pytest.mark.parametrize(("allowed_ms", "clocks"), [(0, [10]), (50, [10, 20])])
+def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allowed_ms: int, clocks: list[int]) -> None:
+    """
+    1 s ── a fetch of eight partitions, for 100 ms ── … ── 10 s ── a clock: an event of no partition
+    """
+    config = Config(grouping="partition", max_disorder_ms=allowed_ms)
+    fetch = _fetch(1, 1_000_000, 100)
+    fetch["partitions"] = [{**fetch["partitions"][0], "partition": number} for number in range(8)]
+    ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
+    limits = Limits(purge_intervals(config), began_ms=1000)
+    rules = PartitionRules(Plan("run", allowed_ms > 0, None, follows=True), config, limits)
+    rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
+    ended = _table(rules, "expirations", rows)
+    assert list(zip(ended["operation_id"].to_pylist(), ended["wait_ms"].to_pylist(), strict=True)) == [(1, 100)]
+
+
+def _followed(batches: list[list[Row]], rules: PartitionRules) -> list[Row]:
+    """The query or both queries: after each batch of a stream comes one without data, if the watermark has moved."""
+    delay_ms, alone = rules.config.max_disorder_ms + 1, rules.config.grouping == "broker"
+    first = Groups(keyed(replace(rules, sees=Sees.ALL if alone else Sees.SHARE)), delay_ms=delay_ms)
+    behind = Groups(keyed(replace(rules, sees=Sees.REST)), delay_ms=delay_ms)
+    parcels: list[Row] = []
+    for batch in batches:
+        for each in (batch, []):
+            rows = first.batch(each)
+            first.advance()
+            parcels += rows
+            shares = [(group, us, payload) for table, group, us, _, payload in rows if table == RELAY]
+            for given_on in [] if alone else (shares, []):
+                parcels += behind.batch(given_on)
+                behind.advance()
+    assert first.dropped == behind.dropped == 0
+    return parcels

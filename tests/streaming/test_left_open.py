@@ -1,0 +1,33 @@
+"""A small trace that is not drained: what is open at its end stays so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable, write_deltalake
+
+from purgatory_udf.backend.dialect import locally
+from purgatory_udf.common.configuration import load
+from purgatory_udf.launch.spark_session import session_for
+from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.replay_run import run_replay
+from tests.streaming.left_open import EVENTS, HARD, LEFT_OPEN, OPEN, WHOLE
+
+
+def test_what_is_open_at_the_end_has_no_watch_that_expired(tmp_path: Path) -> None:
+    """Without Spark, whose tables of a recording that is left open are the same (`requestlog/test_without_spark`)."""
+    *before, last = EVENTS
+    events = [{"broker": 0, "seq": number} | event for number, event in enumerate([*before, LEFT_OPEN, last], 1)]
+    write_deltalake(str(tmp_path / "events"), event_table(events))
+    with locally():
+        options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), load(None, ["drain=false"]))
+        run = run_replay(session_for("tests"), options)
+    assert run.counts["open"] == 1
+    requests = {event["seq"]: event.get("request_id") for event in events}
+    watches = DeltaTable(str(tmp_path / "out" / "watches")).to_pyarrow_table().to_pylist()
+    assert {(requests[row["operation_id"]], row["partition"], row["status"]) for row in watches} == {
+        (WHOLE, 0, "satisfied"),
+        (HARD, 0, "expired"),
+        (OPEN, 0, "satisfied"),
+    }

@@ -1,0 +1,138 @@
+"""The whole replay on real Spark and Delta: the same tables whatever the batches and the grouping."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from purgatory_udf.common.configuration import load
+from purgatory_udf.contract.outcome import Outcome
+from purgatory_udf.rules.engine.partition_engine import event_table
+from purgatory_udf.storage import delta_tables, run_records
+from purgatory_udf.storage.event_staging import write_in_time_order
+from purgatory_udf.storage.output_folder import Layout
+from purgatory_udf.storage.run_records import Run
+from purgatory_udf.streaming.replay_options import ReplayOptions
+from purgatory_udf.streaming.replay_run import run_replay
+from tests.support import oracle_traces, small_spark
+from tests.support.outcome_rows import outcomes_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Tables = dict[str, pa.Table]
+
+TABLES = ("completions", "expirations", "watches", "purgatory_gauges")
+
+
+def _write_events(spark: SparkSession, events: list[dict[str, Any]], folder: Path) -> str:
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True)
+    pq.write_table(event_table(events), folder / "events.parquet")
+    frame = spark.read.parquet(str(folder / "events.parquet"))
+    write_in_time_order(frame, str(folder / "events"), len(events), 50_000)
+    return str(folder / "events")
+
+
+def _rows(out: Path) -> Tables:
+    """Every table without its run, in one order."""
+    tables = {}
+    for name in TABLES:
+        table = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"])
+        order = [(column, "ascending") for column in table.column_names if column != "partitions"]
+        tables[name] = table.sort_by(order)
+    return tables
+
+
+def _outcomes(tables: Tables) -> list[Outcome]:
+    run = [pa.array([""] * tables[name].num_rows, pa.string()) for name in TABLES[:2]]
+    completions, expirations = (
+        tables[name].append_column("run_id", column) for name, column in zip(TABLES, run, strict=False)
+    )
+    return outcomes_of(completions, expirations)
+
+
+@pytest.fixture(scope="module")
+def trace() -> oracle_traces.OracleTrace:
+    return oracle_traces.load("tiny-2")
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession, trace: oracle_traces.OracleTrace, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _write_events(spark, trace.events, tmp_path_factory.mktemp("trace") / "in")
+
+
+@pytest.fixture(scope="module")
+def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a replay by partition, a few hundred events at a time, has left that was killed after its first batch."""
+    folder = tmp_path_factory.mktemp("killed")
+    out = folder / "out"
+    words = ["replay", "--events", events, "--out", str(out), "--batch-events", "450", "--set", "grouping=partition"]
+    command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *small_spark.WORDS, *words]
+    # A group of its own, so that the JVM dies with it; what it says comes line by line.
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "replay: batch 0" in line:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL, "".join(said)
+    return out
+
+
+@pytest.fixture(scope="module")
+def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables]:
+    """What that replay answers when it is run again; it settles a few files at a time."""
+    stopped = run_records.load(spark, str(killed / "runs"), "replay")
+    assert stopped is not None and stopped.status != run_records.FINISHED, "it had not come to the end"
+    assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "nothing else lies where it was begun"
+    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=450", "grouping=partition"])))
+    assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
+    return run, _rows(killed)
+
+
+def test_a_trace_without_groups_starts_no_query_of_groups(gone_on: tuple[Run, Tables], killed: Path) -> None:
+    run, _ = gone_on
+    assert "groups" not in run.counts
+    checkpoints = Path(Layout(str(killed)).checkpoint("groups")).parent
+    assert sorted(entry.name for entry in checkpoints.iterdir()) == ["brokers", "partitions"]
+
+
+@pytest.mark.end_to_end
+def test_a_replay_that_was_killed_goes_on_and_ends_as_in_kafka(
+    trace: oracle_traces.OracleTrace, gone_on: tuple[Run, Tables]
+) -> None:
+    run, tables = gone_on
+    assert run.counts["open"] == 0
+    assert trace.rows(_outcomes(tables)) == trace.outcomes
+
+
+def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stopped_before_it_had_tables(
+    spark: SparkSession, events: str, tmp_path: Path, gone_on: tuple[Run, Tables]
+) -> None:
+    def stop(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    run, tables = gone_on
+    usual = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "7")
+    try:
+        options = ReplayOptions(events, str(tmp_path / "out"), load(None, ["grouping=shard", "grouping_shards=3"]))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(delta_tables, "create", stop)
+            run_replay(spark, options)
+        again = run_replay(spark, options)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(usual))
+    assert again.run_id == run.run_id, "grouping and batches are no part of what a run answers"
+    assert _rows(tmp_path / "out") == tables

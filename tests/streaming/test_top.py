@@ -1,0 +1,168 @@
+"""What a frame of `top` says: from the states of the loop and of groups, over their boards, to lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.contract.tables import EVENTS
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table
+from purgatory_udf.rules.groups.group_rows import Requests
+from purgatory_udf.rules.groups.group_state_store import KeptGroup
+from purgatory_udf.rules.groups.group_step import step
+from purgatory_udf.streaming.status_file import Board
+from purgatory_udf.streaming.status_update import Sayings, of_keys, of_time
+from purgatory_udf.streaming.top_screen import frame
+from tests.rules.reference.timeline import Timeline
+from tests.support.group_timeline import GroupTimeline
+
+ROOT = Path(__file__).parents[2]
+
+
+def sayings(timeline: Timeline, ms: float) -> list[tuple[str, dict[str, Any]]]:
+    """What the first batch says, that ends with the time told."""
+    engine = Engine(Config())
+    decided = engine.feed(event_table(timeline.add(ms, "log", topic="t").events))
+    calls = zip(engine.states, decided, strict=True)
+    return [(name, json.loads(of_keys(engine.states[name], call, whole=True))) for name, call in calls]
+
+
+def lacking(timeline: Timeline, ms: float = 20) -> list[str]:
+    return [operation["lacks"] for _, said in sayings(timeline, ms) for operation in said["oldest"]]
+
+
+def led() -> Timeline:
+    """orders-3, led by broker 0; of its followers 1 has come to 190, 2 to 500."""
+    timeline = Timeline().change(1, "orders-3", "leader", leader_epoch=1, replicas=[0, 1, 2], isr=[0, 1, 2], min_isr=2)
+    timeline.change(2, "orders-3", "replica_end", replica_id=1, offset=190)
+    return timeline.change(2, "orders-3", "replica_end", replica_id=2, offset=500)
+
+
+def test_a_produce_lacks_replicas() -> None:
+    assert lacking(led().produce(10, "p", 30_000, **{"orders-3": 1002})) == [
+        "orders-3: 2 of 3 in-sync replicas behind by 812"
+    ]
+    one_behind = led().produce(10, "p", 30_000, **{"orders-3": 200, "a-1": 7})
+    assert lacking(one_behind) == ["orders-3: 1 of 3 in-sync replicas behind by 10 (and 1 more)"]
+    unheard = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0, 1], min_isr=1)
+    assert lacking(unheard.produce(10, "p", 30_000, **{"a-0": 5})) == [
+        "a-0: 1 of 2 in-sync replicas have not been heard of"
+    ]
+    too_few = Timeline().change(1, "a-0", "leader", leader_epoch=1, replicas=[0, 1], isr=[0], min_isr=2)
+    assert lacking(too_few.produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: 1 in-sync replicas, 2 are needed"]
+
+
+def test_a_produce_of_a_partition_whose_replicas_nobody_told_lacks_the_high_watermark() -> None:
+    assert lacking(Timeline().produce(10, "p", 30_000, **{"a-0": 5})) == ["a-0: high watermark unknown, 5 is needed"]
+    known = Timeline().high_watermark(1, "a-0", 2).produce(10, "p", 30_000, **{"a-0": 5})
+    assert lacking(known) == ["a-0: high watermark short by 3"]
+
+
+def test_a_fetch_lacks_bytes() -> None:
+    timeline = Timeline().log_end(1, "a-0", 0).high_watermark(1, "a-0", 0)
+    timeline.fetch(2, "f", 500, 1000, {"a-0": 0})
+    timeline.fetch(3, "g", 500, 5000, {"a-0": 0, "b-1": 0})
+    timeline.log_end(4, "a-0", 10, 400).high_watermark(5, "a-0", 10)
+    assert lacking(timeline) == ["a-0: 400 of 1,000 bytes", "a-0 and 1 more: 400 of 5,000 bytes"]
+
+
+def test_others_lack_low_watermarks_and_leaders() -> None:
+    timeline = Timeline().high_watermark(1, "a-0", 100).change(1, "a-0", "log_start", offset=20)
+    timeline.delete_records(2, "d", 500, **{"a-0": 70})
+    timeline.create_topics(3, "c", 500, new=4)
+    assert sorted(lacking(timeline)) == ["a-0: low watermark short by 50", "new: leaders of 0 of 4 partitions"]
+
+
+def test_of_each_purgatory_the_oldest_five_are_named() -> None:
+    timeline = Timeline()
+    for ms in range(10, 20):
+        timeline.produce(ms, f"p{ms}", 30_000, **{"a-0": ms})
+    ((_, said),) = sayings(timeline, 20)
+    assert [operation["request_id"] for operation in said["oldest"]] == ["p10", "p11", "p12", "p13", "p14"]
+    assert (said["open"], said["purgatories"]) == (10, [[0, "Produce", 10, 10]])
+
+
+def groups() -> Sayings:
+    """a and b form a group; at 7000 a joins again, and b has not yet."""
+    group = GroupTimeline()
+    group.join(1000, "a")
+    group.join(1000, "b")
+    group.sync(6100, "b")
+    group.sync(6200, "a")
+    group.rejoin(7000, "a")
+    config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
+    events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
+    said = Sayings()
+    for key, rows in Requests.of(events).by_group():
+        said.note(key, False, *step(key, KeptGroup(), rows, 7000, config.group))
+    return said
+
+
+def test_a_frame_has_purgatories_waits_and_rebalances() -> None:
+    board = Board("run-1")
+    timeline = led().produce(10, "p-1", 30_000, **{"orders-3": 1002}).fetch(20, "f-1", 100, 1, {"a-0": 5})
+    assert board.note(0, 7000, [*sayings(timeline, 5000), ("", json.loads(of_time(5)))])
+    board.written_ms = 100_000
+    coordinators = Board("run-1")
+    coordinators.note(0, 7000, [("", groups().said())])
+    boards = {"groups": coordinators, "partitions": Board.from_json(board.to_json())}
+    assert frame(boards, rows=10, terminal=False, now_ms=103_000, ended=False) == [
+        "Run run-1: 1970-01-01 00:00:07.000 · 5 events · 1 operations open · told 3 s ago",
+        "",
+        "Purgatories",
+        "  broker  purgatory  watched  delayed  expired/s  longest wait ms",
+        "       0  Fetch            1        0        0.1                -",
+        "       0  Produce          1        1        0.0            6,990",
+        "",
+        "Waiting longest",
+        "  request  kind     broker  client  waiting ms  ms left  lacks",
+        "  p-1      produce       0       -       6,990   23,010  orders-3: 2 of 3 in-sync replicas behind by 812",
+        "",
+        "Groups in rebalance",
+        "  group  broker  state               since ms  ms left  missing  who",
+        "  g           0  PreparingRebalance         0    5,000  1 of 2   b",
+    ]
+
+
+def test_a_batch_that_is_repeated_counts_once_and_a_group_at_rest_is_forgotten() -> None:
+    board = Board("run-1")
+    said = {"completions": 2, "expirations": 1, "expired": [[5, 0, "Fetch", 1]], "rebalances": {"0/g": {"group": "g"}}}
+    assert board.note(7, 6000, [("broker-0", said)])
+    assert not board.note(7, 6000, [("broker-0", said)])
+    assert board.note(8, 70_000, [("", {"expired": [[66, 0, "Fetch", 2]], "rebalances": {"0/g": None}})])
+    assert board.counts == {"events": 0, "completions": 2, "expirations": 1, "cancellations": 0, "transitions": 0}
+    assert (board.expired, board.rebalances) == ([[66, 0, "Fetch", 2]], {})
+
+
+def top(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The job, in a process that may import none of what takes long to start."""
+    heavy = "sys.modules.keys() & {'pyspark', 'numba', 'numpy', 'pandas', 'pyarrow'}"
+    code = (
+        f"import sys; from jobs.top import main; status = main.status(sys.argv[1:]); sys.exit(status or bool({heavy}))"
+    )
+    command = [sys.executable, "-c", code, "--out", str(out), *more]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_one_frame_is_for_scripts_and_starts_at_once(tmp_path: Path) -> None:
+    board = Board("run-1", counts={"events": 5, "completions": 0, "expirations": 0, "transitions": 0})
+    folder = tmp_path / "_replay" / "live"
+    folder.mkdir(parents=True)
+    (folder / "partitions.json").write_text(board.to_json())
+    ended = top(tmp_path, "--once")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == (
+        "Run run-1: 1970-01-01 00:00:00.000 · 5 events · 0 operations open · the replay has stopped\n"
+    )
+
+
+def test_where_nobody_follows_it_says_so(tmp_path: Path) -> None:
+    ended = top(tmp_path)
+    assert ended.returncode == 2
+    assert "no followed replay has written there yet" in ended.stderr

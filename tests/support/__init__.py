@@ -1,0 +1,1 @@
+"""Helpers of the tests: traces, recordings, strategies, scheduling."""

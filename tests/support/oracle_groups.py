@@ -1,0 +1,152 @@
+"""Kafka's own answers to consumer groups: recorded traces and hand-made cases, and how a replay is held against them.
+
+A `Row` is a line of the oracle: R an answer, S a state change, X a member that goes, N a request without an answer.
+What the cells are is said in `data/README.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from purgatory_udf.common.configuration import Config
+from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal, Removal, StateChange
+from tests.support import recorded
+
+Event = dict[str, Any]
+Row = tuple[str, ...]
+
+_EVENTS = ".events.jsonl"
+
+
+@dataclass(frozen=True)
+class GroupTrace:
+    title: str
+    config: Config
+    events: list[Event]
+    rows: list[Row]
+
+
+def names() -> list[str]:
+    """Every recorded trace."""
+    return list(_every())
+
+
+def lines(name: str) -> Iterator[str]:
+    """A trace's events as they lie in its file; the first is its heading."""
+    return recorded.lines(_every()[name])
+
+
+def load(name: str) -> GroupTrace:
+    events = _every()[name]
+    answers = events.with_name(events.name.removesuffix(_EVENTS) + ".answers")
+    return _trace(name, recorded.lines(events), recorded.lines(answers))
+
+
+def cases() -> list[GroupTrace]:
+    """The hand-made cases."""
+    texts = ("".join(recorded.lines(path)) for path in recorded.every("oracle", "groups", ending="cases.txt").values())
+    return [_case(block) for text in texts for block in text.split("## ")[1:]]
+
+
+def rows(events: Iterable[Event], journal: GroupJournal) -> list[Row]:
+    """What a replay of these events has in its journal, as the oracle would have written it."""
+    answered = {answer.seq for answer in journal.answers}
+    return [
+        *map(_answer_row, journal.answers),
+        *map(_change_row, journal.changes),
+        *map(_removal_row, removals(journal)),
+        *(("N", "-", event["request_id"], event["type"]) for event in events if event["seq"] not in answered),
+    ]
+
+
+def removals(journal: GroupJournal) -> list[Removal]:
+    return [entry for entry in journal.entries if isinstance(entry, Removal)]
+
+
+def differences(expected: Iterable[Row], actual: Iterable[Row]) -> list[str]:
+    """Every row that only one of the two has, by time: `- ` where it is missing, `+ ` where it is too much.
+
+    Free is, where Kafka goes by the hash order of random ids, and nothing else:
+
+    - the order of the rows of one millisecond;
+    - the leader in a state change into PreparingRebalance that comes with a member's going: if that was the leader, any
+      other may stand in until the round has elected one;
+    - where several sessions of a group end in one millisecond, which of those members are still in the group at the
+      state changes of that millisecond.
+    """
+    expected, actual = _without_freedom(expected), _without_freedom(actual)
+    missing, surplus = Counter(expected) - Counter(actual), Counter(actual) - Counter(expected)
+    marked = [("- ", row) for row in missing.elements()] + [("+ ", row) for row in surplus.elements()]
+    return [
+        mark + "\t".join(row)
+        for mark, row in sorted(marked, key=lambda marked_row: (marked_row[1][1].zfill(12), marked_row[1]))
+    ]
+
+
+def _without_freedom(table: Iterable[Row]) -> list[Row]:
+    table = list(table)
+    gone: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for kind, *cells in table:
+        if kind == "X":
+            t, group, member, reason = cells
+            gone.setdefault((t, group), []).append((member, reason))
+    return [_state_without_freedom(row, gone.get((row[1], row[2]), [])) if row[0] == "S" else row for row in table]
+
+
+def _state_without_freedom(row: Row, gone: list[tuple[str, str]]) -> Row:
+    """`gone`: the members that went in the row's group and millisecond, and why."""
+    kind, t, group, before, after, generation, members, leader = row
+    together = {member for member, reason in gone if reason == "session"}
+    if len(together) > 1:
+        members = ",".join(member for member in members.split(",") if member not in together) or "-"
+    if gone and after == "PreparingRebalance":
+        leader = "*"
+    return (kind, t, group, before, after, generation, members, leader)
+
+
+def _answer_row(answer: Answer) -> Row:
+    generation = "-" if answer.generation is None else str(answer.generation)
+    at, member = str(answer.at_us // 1000), answer.member_id or "-"
+    return ("R", at, str(answer.request_id), answer.api, answer.error, generation, member, answer.leader or "-")
+
+
+def _change_row(change: StateChange) -> Row:
+    at = change.transition
+    members = ",".join(at.members) or "-"
+    states = (at.from_state, at.to_state)
+    return ("S", str(at.at_us // 1000), at.group, *states, str(at.generation), members, change.leader or "-")
+
+
+def _removal_row(removal: Removal) -> Row:
+    return ("X", str(removal.at_us // 1000), removal.group, removal.member_id, removal.reason)
+
+
+def _every() -> dict[str, Path]:
+    return recorded.every("oracle", "groups", ending=_EVENTS)
+
+
+def _case(block: str) -> GroupTrace:
+    title, _, body = block.partition("\n")
+    given, _, expected = body.partition("\n=>\n")
+    return _trace(title, (line for line in given.splitlines() if line[:1] == "{"), expected.splitlines())
+
+
+def _trace(title: str, events: Iterable[str], answers: Iterable[str]) -> GroupTrace:
+    first, *rest = map(json.loads, events)
+    table = [tuple(line.rstrip("\n").split("\t")) for line in answers if line.strip()]
+    return GroupTrace(title, _config(first["config"]), rest, table)
+
+
+def _config(broker: dict[str, Any]) -> Config:
+    """The oracle's sessions are as short as 10 ms, below any broker's default bound."""
+    group = {
+        "initial_rebalance_delay_ms": broker.get("group.initial.rebalance.delay.ms", 3000),
+        "max_size": broker.get("group.max.size", 2**31 - 1),
+        "min_session_timeout_ms": 10,
+    }
+    return Config.model_validate({"group": group})
