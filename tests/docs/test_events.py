@@ -21,13 +21,13 @@ from tests.docs import pages
 
 TABLES = list(pages.tables(pages.text("docs/events.md")))
 DEFINITIONS: dict[str, Any] = json_schema.document()["$defs"]
-FIELDS = ("field", "value", "default", "meaning")
+FIELDS = ("field", "type", "default", "meaning")
 Documented = dict[str, tuple[str, str]]
 
 WORDS = {
-    (row["JSON"], row["least"], row["greatest"]): row["word"]
+    (row["JSON"], row["least"], row["greatest"]): row["type"]
     for table in TABLES
-    if table.columns[0] == "word"
+    if table.columns[0] == "type"
     for row in table.rows
 }
 
@@ -41,7 +41,7 @@ def _code(cell: str) -> str:
 
 
 def _documented(*headings: str) -> Documented:
-    return {_code(row["field"]): (row["value"], row["default"]) for heading in headings for row in _under(heading)}
+    return {_code(row["field"]): (row["type"], row["default"]) for heading in headings for row in _under(heading)}
 
 
 def _word(value: dict[str, Any]) -> str:
@@ -49,10 +49,10 @@ def _word(value: dict[str, Any]) -> str:
     kinds = [kind for kind in ([value["type"]] if isinstance(value["type"], str) else value["type"]) if kind != "null"]
     words = [word for word in value.get("enum", ()) if word is not None]
     if words:
-        return "one of " + ", ".join(f"`{word}`" for word in words) if len(words) < 5 else "one of those below"
+        return "one of " + ", ".join(f"`{word}`" for word in words) if len(words) < 5 else "one of the changes below"
     if kinds == ["array"]:
         items = _plain(value["items"])
-        once = ", none twice" if value.get("uniqueItems") else ""
+        once = ", distinct" if value.get("uniqueItems") else ""
         return "list of objects" if items.get("properties") else f"list of {_word(items)}{once}"
     if kinds == ["integer"]:
         return WORDS["integer", str(value["minimum"]), str(value["maximum"])]
@@ -101,7 +101,7 @@ def test_no_type_is_said_that_there_is_not() -> None:
 
 def test_every_field_of_a_change_is_said_with_its_values_and_default() -> None:
     rows = _under("`partition`", ("change", *FIELDS))
-    said = {(_code(row["change"]), _code(row["field"])): (row["value"], row["default"]) for row in rows}
+    said = {(_code(row["change"]), _code(row["field"])): (row["type"], row["default"]) for row in rows}
     assert said == {
         (case["if"]["properties"]["change"]["const"], name): each
         for case in DEFINITIONS["partition"]["allOf"]
@@ -111,8 +111,8 @@ def test_every_field_of_a_change_is_said_with_its_values_and_default() -> None:
 
 @cache
 def _wakes() -> dict[str, str]:
-    rows = _under("`partition`", ("change", "what happened", "wakes"))
-    return {_code(row["change"]): row["wakes"] for row in rows}
+    rows = _under("`partition`", ("change", "what happened", "purgatories checked"))
+    return {_code(row["change"]): row["purgatories checked"] for row in rows}
 
 
 def test_every_change_is_said() -> None:
@@ -129,7 +129,7 @@ def test_a_change_wakes_whom_the_page_says(change: str, monkeypatch: pytest.Monk
     # Everything depends on what the event says: brokers 2 (the event's own), 1 and 3.
     if_risen = _woken_by({**WHOLE[change], "isr": [2, 3], "min_isr": 1}, woken, isr=[2, 3], reached={3: 40})
     expected = f"{always}; if the high watermark rose: {if_risen}" if if_risen != always else always
-    assert _wakes()[change].replace("; then the topic, everywhere", "") == expected.removesuffix(", topic")
+    assert _wakes()[change].replace("; then topic, at every broker", "") == expected.removesuffix(", topic")
     assert ("topic" in if_risen) == (change == "leader")
 
 
@@ -148,7 +148,7 @@ def _woken_by(event: dict[str, Any], woken: list[str], isr: list[int], reached: 
             apply_change(cluster, {**place, "change": "replica_end", "replica_id": replica, "offset": offset})
     woken.clear()
     apply_change(cluster, event)
-    return ", ".join(dict.fromkeys(woken)) or "nobody"
+    return ", ".join(dict.fromkeys(woken)) or "none"
 
 
 TRACES = sorted({_code(row["trace"]) for table in TABLES if table.columns[0] == "trace" for row in table.rows})
@@ -211,7 +211,12 @@ def test_the_group_goes_through_the_states_that_the_page_says() -> None:
     ] == _said_of("docs/traces/group.jsonl")
 
 
+def test_examples_are_valid_events() -> None:
+    lines = "".join(pages.blocks(pages.text("docs/events.md"), "json")).splitlines()
+    assert [read_line(line.encode())["type"] for line in lines] == ["partition", "produce", "fetch"]  # type: ignore[index]
+
+
 def test_every_table_of_the_page_was_looked_at() -> None:
-    looked_at = {"word", "field", "change", "trace"}
+    looked_at = {"type", "field", "change", "trace"}
     assert [table.headings for table in TABLES if table.columns[0] not in looked_at] == []
     assert all(re.fullmatch(r"docs/traces/\w+\.jsonl", trace) for trace in TRACES)
