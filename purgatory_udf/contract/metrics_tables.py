@@ -1,121 +1,116 @@
-"""The columns of what `metrics` writes."""
+"""The columns of the tables that `metrics` writes, with and without comments (see `tables`).
+
+Tables by window have rows for the windows in which something happened, and no others.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from purgatory_udf.contract.tables import TIMESTAMP
+from purgatory_udf.contract.tables import BOOL, DOUBLE, INT, LONG, TEXT, TIMESTAMP, column, table, without_comments
 
-# What `metrics` writes, under one folder beside the tables that it is made from. Rows of windows are of those in which
-# something happened.
-METRICS_EXPIRES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("mbean", pa.string()),
-        ("broker", pa.int32()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("fetcher", pa.string()),
-        ("window_start", TIMESTAMP),
-        ("window_ms", pa.int64()),
-        ("expired", pa.int64()),
-        ("per_second", pa.float64()),
-        ("after_end", pa.int64()),
-    ]
+_WINDOW_MS = column("window_ms", LONG, "Length of the window in milliseconds")
+
+
+def _quantiles(of: str) -> list[pa.Field]:
+    return [column(f"p{share}_ms", DOUBLE, f"{of}, {share}th percentile in milliseconds") for share in (50, 95, 99)]
+
+
+_EXPIRES = table(
+    column("mbean", TEXT, "Kafka MBean of the `ExpiresPerSec` meter"),
+    column("broker", INT, "Broker ID"),
+    column("topic", TEXT, "Topic of a meter per partition; otherwise null"),
+    column("partition", INT, "Partition of a meter per partition; otherwise null"),
+    column("fetcher", TEXT, "`consumer` or `follower` for a fetch meter; otherwise null"),
+    column("window_start", TIMESTAMP, "Start of the window"),
+    _WINDOW_MS,
+    column("expired", LONG, "Marks of the meter: partitions of produce and delete-records requests, or whole fetches"),
+    column("per_second", DOUBLE, "Marks per second"),
+    column("after_end", LONG, "Marks after the last event of the trace"),
 )
 
-METRICS_OPERATIONS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("kind", pa.string()),
-        ("broker", pa.int32()),
-        ("window_start", TIMESTAMP),
-        ("window_ms", pa.int64()),
-        ("operations", pa.int64()),
-        ("on_arrival", pa.int64()),
-        ("after_a_wait", pa.int64()),
-        ("expired", pa.int64()),
-        ("after_end", pa.int64()),
-        ("waited_ms", pa.int64()),
-    ]
+_OPERATIONS = table(
+    column("kind", TEXT, "Kind of the operations"),
+    column("broker", INT, "Broker ID"),
+    column("window_start", TIMESTAMP, "Start of the window in which the operations ended"),
+    _WINDOW_MS,
+    column("operations", LONG, "Number of operations that ended"),
+    column("on_arrival", LONG, "Operations that completed on arrival"),
+    column("after_a_wait", LONG, "Operations that completed after a wait"),
+    column("expired", LONG, "Operations that expired"),
+    column("after_end", LONG, "Operations that expired after the last event of the trace"),
+    column("waited_ms", LONG, "Sum of all waits in milliseconds"),
 )
 
-_QUANTILES = [(name, pa.float64()) for name in ("p50_ms", "p95_ms", "p99_ms")]
-
-METRICS_CAUSES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("kind", pa.string()),
-        ("expired", pa.bool_()),
-        ("watched", pa.bool_()),
-        ("completed_by", pa.string()),
-        ("operations", pa.int64()),
-        *_QUANTILES,
-        ("max_ms", pa.int64()),
-    ]
+_CAUSES = table(
+    column("kind", TEXT, "Kind of the operations"),
+    column("expired", BOOL, "Whether the operations expired"),
+    column("watched", BOOL, "Whether the operations were in the purgatory"),
+    column("completed_by", TEXT, "Rule that completed the operations, or `timeout`"),
+    column("operations", LONG, "Number of operations"),
+    *_quantiles("Wait"),
+    column("max_ms", LONG, "Longest wait in milliseconds"),
 )
 
-# `by` and `value`: what the operations have in common beside their kind (`all`: nothing).
-METRICS_WAITS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("kind", pa.string()),
-        ("by", pa.string()),
-        ("value", pa.string()),
-        ("operations", pa.int64()),
-        ("waited", pa.int64()),
-        ("waited_share", pa.float64()),
-        ("expired", pa.int64()),
-        ("waited_ms", pa.int64()),
-        *_QUANTILES,
-        ("max_ms", pa.int64()),
-    ]
+_WAITS = table(
+    column("kind", TEXT, "Kind of the operations"),
+    column("by", TEXT, "Dimension: `all`, `broker`, `topic`, `partition`, `client` or `group`"),
+    column("value", TEXT, "Value of the dimension; empty for `all`"),
+    column("operations", LONG, "Number of operations"),
+    column("waited", LONG, "Number of operations that had to wait"),
+    column("waited_share", DOUBLE, "`waited` divided by `operations`"),
+    column("expired", LONG, "Number of operations that expired"),
+    column("waited_ms", LONG, "Sum of all waits in milliseconds"),
+    *_quantiles("Wait of the operations that had to wait"),
+    column("max_ms", LONG, "Longest wait in milliseconds"),
 )
 
-METRICS_PURGATORIES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("broker", pa.int32()),
-        ("purgatory", pa.string()),
-        ("window_start", TIMESTAMP),
-        ("window_ms", pa.int64()),
-        *(
-            (f"{gauge}_{reading}", pa.float64() if reading == "mean" else pa.int64())
-            for gauge in ("purgatory_size", "num_delayed", "dead_watches")
-            for reading in ("last", "max", "mean")
-        ),
-        ("dead_bytes_max", pa.int64()),
-        ("purged", pa.int64()),
+
+def _gauge(name: str, meaning: str) -> list[pa.Field]:
+    return [
+        column(f"{name}_last", LONG, f"{meaning}: last reading in the window"),
+        column(f"{name}_max", LONG, f"{meaning}: maximum"),
+        column(f"{name}_mean", DOUBLE, f"{meaning}: mean over time"),
     ]
+
+
+_PURGATORIES = table(
+    column("broker", INT, "Broker ID"),
+    column("purgatory", TEXT, "Name of the purgatory as in `purgatory_gauges`"),
+    column("window_start", TIMESTAMP, "Start of the window"),
+    _WINDOW_MS,
+    *_gauge("purgatory_size", "`PurgatorySize`"),
+    *_gauge("num_delayed", "`NumDelayedOperations`"),
+    *_gauge("dead_watches", "Watch list entries of ended operations"),
+    column("dead_bytes_max", LONG, "`dead_watches_max` times the configured bytes per entry"),
+    column("purged", LONG, "Entries of ended operations that were purged in the window"),
 )
 
-METRICS_REBALANCES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("broker", pa.int32()),
-        ("group", pa.string()),
-        ("generation", pa.int32()),
-        ("started_at", TIMESTAMP),
-        ("joined_at", TIMESTAMP),
-        ("ended_at", TIMESTAMP),
-        ("length_ms", pa.int64()),
-        ("joining_ms", pa.int64()),
-        ("reason", pa.string()),
-        ("joined_because", pa.string()),
-        ("ended_as", pa.string()),
-        ("members", pa.list_(pa.string())),
-        ("missing", pa.list_(pa.string())),
-        ("joined", pa.list_(pa.string())),
-        ("last_to_join", pa.string()),
-        ("after_end", pa.bool_()),
-    ]
+_REBALANCES = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("generation", INT, "Generation that the rebalance led to"),
+    column("started_at", TIMESTAMP, "When the group entered PreparingRebalance"),
+    column("joined_at", TIMESTAMP, "When the join phase ended"),
+    column("ended_at", TIMESTAMP, "When the rebalance ended or was interrupted; null if it is still open"),
+    column("length_ms", LONG, "Milliseconds from `started_at` to `ended_at`"),
+    column("joining_ms", LONG, "Milliseconds from `started_at` to `joined_at`"),
+    column("reason", TEXT, "Why the rebalance started"),
+    column("joined_because", TEXT, "Why the join phase ended"),
+    column("ended_as", TEXT, "Stable, Empty or Dead; `interrupted` by another rebalance; `open`"),
+    column("members", pa.list_(TEXT), "Member IDs after the rebalance"),
+    column("missing", pa.list_(TEXT), "Members before the rebalance that are missing afterwards"),
+    column("joined", pa.list_(TEXT), "Members after the rebalance that were not there before"),
+    column("last_to_join", TEXT, "Member that sent the last join request of the rebalance"),
+    column("after_end", BOOL, "Whether the rebalance started after the last event of the trace"),
 )
 
-METRICS = {
-    "metrics/expires": METRICS_EXPIRES,
-    "metrics/operations": METRICS_OPERATIONS,
-    "metrics/causes": METRICS_CAUSES,
-    "metrics/waits": METRICS_WAITS,
-    "metrics/purgatories": METRICS_PURGATORIES,
-    "metrics/rebalances": METRICS_REBALANCES,
+COMMENTED_METRICS: dict[str, pa.Schema] = {
+    "metrics/expires": _EXPIRES,
+    "metrics/operations": _OPERATIONS,
+    "metrics/causes": _CAUSES,
+    "metrics/waits": _WAITS,
+    "metrics/purgatories": _PURGATORIES,
+    "metrics/rebalances": _REBALANCES,
 }
+METRICS: dict[str, pa.Schema] = {name: without_comments(schema) for name, schema in COMMENTED_METRICS.items()}

@@ -1,324 +1,483 @@
-"""Every table's columns, once, as neutral (Arrow) schemas: the rules run without Spark, which derives its own."""
+"""The columns of every table, as Arrow schemas with a comment on each column.
+
+Each table is defined once, by `column(name, type, comment)`. Two schemas are derived from that:
+
+- without comments (`EVENTS`, `TABLES["events"]`, …): what rows are built, cast and compared with. Comments would only
+  enlarge every batch, state value and Parquet footer.
+- with comments (`COMMENTED_TABLES["events"]`, …): what Delta tables are created with, so that `DESCRIBE TABLE` and
+  catalogs show them. The comments are also the column texts of `docs/tables.md`; a test compares both.
+
+The schemas are Arrow's because the rules run without Spark; Spark's are converted from them.
+"""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
+TEXT = pa.string()
+INT = pa.int32()
+LONG = pa.int64()
+DOUBLE = pa.float64()
+BOOL = pa.bool_()
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
-EVENT_PARTITION = pa.struct(
+# The key of a field's metadata from which both Spark and Delta take a column's comment.
+COMMENT = "comment"
+
+RUN_ID = "ID of the run that wrote the row"
+
+
+def column(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+    """Return a nullable field that carries its comment."""
+    return pa.field(name, kind, metadata={COMMENT: comment})
+
+
+def table(*columns: pa.Field) -> pa.Schema:
+    """Return a table's schema with comments; every table begins with `run_id`."""
+    return pa.schema([column("run_id", TEXT, RUN_ID), *columns])
+
+
+def without_comments(schema: pa.Schema) -> pa.Schema:
+    """Return the schema without any metadata, nested fields included."""
+    return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type), field.nullable) for field in kind])
+    return kind
+
+
+_EVENT_PARTITION = pa.struct(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("base_offset", pa.int64()),
-        ("last_offset", pa.int64()),
-        ("bytes", pa.int64()),
-        ("error", pa.string()),
-        ("fetch_offset", pa.int64()),
-        ("max_bytes", pa.int64()),
-        ("current_leader_epoch", pa.int32()),
-        ("throttled", pa.bool_()),
-        ("offset", pa.int64()),
-        ("preferred_replica", pa.int32()),
+        column("topic", TEXT, "Topic name"),
+        column("partition", INT, "Partition number"),
+        column("base_offset", LONG, "`produce`: first offset of the appended batch"),
+        column("last_offset", LONG, "`produce`: last offset of the appended batch"),
+        column("bytes", LONG, "`produce`: bytes appended to the log"),
+        column("error", TEXT, "`produce`: Kafka error name of the append, or NONE"),
+        column("fetch_offset", LONG, "`fetch`: offset to read from"),
+        column("max_bytes", LONG, "`fetch`: maximum bytes of this partition"),
+        column("current_leader_epoch", INT, "`fetch`: leader epoch that the client knows; -1 if it sends none"),
+        column("throttled", BOOL, "`fetch` of a follower: whether a replication quota holds the partition back"),
+        column(
+            "offset",
+            LONG,
+            "`delete_records`: first offset to keep, or -1 for the high watermark; `offset_commit`: committed offset",
+        ),
+        column("preferred_replica", INT, "`fetch`: broker ID of the replica that the consumer is sent to instead"),
     ]
 )
 
-EVENT_TOPIC = pa.struct([("topic", pa.string()), ("partitions", pa.int32())])
-
-# The event contract, typed: fields keep the contract's names; a field that its type does not have is null.
-EVENTS = pa.schema(
+_EVENT_TOPIC = pa.struct(
     [
-        ("run_id", pa.string()),
-        ("event_time", TIMESTAMP),
-        ("time_us", pa.int64()),
-        ("seq", pa.int64()),
-        ("broker", pa.int32()),
-        ("type", pa.string()),
-        ("request_id", pa.string()),
-        ("client_id", pa.string()),
-        ("acks", pa.int32()),
-        ("timeout_ms", pa.int64()),
-        ("replica_id", pa.int32()),
-        ("max_wait_ms", pa.int64()),
-        ("min_bytes", pa.int64()),
-        ("max_bytes", pa.int64()),
-        ("isolation", pa.string()),
-        ("partitions", pa.list_(EVENT_PARTITION)),
-        ("topics", pa.list_(EVENT_TOPIC)),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("change", pa.string()),
-        ("offset", pa.int64()),
-        ("bytes", pa.int64()),
-        ("leader_epoch", pa.int32()),
-        ("replicas", pa.list_(pa.int32())),
-        ("isr", pa.list_(pa.int32())),
-        ("min_isr", pa.int32()),
-        ("group", pa.string()),
-        ("member_id", pa.string()),
-        ("assigned_member_id", pa.string()),
-        ("leader_member_id", pa.string()),
-        ("group_instance_id", pa.string()),
-        ("api_version", pa.int32()),
-        ("session_timeout_ms", pa.int64()),
-        ("rebalance_timeout_ms", pa.int64()),
-        ("protocols", pa.list_(pa.string())),
-        ("generation", pa.int32()),
-        ("leader", pa.bool_()),
-        ("source", pa.string()),
-        ("line", pa.int64()),
-        ("hard_max_bytes", pa.bool_()),
-        ("batches", pa.int32()),
+        column("topic", TEXT, "Topic name"),
+        column("partitions", INT, "Number of partitions"),
     ]
 )
 
-REJECTED_EVENTS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("raw", pa.string()),
-        ("reason", pa.string()),
-        ("source", pa.string()),
-        ("line", pa.int64()),
-    ]
+_EVENTS = table(
+    column("event_time", TIMESTAMP, "`time_us` as a timestamp"),
+    column(
+        "time_us",
+        LONG,
+        "When the event happened, in microseconds since the epoch; for a request, when the broker first tried it",
+    ),
+    column("seq", LONG, "Position among events of equal time; for a request, also the ID of its operation"),
+    column("broker", INT, "ID of the broker where the event happened"),
+    column("type", TEXT, "Event type, such as `produce`, `join_group` or `partition`"),
+    column("request_id", TEXT, "Label of the request; not necessarily unique"),
+    column("client_id", TEXT, "Client ID of the request; `group_loaded`: of the member"),
+    column("acks", INT, "`produce`: required acknowledgments; -1 for all in-sync replicas"),
+    column("timeout_ms", LONG, "`produce`, `delete_records`, `create_topics`: maximum wait in milliseconds"),
+    column(
+        "replica_id",
+        INT,
+        "`fetch`: broker ID of the follower, negative for a consumer; "
+        "`replica_end`, `throttled`, `unthrottled`: broker ID of the follower",
+    ),
+    column("max_wait_ms", LONG, "`fetch`: maximum wait in milliseconds"),
+    column("min_bytes", LONG, "`fetch`: minimum bytes of the response"),
+    column("max_bytes", LONG, "`fetch`: maximum bytes of the response"),
+    column("isolation", TEXT, "`fetch`: `read_uncommitted` or `read_committed`"),
+    column(
+        "partitions",
+        pa.list_(_EVENT_PARTITION),
+        "`produce`, `fetch`, `delete_records`, `offset_commit`: partitions of the request",
+    ),
+    column("topics", pa.list_(_EVENT_TOPIC), "`create_topics`: topics to create"),
+    column("topic", TEXT, "`partition`: topic name"),
+    column("partition", INT, "`partition`: partition number"),
+    column("change", TEXT, "`partition`: what changed, such as `log_end` or `leader`"),
+    column("offset", LONG, "`partition`: new offset, for the changes that move one"),
+    column("bytes", LONG, "`log_end`: bytes appended since the previous log end"),
+    column("leader_epoch", INT, "`leader`: leader epoch"),
+    column("replicas", pa.list_(INT), "`leader`: broker IDs of all replicas"),
+    column("isr", pa.list_(INT), "`leader`, `isr`: broker IDs of the in-sync replicas"),
+    column("min_isr", INT, "`leader`: `min.insync.replicas`"),
+    column("group", TEXT, "Group events: group ID"),
+    column("member_id", TEXT, "Group events: member ID; empty if the member has none yet"),
+    column("assigned_member_id", TEXT, "`join_group`: member ID that the recorded response assigned"),
+    column(
+        "leader_member_id",
+        TEXT,
+        "`join_group`: leader named by the recorded response; `group_loaded`: leader of the group",
+    ),
+    column("group_instance_id", TEXT, "Group events: `group.instance.id` of a static member"),
+    column("api_version", INT, "`join_group`: version of the request"),
+    column("session_timeout_ms", LONG, "`join_group`, `group_loaded`: session timeout in milliseconds"),
+    column("rebalance_timeout_ms", LONG, "`join_group`, `group_loaded`: rebalance timeout in milliseconds"),
+    column("protocols", pa.list_(TEXT), "`join_group`, `group_loaded`: supported assignors, most preferred first"),
+    column("generation", INT, "`group_loaded`: stored generation; other group events: generation sent by the member"),
+    column("leader", BOOL, "`sync_group`: whether the request carries the assignment"),
+    column(
+        "source",
+        TEXT,
+        "Input file, Kafka topic-partition, or `simulate`; null if no single line of a request log caused the event",
+    ),
+    column("line", LONG, "Line in the input file, or offset in the topic-partition"),
+    column(
+        "hard_max_bytes",
+        BOOL,
+        "`fetch`: whether a first batch larger than the maximum is cut (request versions up to 2)",
+    ),
+    column("batches", INT, "`log_end`: number of batches in `bytes`"),
 )
 
-OUTCOME_PARTITION = pa.struct(
-    [("topic", pa.string()), ("partition", pa.int32()), ("error", pa.string()), ("bytes", pa.int64())]
+_REJECTED_EVENTS = table(
+    column("raw", TEXT, "Text of the line; bytes that are not UTF-8 are replaced"),
+    column("reason", TEXT, "Why the line is rejected: the field, its value and the expected value"),
+    column("source", TEXT, "Input file, or Kafka topic-partition"),
+    column("line", LONG, "Line in the input file, or offset in the topic-partition"),
 )
 
-WATCHES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("operation_id", pa.int64()),
-        ("kind", pa.string()),
-        ("broker", pa.int32()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("keys", pa.int32()),
-        ("started_at", TIMESTAMP),
-        ("deadline", TIMESTAMP),
-        ("ended_at", TIMESTAMP),
-        ("status", pa.string()),
-        ("increments", pa.int64()),
-    ]
+_OUTCOME_HEAD = (
+    column(
+        "operation_id",
+        LONG,
+        "`seq` of the event that started the operation; negative for a group operation that no request started",
+    ),
+    column(
+        "kind",
+        TEXT,
+        "`produce`, `fetch`, `delete_records`, `create_topics`, `initial_join`, `join`, `sync` or `heartbeat`",
+    ),
+    column("broker", INT, "ID of the broker that held the operation"),
+    column("request_id", TEXT, "Label of the request"),
+    column("client_id", TEXT, "Client ID of the request"),
+    column("key", TEXT, "First watch key: topic-partition, topic, group or group-member"),
+    column("started_at", TIMESTAMP, "When the broker first tried the operation"),
+)
+_DEADLINE = column("deadline", TIMESTAMP, "`started_at`, truncated to a millisecond, plus the timeout")
+_WAIT_MS = column("wait_ms", LONG, "Wait in milliseconds, counted between truncated times as Kafka's timer does")
+_TOPIC = column("topic", TEXT, "Topic name")
+_PARTITION = column("partition", INT, "Partition number; -1 for the topic as a whole")
+_PART_BYTES = column("bytes", LONG, "`fetch`: readable bytes; `produce`: appended bytes")
+_FETCHER = column("fetcher", TEXT, "`fetch`: `consumer` or `follower`")
+_ANSWERED_BYTES = column(
+    "answered_bytes",
+    LONG,
+    "`fetch`: bytes in the response, within the limits of the request and of each partition, each read from one "
+    "segment; a batch beyond a limit is cut, or left out if it is the first of its partition",
 )
 
-_OUTCOME_HEAD = [
-    ("run_id", pa.string()),
-    ("operation_id", pa.int64()),
-    ("kind", pa.string()),
-    ("broker", pa.int32()),
-    ("request_id", pa.string()),
-    ("client_id", pa.string()),
-    ("key", pa.string()),
-    ("started_at", TIMESTAMP),
-]
 
-_OUTCOME_TAIL = [
-    ("deadline", TIMESTAMP),
-    ("wait_ms", pa.int64()),
-    ("watched", pa.bool_()),
-    ("completed_by", pa.string()),
-    ("trigger", pa.string()),
-    ("bytes", pa.int64()),
-    ("partitions", pa.list_(OUTCOME_PARTITION)),
-]
+def _readable(when: str) -> pa.Field:
+    return column(
+        "bytes",
+        LONG,
+        f"`fetch`: readable bytes {when}, over all partitions and segments, each up to the maximum of its partition",
+    )
 
-# What came later stands at the end.
-_OUTCOME_LATER = [("answered_bytes", pa.int64())]
 
-COMPLETIONS = pa.schema([*_OUTCOME_HEAD, ("completed_at", TIMESTAMP), *_OUTCOME_TAIL, *_OUTCOME_LATER])
-
-EXPIRATIONS = pa.schema(
-    [
-        *_OUTCOME_HEAD,
-        ("expired_at", TIMESTAMP),
-        *_OUTCOME_TAIL,
-        ("fetcher", pa.string()),
-        ("after_end", pa.bool_()),
-        *_OUTCOME_LATER,
-    ]
+_COMPLETIONS = table(
+    *_OUTCOME_HEAD,
+    column("completed_at", TIMESTAMP, "Time of the event that completed the operation"),
+    _DEADLINE,
+    _WAIT_MS,
+    column("watched", BOOL, "Whether the operation was in the purgatory; false if it completed on arrival"),
+    column("completed_by", TEXT, "Rule that completed the operation; `docs/kafka-rules.md` lists all rules"),
+    column("trigger", TEXT, "Key whose event completed the operation; null if it completed on arrival"),
+    _readable("on completion"),
+    column(
+        "partitions",
+        pa.list_(
+            pa.struct(
+                [
+                    _TOPIC,
+                    _PARTITION,
+                    column("error", TEXT, "Kafka error name, or NONE"),
+                    _PART_BYTES,
+                ]
+            )
+        ),
+        "Result of each partition, or of each topic of `create_topics`; empty for a group operation",
+    ),
+    _ANSWERED_BYTES,
 )
 
-# Of an operation that nobody answered: its broker stopped. An error of its partitions that is null was still open.
-CANCELLATIONS = pa.schema(
-    [
-        *_OUTCOME_HEAD,
-        ("cancelled_at", TIMESTAMP),
-        ("deadline", TIMESTAMP),
-        ("wait_ms", pa.int64()),
-        ("watched", pa.bool_()),
-        ("reason", pa.string()),
-        ("trigger", pa.string()),
-        ("partitions", pa.list_(OUTCOME_PARTITION)),
-        ("fetcher", pa.string()),
-    ]
+_EXPIRATIONS = table(
+    *_OUTCOME_HEAD,
+    column("expired_at", TIMESTAMP, "When the operation expired: its deadline"),
+    _DEADLINE,
+    _WAIT_MS,
+    column("watched", BOOL, "Whether the operation was in the purgatory"),
+    column("completed_by", TEXT, "Always `timeout`"),
+    column("trigger", TEXT, "Always null"),
+    _readable("at the deadline"),
+    column(
+        "partitions",
+        pa.list_(
+            pa.struct(
+                [
+                    _TOPIC,
+                    _PARTITION,
+                    column("error", TEXT, "Kafka error name, or NONE; REQUEST_TIMED_OUT if it was still pending"),
+                    _PART_BYTES,
+                ]
+            )
+        ),
+        "Result of each partition, or of each topic of `create_topics`; empty for a group operation",
+    ),
+    _FETCHER,
+    column("after_end", BOOL, "Whether the operation expired after the last event of the trace"),
+    _ANSWERED_BYTES,
 )
 
-GROUP_TRANSITIONS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("broker", pa.int32()),
-        ("group", pa.string()),
-        ("at", TIMESTAMP),
-        ("from_state", pa.string()),
-        ("to_state", pa.string()),
-        ("reason", pa.string()),
-        ("generation", pa.int32()),
-        ("members", pa.list_(pa.string())),
-    ]
+_CANCELLATIONS = table(
+    *_OUTCOME_HEAD,
+    column("cancelled_at", TIMESTAMP, "Time of the event that reported the stop of the broker"),
+    _DEADLINE,
+    _WAIT_MS,
+    column("watched", BOOL, "Always true"),
+    column("reason", TEXT, "Why the operation was cancelled: `broker_stopped`"),
+    column(
+        "trigger",
+        TEXT,
+        "First key reported as stopped: a pending partition, a topic of `create_topics`, or the key of a group "
+        "operation",
+    ),
+    column(
+        "partitions",
+        pa.list_(
+            pa.struct(
+                [
+                    _TOPIC,
+                    _PARTITION,
+                    column("error", TEXT, "Kafka error name, or NONE; null if the partition was still pending"),
+                    column("bytes", LONG, "`produce`: appended bytes"),
+                ]
+            )
+        ),
+        "State of each partition when the broker stopped",
+    ),
+    _FETCHER,
 )
 
-# Where a group's replay answers otherwise than the trace records, by request (`seq` is its event's).
-GROUP_DISAGREEMENTS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("broker", pa.int32()),
-        ("group", pa.string()),
-        ("seq", pa.int64()),
-        ("asked_at", TIMESTAMP),
-        ("answered_at", TIMESTAMP),
-        ("api", pa.string()),
-        ("request_id", pa.string()),
-        ("member_id", pa.string()),
-        ("disagreement", pa.string()),
-        ("recorded", pa.string()),
-        ("replayed", pa.string()),
-    ]
+_WATCHES = table(
+    column("operation_id", LONG, "ID of the watching operation"),
+    column("kind", TEXT, "Kind of the operation"),
+    column("broker", INT, "ID of the broker that held the operation"),
+    _TOPIC,
+    _PARTITION,
+    column("keys", INT, "Number of keys of the operation"),
+    column("started_at", TIMESTAMP, "When the broker first tried the operation"),
+    column("deadline", TIMESTAMP, "Deadline of the operation"),
+    column("ended_at", TIMESTAMP, "When the partition was settled or the operation ended, whichever came first"),
+    column(
+        "status",
+        TEXT,
+        "`satisfied`; `error`: settled by an error; `forced`: a fetch ended by something other than its bytes; "
+        "`expired`; `cancelled`",
+    ),
+    column(
+        "increments",
+        LONG,
+        "`fetch` over several keys: how many changes of this key (appended bytes, checks) it saw",
+    ),
 )
 
-PURGATORY_GAUGES = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("broker", pa.int32()),
-        ("purgatory", pa.string()),
-        ("at", TIMESTAMP),
-        ("watched", pa.int64()),
-        ("delayed", pa.int64()),
-        ("purged", pa.int64()),
-    ]
+_GROUP_TRANSITIONS = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("at", TIMESTAMP, "When the state changed"),
+    column("from_state", TEXT, "State before: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
+    column("to_state", TEXT, "State after"),
+    column("reason", TEXT, "Why the state changed, such as a member that joined, left or expired"),
+    column("generation", INT, "Generation after the change"),
+    column("members", pa.list_(TEXT), "Member IDs after the change"),
 )
 
-RUNS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("job", pa.string()),
-        ("status", pa.string()),
-        ("trace", pa.string()),
-        ("configuration", pa.string()),
-        ("versions", pa.string()),
-        ("counts", pa.string()),
-        ("started_at", TIMESTAMP),
-        ("finished_at", TIMESTAMP),
-        ("wall_seconds", pa.float64()),
-    ]
+_GROUP_DISAGREEMENTS = table(
+    column("broker", INT, "Broker ID of the coordinator"),
+    column("group", TEXT, "Group ID"),
+    column("seq", LONG, "`seq` of the request's event"),
+    column("asked_at", TIMESTAMP, "When the request arrived"),
+    column("answered_at", TIMESTAMP, "When the replay answered it; null if it did not"),
+    column("api", TEXT, "Type of the request"),
+    column("request_id", TEXT, "Label of the request"),
+    column("member_id", TEXT, "Member ID in the request"),
+    column(
+        "disagreement",
+        TEXT,
+        "What differs: `leader`, `member_id`, `join_refused`, `unknown_member`, `fenced_instance`, "
+        "`illegal_generation`, `error` or `generation`",
+    ),
+    column("recorded", TEXT, "Value in the trace"),
+    column("replayed", TEXT, "Value in the replay"),
 )
 
-# What a recorded broker did with each request, beside the event that the request became (`operation_id` is its `seq`).
-RECORDED = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("operation_id", pa.int64()),
-        ("broker", pa.int32()),
-        ("kind", pa.string()),
-        ("api", pa.string()),
-        ("request_id", pa.string()),
-        ("started_at", TIMESTAMP),
-        ("written_at", TIMESTAMP),
-        ("recorded_outcome", pa.string()),
-        ("recorded_remote_ms", pa.float64()),
-        ("recorded_local_ms", pa.float64()),
-        ("recorded_error", pa.string()),
-        ("recorded_bytes", pa.int64()),
-        ("recorded_timed_out", pa.int32()),
-        ("recorded_generation", pa.int32()),
-        ("recorded_complete", pa.bool_()),
-        ("source", pa.string()),
-        ("line", pa.int64()),
-    ]
+_PURGATORY_GAUGES = table(
+    column("broker", INT, "Broker ID"),
+    column("purgatory", TEXT, "Produce, Fetch, DeleteRecords, topic, Rebalance or Heartbeat"),
+    column("at", TIMESTAMP, "Time of the reading, a multiple of 200 ms"),
+    column("watched", LONG, "`PurgatorySize`: entries of all watch lists, those of ended operations included"),
+    column("delayed", LONG, "`NumDelayedOperations`: operations that the timer holds"),
+    column("purged", LONG, "Entries of ended operations that were purged since the previous reading"),
 )
 
-# A recorded request beside its replay: `agrees` says whether both ended alike, `cause` why they did not.
-FIDELITY = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("operation_id", pa.int64()),
-        ("broker", pa.int32()),
-        ("kind", pa.string()),
-        ("request_id", pa.string()),
-        ("started_at", TIMESTAMP),
-        ("recorded_outcome", pa.string()),
-        ("replayed_outcome", pa.string()),
-        ("recorded_ms", pa.float64()),
-        ("replayed_ms", pa.float64()),
-        ("difference_ms", pa.float64()),
-        ("agrees", pa.bool_()),
-        ("cause", pa.string()),
-    ]
+_RUNS = table(
+    column("job", TEXT, "Name of the job, such as `ingest` or `replay`"),
+    column("status", TEXT, "`running` or `finished`"),
+    column("trace", TEXT, "Input of the run (JSON)"),
+    column("configuration", TEXT, "All settings (JSON)"),
+    column("versions", TEXT, "Versions of the product, Python and Spark and Delta, or DuckDB and deltalake (JSON)"),
+    column("counts", TEXT, "Counts of lines, events, operations, open operations and more (JSON)"),
+    column("started_at", TIMESTAMP, "When the run started"),
+    column("finished_at", TIMESTAMP, "When the run finished; null before that"),
+    column("wall_seconds", DOUBLE, "Duration of the run in seconds"),
 )
 
-# A simulated client's side of each request of a trace (`operation_id` is its event's `seq`).
-TRUTH_REQUESTS = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("operation_id", pa.int64()),
-        ("client_id", pa.string()),
-        ("request_id", pa.string()),
-        ("sent_at", TIMESTAMP),
-        ("arrived_at", TIMESTAMP),
-        ("answered_at", TIMESTAMP),
-        ("throttle_ms", pa.int64()),
-        ("received_at", TIMESTAMP),
-    ]
+_RECORDED = table(
+    column("operation_id", LONG, "`seq` of the request's event"),
+    column("broker", INT, "ID of the broker that wrote the log"),
+    column("kind", TEXT, "`consumer fetch`, `follower fetch`, `produce acks=-1` and so on; for a group, the API"),
+    column("api", TEXT, "API name in the log"),
+    column("request_id", TEXT, "Label of the request"),
+    column("started_at", TIMESTAMP, "When the request arrived"),
+    column("written_at", TIMESTAMP, "When the log line was written, after the response"),
+    column("recorded_outcome", TEXT, "`at_once`, `completed` (after a wait) or `expired`"),
+    column("recorded_remote_ms", DOUBLE, "`remoteTimeMs` of the log: milliseconds in the purgatory"),
+    column("recorded_local_ms", DOUBLE, "`localTimeMs` of the log: milliseconds of handling by the broker"),
+    column("recorded_error", TEXT, "First Kafka error name of the response, or NONE"),
+    column("recorded_bytes", LONG, "`fetch`: bytes in the response"),
+    column("recorded_timed_out", INT, "Number of partitions with REQUEST_TIMED_OUT in the response"),
+    column("recorded_generation", INT, "`join_group`: generation in the response of a successful join"),
+    column("recorded_complete", BOOL, "Whether the log holds all that the request covers"),
+    column("source", TEXT, "Input file"),
+    column("line", LONG, "Line in the input file"),
 )
 
-TABLES = {
-    "events": EVENTS,
-    "rejected_events": REJECTED_EVENTS,
-    "watches": WATCHES,
-    "completions": COMPLETIONS,
-    "expirations": EXPIRATIONS,
-    "cancellations": CANCELLATIONS,
-    "group_transitions": GROUP_TRANSITIONS,
-    "group_disagreements": GROUP_DISAGREEMENTS,
-    "purgatory_gauges": PURGATORY_GAUGES,
-    "runs": RUNS,
-    "recorded": RECORDED,
-    "fidelity": FIDELITY,
+_FIDELITY = table(
+    column("operation_id", LONG, "`seq` of the request's event"),
+    column("broker", INT, "Broker ID"),
+    column("kind", TEXT, "Kind as in `recorded`"),
+    column("request_id", TEXT, "Label of the request"),
+    column("started_at", TIMESTAMP, "When the request arrived"),
+    column(
+        "recorded_outcome",
+        TEXT,
+        "`at_once`, `completed` or `expired`; for a group, the error or generation of the response",
+    ),
+    column("replayed_outcome", TEXT, "The same from the replay; `none` if the operation has no outcome there"),
+    column("recorded_ms", DOUBLE, "Recorded wait in milliseconds"),
+    column("replayed_ms", DOUBLE, "Replayed wait in milliseconds"),
+    column("difference_ms", DOUBLE, "Recorded minus replayed wait, without the usual delay of the broker's timer"),
+    column("agrees", BOOL, "Whether both outcomes are equal"),
+    column("cause", TEXT, "Why the outcomes differ; the fidelity page explains each cause"),
+)
+
+_TRUTH_REQUESTS = table(
+    column("operation_id", LONG, "`seq` of the request's event"),
+    column("client_id", TEXT, "Client ID of the request"),
+    column("request_id", TEXT, "Label of the request"),
+    column("sent_at", TIMESTAMP, "When the client sent the request"),
+    column("arrived_at", TIMESTAMP, "When the broker received the request"),
+    column("answered_at", TIMESTAMP, "When the broker completed the request"),
+    column("throttle_ms", LONG, "Milliseconds for which a quota held the response back"),
+    column("received_at", TIMESTAMP, "When the client received the response"),
+)
+
+_WHAT_IF = table(
+    column("variant", TEXT, "Name of the variant"),
+    column("operation_id", LONG, "ID of the operation"),
+    column("kind", TEXT, "Kind of the operation"),
+    column("broker", INT, "ID of the broker that held the operation"),
+    column("request_id", TEXT, "Label of the request"),
+    column("client_id", TEXT, "Client ID of the request"),
+    column("key", TEXT, "First watch key: topic-partition, topic, group or group-member"),
+    column("started_at", TIMESTAMP, "When the broker first tried the operation"),
+    column(
+        "change",
+        TEXT,
+        "`expiration appears`, `expiration vanishes`, `waits longer`, `waits less`, `ended by something else` or "
+        "`in one of both only`",
+    ),
+    column("baseline_expired", BOOL, "Whether the operation expires under the baseline"),
+    column("variant_expired", BOOL, "Whether the operation expires under the variant"),
+    column("baseline_completed_by", TEXT, "Rule that completes it under the baseline"),
+    column("variant_completed_by", TEXT, "Rule that completes it under the variant"),
+    column("baseline_wait_ms", LONG, "Wait under the baseline in milliseconds"),
+    column("variant_wait_ms", LONG, "Wait under the variant in milliseconds"),
+    column("shift_ms", LONG, "Wait under the variant minus wait under the baseline"),
+    column("baseline_bytes", LONG, "`fetch`: readable bytes at the end, under the baseline"),
+    column("variant_bytes", LONG, "`fetch`: readable bytes at the end, under the variant"),
+)
+
+# The schemas that Delta tables are created with.
+COMMENTED_TABLES: dict[str, pa.Schema] = {
+    "events": _EVENTS,
+    "rejected_events": _REJECTED_EVENTS,
+    "watches": _WATCHES,
+    "completions": _COMPLETIONS,
+    "expirations": _EXPIRATIONS,
+    "cancellations": _CANCELLATIONS,
+    "group_transitions": _GROUP_TRANSITIONS,
+    "group_disagreements": _GROUP_DISAGREEMENTS,
+    "purgatory_gauges": _PURGATORY_GAUGES,
+    "runs": _RUNS,
+    "recorded": _RECORDED,
+    "fidelity": _FIDELITY,
 }
+COMMENTED_TRUTH: dict[str, pa.Schema] = {
+    "truth_completions": _COMPLETIONS,
+    "truth_expirations": _EXPIRATIONS,
+    "truth_cancellations": _CANCELLATIONS,
+    "truth_requests": _TRUTH_REQUESTS,
+}
+COMMENTED_WHAT_IF: pa.Schema = _WHAT_IF
 
-# An operation that has ended is in one of these.
+# The schemas that rows are built with.
+TABLES: dict[str, pa.Schema] = {name: without_comments(schema) for name, schema in COMMENTED_TABLES.items()}
+
+EVENTS = TABLES["events"]
+REJECTED_EVENTS = TABLES["rejected_events"]
+WATCHES = TABLES["watches"]
+COMPLETIONS = TABLES["completions"]
+EXPIRATIONS = TABLES["expirations"]
+CANCELLATIONS = TABLES["cancellations"]
+GROUP_TRANSITIONS = TABLES["group_transitions"]
+GROUP_DISAGREEMENTS = TABLES["group_disagreements"]
+PURGATORY_GAUGES = TABLES["purgatory_gauges"]
+RUNS = TABLES["runs"]
+RECORDED = TABLES["recorded"]
+FIDELITY = TABLES["fidelity"]
+TRUTH_REQUESTS = without_comments(_TRUTH_REQUESTS)
+WHAT_IF = without_comments(_WHAT_IF)
+
+EVENT_PARTITION = EVENTS.field("partitions").type.value_type
+EVENT_TOPIC = EVENTS.field("topics").type.value_type
+OUTCOME_PARTITION = COMPLETIONS.field("partitions").type.value_type
+
+# Each ended operation has one row in one of these tables.
 ENDS = ("completions", "expirations", "cancellations")
 
-# What `simulate` writes beside `events`.
-TRUTH = {
+# What `simulate` writes in addition to `events`.
+TRUTH: dict[str, pa.Schema] = {
     "truth_completions": COMPLETIONS,
     "truth_expirations": EXPIRATIONS,
     "truth_cancellations": CANCELLATIONS,
     "truth_requests": TRUTH_REQUESTS,
 }
-
-# An operation that a variant of the settings changes anything of; null where one of both has no end for it.
-WHAT_IF = pa.schema(
-    [
-        ("run_id", pa.string()),
-        ("variant", pa.string()),
-        ("operation_id", pa.int64()),
-        ("kind", pa.string()),
-        ("broker", pa.int32()),
-        ("request_id", pa.string()),
-        ("client_id", pa.string()),
-        ("key", pa.string()),
-        ("started_at", TIMESTAMP),
-        ("change", pa.string()),
-        ("baseline_expired", pa.bool_()),
-        ("variant_expired", pa.bool_()),
-        ("baseline_completed_by", pa.string()),
-        ("variant_completed_by", pa.string()),
-        ("baseline_wait_ms", pa.int64()),
-        ("variant_wait_ms", pa.int64()),
-        ("shift_ms", pa.int64()),
-        ("baseline_bytes", pa.int64()),
-        ("variant_bytes", pa.int64()),
-    ]
-)
