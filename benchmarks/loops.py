@@ -27,7 +27,7 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
 from purgatory_udf.simulation.open_loop.workload import Workload
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import load
+from purgatory_udf.simulation.scenario_file import load_scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("scenarios", nargs="*", default=SCENARIOS, metavar="SCENARIO", help="of the closed loop")
     asked = options.parse_args(arguments)
     for name in asked.scenarios:
-        scenario = load(name)
+        scenario = load_scenario(name)
         length = {} if asked.seconds is None else {"duration_s": asked.seconds}
         _closed(name, scenario.model_copy(update=length), asked.runs)
     if asked.events:

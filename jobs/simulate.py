@@ -47,7 +47,7 @@ def _workload(seed: int | None, options: dict[str, Any]) -> Workload:
 
 
 def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
-    from purgatory_udf.simulation.scenario_file import load, names
+    from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names
 
     if open_loop and options["scenario"] is not None:
         raise UserError("give --scenario or --open-loop, not both")
@@ -59,9 +59,9 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
     if open_loop:
         _workload(seed, options)
     elif scenario is None:
-        raise UserError(f"give --open-loop, or --scenario NAME or a file (names: {', '.join(names())})")
+        raise UserError(f"give --open-loop, or --scenario NAME or a file (names: {', '.join(scenario_names())})")
     else:
-        load(str(scenario))
+        load_scenario(str(scenario))
     if isinstance(jsonl, Path) and not jsonl.absolute().parent.is_dir():
         raise UserError(f"--jsonl {jsonl}: there is no folder {jsonl.absolute().parent}")
 
@@ -135,7 +135,7 @@ def main(
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.simulation.output import Output
-    from purgatory_udf.simulation.scenario_file import load
+    from purgatory_udf.simulation.scenario_file import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
     options: dict[str, Any] = {
@@ -172,7 +172,7 @@ def main(
             generate(spark, _workload(seed, options), out, overwrite, phases)
         else:
             assert scenario is not None
-            played = ScenarioRun(load(scenario), seed, duration, scale)
+            played = ScenarioRun(load_scenario(scenario), seed, duration, scale)
             simulate(spark, played, Output(out, played.run_id, overwrite), phases, jsonl, check)
 
 

@@ -36,12 +36,12 @@ def _checks(
     like: str | None = None,
     **stage: Any,
 ) -> None:
-    from purgatory_udf.simulation.scenario_file import load, names
+    from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names
 
     if sum(each is not None for each in (events, closed_loop, like)) != 1:
         raise UserError(
             "give one of --events, a table of events, --like, a recording's folder or the scenario fitted to it, and "
-            f"--closed-loop SCENARIO (names: {', '.join(names())})"
+            f"--closed-loop SCENARIO (names: {', '.join(scenario_names())})"
         )
     if html is not None and html.is_dir():
         raise UserError(f"{html}: is a folder; --html names a file")
@@ -55,7 +55,7 @@ def _checks(
         raise UserError(f"--{strange} goes with --like")
     chosen = _variants(variant, config, settings)
     if closed_loop is not None:
-        load(closed_loop)
+        load_scenario(closed_loop)
         late = next((each.name for each in chosen if each.config.max_disorder_ms), None)
         if late is not None:
             raise UserError(f"{late}: max_disorder_ms: a simulated trace is in order")
@@ -165,7 +165,7 @@ def main(
     from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.launch.spark_session import build_session
-    from purgatory_udf.simulation.scenario_file import load
+    from purgatory_udf.simulation.scenario_file import load_scenario
 
     stage_asked = {"seed": seed, "duration": duration, "scale": scale}
     _checks(out, variant, events, closed_loop, config, settings, html, like, **stage_asked, seeds=seeds, json=json)
@@ -181,7 +181,7 @@ def main(
         comparison = what_if(spark, events, out, chosen, file)
     else:
         assert closed_loop is not None
-        stage = Stage(load(closed_loop), seed, duration, scale)
+        stage = Stage(load_scenario(closed_loop), seed, duration, scale)
         with Phases(running_tasks(spark)) as say:
             comparison = what_if_simulated(spark, stage, out, chosen, file, say)
     print("\n".join(comparison.lines()))

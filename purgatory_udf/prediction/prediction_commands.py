@@ -15,7 +15,7 @@ from purgatory_udf.prediction.prediction_pages import UNKNOWN, fit_page, predict
 from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, play_all, predict, variants_of
 from purgatory_udf.prediction.tuning import goal_of, over_of, tune, within_of
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import read
+from purgatory_udf.simulation.scenario_file import read_scenario
 from purgatory_udf.storage.file_system import write_whole
 from purgatory_udf.storage.output_folder import require_folder
 
@@ -42,7 +42,7 @@ def is_file(like: str) -> bool:
 def scenario_like(like: str) -> Scenario:
     """A file needs no session; a folder's tables are read by one."""
     if is_file(like):
-        scenario = read(Path(like))
+        scenario = read_scenario(Path(like))
         fitted_of(scenario)
         return scenario
     from purgatory_udf.launch.spark_session import session_for

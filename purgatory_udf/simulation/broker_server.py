@@ -12,33 +12,33 @@ from purgatory_udf.rules.reference.delayed_produce import DelayedProduce
 from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.simulation.client_network import Connection, Exchange, Reply
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.coordinators import GroupServer, TransactionCoordinators
+from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
 from purgatory_udf.simulation.environment import World
 from purgatory_udf.simulation.messages import (
+    FETCH_SESSION_NOT_FOUND,
     NO_SESSION,
     NONE,
-    NOT_FOUND,
     Batch,
-    CreateTopics,
-    EndTransaction,
-    Fetch,
-    FetchCommitted,
-    Fetched,
-    FetchedPartition,
-    FetchSessions,
-    FindCoordinator,
-    FindTransactionCoordinator,
-    GetMetadata,
-    GroupMessage,
-    ListOffsets,
-    Message,
-    Offsets,
-    Produce,
-    Produced,
-    TopicsCreated,
-    Wants,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    EndTransactionRequest,
+    FetchPartitions,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchSessionCache,
+    FindCoordinatorRequest,
+    FindTransactionCoordinatorRequest,
+    GroupRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetFetchRequest,
+    OffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
 )
-from purgatory_udf.simulation.quotas import BrokerQuotas, Entity, LeaderQuota
+from purgatory_udf.simulation.quotas import BrokerQuotas, LeaderQuota, QuotaEntity
 from purgatory_udf.simulation.scenario import Brokers
 
 ALL_IN_SYNC = -1
@@ -50,10 +50,10 @@ class Server:
         world: World,
         broker: int,
         controller: Controller,
-        groups: GroupServer,
+        groups: GroupCoordinators,
         transactions: TransactionCoordinators,
         settings: Brokers,
-        of_clients: Mapping[str, Entity],
+        of_clients: Mapping[str, QuotaEntity],
     ) -> None:
         self.broker = broker
         self.up = True
@@ -64,7 +64,7 @@ class Server:
         self._transactions = transactions
         self._replication_quota = LeaderQuota(settings.replication_quota)
         self._quotas = BrokerQuotas(of_clients, settings.handling_us)
-        self._sessions = FetchSessions()
+        self._sessions = FetchSessionCache()
         self._connections: dict[Connection, None] = {}
 
     # The network's side.
@@ -93,26 +93,26 @@ class Server:
         message = exchange.message
         reply = self._within_quotas(message.client_id, reply)
         match message:
-            case Produce():
+            case ProduceRequest():
                 exchange.operation_id = self._produce(message, reply)
-            case Fetch():
+            case FetchRequest():
                 exchange.operation_id = self._fetch(message, reply)
-            case GroupMessage():
+            case GroupRequest():
                 exchange.operation_id = self._groups.handle(self.broker, message, reply)
-            case CreateTopics():
+            case CreateTopicsRequest():
                 exchange.operation_id = self._create_topics(message, reply)
-            case EndTransaction():
+            case EndTransactionRequest():
                 self._transactions.end(self.broker, message, reply)
             case _:
                 reply(self._look_up(message), 0)
 
     # Requests that may have to wait.
 
-    def _produce(self, produce: Produce, reply: Reply) -> int:
+    def _produce(self, produce: ProduceRequest, reply: Reply) -> int:
         def respond(operation: DelayedProduce) -> None:
             errors = {TopicPartition(part.topic, part.partition): part.error or NONE for part in operation.parts}
             size = sum(batch.bytes for batch in produce.batches)
-            reply(Produced(errors), self._throttle_ms("produce", produce.client_id, produce.quota, size))
+            reply(ProduceResponse(errors), self._throttle_ms("produce", produce.client_id, produce.quota, size))
 
         partitions = [self._append(batch, produce.acks) for batch in produce.batches]
         for batch, part in zip(produce.batches, partitions, strict=True):
@@ -157,10 +157,10 @@ class Server:
         last = offset + batch.records - 1
         return {**place, "base_offset": offset, "last_offset": last, "bytes": batch.bytes, "error": NONE}
 
-    def _fetch(self, fetch: Fetch, reply: Reply) -> int | None:
+    def _fetch(self, fetch: FetchRequest, reply: Reply) -> int | None:
         opened = self._sessions.update(fetch)
         if opened is None:
-            reply(Fetched(NO_SESSION, [], NOT_FOUND), 0)
+            reply(FetchResponse(NO_SESSION, [], FETCH_SESSION_NOT_FOUND), 0)
             return None
         session, wants = opened
 
@@ -197,7 +197,7 @@ class Server:
             self._controller.tell_isr(key)
         return seq
 
-    def _follower_progress(self, fetch: Fetch, wants: Wants) -> list[TopicPartition]:
+    def _follower_progress(self, fetch: FetchRequest, wants: FetchPartitions) -> list[TopicPartition]:
         """Where this fetch takes the follower back into the in-sync set."""
         if fetch.replica_id < 0:
             return []
@@ -220,23 +220,23 @@ class Server:
         in_sync = replica_id in self._controller.partitions[key].isr
         return self._replication_quota.throttles(key, in_sync, self._world.now_ms)
 
-    def _read(self, session: int, operation: DelayedFetch) -> Fetched:
+    def _read(self, session: int, operation: DelayedFetch) -> FetchResponse:
         """What the answer carries, read as the broker holds it now."""
         partitions = []
         for part, (size, next_offset) in zip(operation.parts, operation.reads, strict=True):
             mark = part.replica.high_watermark
-            answer = FetchedPartition(
+            answer = FetchResponsePartition(
                 part.replica.key, part.error(), part.fetch_offset, next_offset, size, mark.offset if mark else 0
             )
             partitions.append(answer)
             if size and operation.request.fetcher == "follower":
                 self._replication_quota.sent(part.replica.key, size, self._world.now_ms)
         self._sessions.gave(session, [part.key for part in partitions if part.bytes])
-        return Fetched(session, partitions)
+        return FetchResponse(session, partitions)
 
-    def _create_topics(self, creation: CreateTopics, reply: Reply) -> int:
+    def _create_topics(self, creation: CreateTopicsRequest, reply: Reply) -> int:
         def respond(operation: DelayedCreateTopics) -> None:
-            reply(TopicsCreated({part.topic: part.error or NONE for part in operation.parts}), 0)
+            reply(CreateTopicsResponse({part.topic: part.error or NONE for part in operation.parts}), 0)
 
         return self._world.record(
             "create_topics",
@@ -250,21 +250,21 @@ class Server:
 
     # Requests that are answered at once, of which no trace tells.
 
-    def _look_up(self, message: Message) -> Any:
+    def _look_up(self, message: Request) -> Any:
         match message:
-            case GetMetadata():
+            case MetadataRequest():
                 return self._controller.metadata()
-            case FindCoordinator():
+            case FindCoordinatorRequest():
                 return self._groups.coordinator_of(message.group)
-            case FetchCommitted():
+            case OffsetFetchRequest():
                 return self._groups.committed(message)
-            case ListOffsets():
-                return Offsets({key: self._offset(key, message) for key in message.keys if self._leads(key)})
-            case FindTransactionCoordinator():
+            case ListOffsetsRequest():
+                return OffsetsResponse({key: self._offset(key, message) for key in message.keys if self._leads(key)})
+            case FindTransactionCoordinatorRequest():
                 return self._transactions.coordinator_of(message.name)
         raise TypeError(f"no broker understands a {type(message).__name__}")
 
-    def _offset(self, key: TopicPartition, message: ListOffsets) -> int:
+    def _offset(self, key: TopicPartition, message: ListOffsetsRequest) -> int:
         replica = self._replica(key)
         if message.earliest:
             return replica.log.start or 0

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import simpy
 
-from purgatory_udf.simulation.environment import Spread, Steps, World
-from purgatory_udf.simulation.messages import Disconnected, GetMetadata, Message, Metadata, Produced
+from purgatory_udf.simulation.environment import LatencyDistribution, ProcessGenerator, World
+from purgatory_udf.simulation.messages import Disconnected, Metadata, MetadataRequest, ProduceResponse, Request
 
 Reply = Callable[[Any, int], None]
 
@@ -25,7 +25,7 @@ Reply = Callable[[Any, int], None]
 class Exchange:
     """A request as its client sees it: sent, arrived (handled first), answered, then throttled, received."""
 
-    message: Message
+    message: Request
     sent_us: int
     operation_id: int | None = None
     arrived_us: int | None = None
@@ -55,7 +55,7 @@ class Connection:
         world: World,
         server: Listener,
         owner: str,
-        spread: Spread,
+        spread: LatencyDistribution,
         log: list[Exchange],
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,7 +73,7 @@ class Connection:
         self._last_there_us = self._last_back_us = world.now_us
         server.accept(self)
 
-    def send(self, message: Message) -> simpy.Event:
+    def send(self, message: Request) -> simpy.Event:
         """An event that will have the answer, or `Disconnected`, as its value."""
         answer = self._world.env.event()
         exchange = Exchange(message, self._world.now_us)
@@ -124,7 +124,7 @@ class Connection:
         served on it (Kafka: `KafkaApis.handleProduceRequest`)."""
         if self.closed:
             return
-        if isinstance(content, Produced) and content.failed and not exchange.message.owed_an_answer:
+        if isinstance(content, ProduceResponse) and content.failed and not exchange.message.owed_an_answer:
             self._world.later(self._delay_us(), self.close)
             return
         self._busy = False
@@ -157,7 +157,7 @@ class Client:
         world: World,
         client_id: str,
         servers: Mapping[int, Listener],
-        spread: Spread,
+        spread: LatencyDistribution,
         log: list[Exchange],
         life: int = 1,
     ) -> None:
@@ -188,7 +188,9 @@ class Client:
     def brokers(self) -> list[int]:
         return list(self._servers)
 
-    def ask(self, broker: int, message: Message, timeout_ms: int | None = None, channel: str = "") -> Steps[Any]:
+    def ask(
+        self, broker: int, message: Request, timeout_ms: int | None = None, channel: str = ""
+    ) -> ProcessGenerator[Any]:
         """The answer; `Disconnected` if the connection breaks, or if the client gives up waiting and breaks it.
 
         A group's coordinator has a channel beside that of the broker it runs on, so that a fetch that waits holds up no
@@ -207,16 +209,16 @@ class Client:
             return Disconnected(timed_out=True)
         return answer.value
 
-    def awake(self) -> Steps[None]:
+    def awake(self) -> ProcessGenerator[None]:
         """While the process stands still, it neither sends nor hears."""
         while self.paused_until_us > self.world.now_us:
             yield self.world.sleep_us(self.paused_until_us - self.world.now_us)
 
-    def refresh_metadata(self) -> Steps[None]:
+    def refresh_metadata(self) -> ProcessGenerator[None]:
         """Ask one broker after the other, until one answers."""
         while True:
             for broker in self._servers:
-                message = GetMetadata(client_id=self.client_id, request_id=self.next_request_id())
+                message = MetadataRequest(client_id=self.client_id, request_id=self.next_request_id())
                 answer = yield from self.ask(broker, message, channel="metadata")
                 if isinstance(answer, Metadata):
                     self.metadata, self.metadata_at_us = answer, self.world.now_us

@@ -11,15 +11,15 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.simulation.broker_server import Server
 from purgatory_udf.simulation.client_network import Client, Exchange
-from purgatory_udf.simulation.consumer import Instance
+from purgatory_udf.simulation.consumer import ConsumerInstance
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.coordinators import GroupServer, TransactionCoordinators
-from purgatory_udf.simulation.environment import BEGIN_US, Steps, World
-from purgatory_udf.simulation.incidents import Happening
-from purgatory_udf.simulation.messages import CreateTopics
+from purgatory_udf.simulation.coordinators import GroupCoordinators, TransactionCoordinators
+from purgatory_udf.simulation.environment import START_US, ProcessGenerator, World
+from purgatory_udf.simulation.incidents import IncidentProcess
+from purgatory_udf.simulation.messages import CreateTopicsRequest
 from purgatory_udf.simulation.producer import Producer
-from purgatory_udf.simulation.quotas import entities
-from purgatory_udf.simulation.replica_fetcher import ReplicaFetcher, Replication
+from purgatory_udf.simulation.quotas import quota_entities
+from purgatory_udf.simulation.replica_fetcher import ReplicaFetcher, ReplicaFetcherManager
 from purgatory_udf.simulation.scenario import Consumers, Scenario, Topic, TopicCreations
 
 # An administrator who creates topics, one after the other, and waits for each to have its leaders.
@@ -32,14 +32,14 @@ class Administrator:
         self._controller = controller
         self._settings = settings
 
-    def run(self) -> Steps[None]:
+    def run(self) -> ProcessGenerator[None]:
         number = 0
         while True:
             yield self._world.sleep_ms(self._settings.every_ms)
             number += 1
             yield from self._create(f"{self._settings.prefix}-{number}")
 
-    def _create(self, name: str) -> Steps[None]:
+    def _create(self, name: str) -> ProcessGenerator[None]:
         """The controller begins when it hears of the topic; the broker waits for what comes of it."""
         settings = self._settings
         topic = Topic(
@@ -49,7 +49,7 @@ class Administrator:
             min_isr=min(2, settings.replication),
         )
         self._controller.create_later(topic, settings.election)
-        request = CreateTopics(
+        request = CreateTopicsRequest(
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             timeout_ms=settings.timeout_ms,
@@ -59,13 +59,13 @@ class Administrator:
 
 
 # How much simulated time passes between two reports of progress.
-STEP_US = 500_000
+PROGRESS_INTERVAL_US = 500_000
 
-Report = Callable[[int, int, float], None]
+ReportProgress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationResult:
     """The trace, what the simulated brokers did (drained), and how the clients saw it."""
 
     scenario: Scenario
@@ -73,7 +73,7 @@ class Simulated:
     truth: Replay
     exchanges: list[Exchange]
     producers: list[Producer]
-    instances: list[Instance]
+    instances: list[ConsumerInstance]
     seconds: float
 
 
@@ -82,8 +82,8 @@ class ClosedLoop:
         self.scenario = scenario
         self.world = World(scenario.seed, config or Config())
         self.servers: dict[int, Server] = {}
-        self.replications: dict[int, Replication] = {}
-        self.instances: dict[str, list[Instance]] = {}
+        self.replications: dict[int, ReplicaFetcherManager] = {}
+        self.instances: dict[str, list[ConsumerInstance]] = {}
         self.producers: list[Producer] = []
         self.exchanges: list[Exchange] = []
         self.controller = Controller(self.world, scenario.brokers, self._is_up)
@@ -92,18 +92,18 @@ class ClosedLoop:
             self.controller.create(topic)
         self._clients()
         for incident in scenario.incidents:
-            self.world.env.process(Happening(self, incident).run())
+            self.world.env.process(IncidentProcess(self, incident).run())
 
-    def run(self, report: Report | None = None) -> Simulated:
+    def run(self, report: ReportProgress | None = None) -> SimulationResult:
         """`report` hears now and then: events so far, the simulated time, the share of it that is over."""
         began = time.perf_counter()
         length_us = round(self.scenario.duration_s * 1_000_000)
-        for passed_us in [*range(STEP_US, length_us, STEP_US), length_us]:
-            self.world.run(BEGIN_US + passed_us)
+        for passed_us in [*range(PROGRESS_INTERVAL_US, length_us, PROGRESS_INTERVAL_US), length_us]:
+            self.world.run(START_US + passed_us)
             if report is not None:
-                report(len(self.world.events), BEGIN_US + passed_us, passed_us / length_us)
+                report(len(self.world.events), START_US + passed_us, passed_us / length_us)
         truth = self.world.engine.finish()
-        return Simulated(
+        return SimulationResult(
             scenario=self.scenario,
             events=self.world.events,
             truth=truth,
@@ -113,7 +113,7 @@ class ClosedLoop:
             seconds=time.perf_counter() - began,
         )
 
-    def consumers(self, name: str) -> list[Instance]:
+    def consumers(self, name: str) -> list[ConsumerInstance]:
         if name in self.instances:
             return self.instances[name]
         every = [instance for instances in self.instances.values() for instance in instances]
@@ -127,7 +127,7 @@ class ClosedLoop:
     def _brokers(self) -> None:
         settings = self.scenario.brokers
         brokers = list(range(1, settings.count + 1))
-        groups = GroupServer(self.world, brokers, self._is_up)
+        groups = GroupCoordinators(self.world, brokers, self._is_up)
         transactions = TransactionCoordinators(
             self.world,
             self.controller,
@@ -135,12 +135,12 @@ class ClosedLoop:
             self._is_up,
             lambda it: self._client(f"broker-{it}-txn-marker-sender"),
         )
-        of_clients = entities([*self.scenario.producers, *self.scenario.consumers])
+        of_clients = quota_entities([*self.scenario.producers, *self.scenario.consumers])
         for broker in brokers:
             self.servers[broker] = Server(
                 self.world, broker, self.controller, groups, transactions, settings, of_clients
             )
-            self.replications[broker] = Replication(broker)
+            self.replications[broker] = ReplicaFetcherManager(broker)
         for broker in brokers:
             for leader in brokers:
                 if leader != broker:
@@ -165,7 +165,7 @@ class ClosedLoop:
     def _consumers(self, consumers: Consumers) -> None:
         chance = self.world.chance("start", consumers.name)
         for at in range(1, consumers.count + 1):
-            instance = Instance(f"{consumers.name}-{at}", consumers, self._client)
+            instance = ConsumerInstance(f"{consumers.name}-{at}", consumers, self._client)
             self.instances.setdefault(consumers.name, []).append(instance)
             self.world.later(round(chance.uniform(0, consumers.start_within_s) * 1_000_000), instance.start)
 

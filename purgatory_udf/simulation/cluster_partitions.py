@@ -28,7 +28,7 @@ class EndedTransaction:
 
 
 @dataclass(slots=True)
-class Transactions:
+class PartitionTransactions:
     """Of one partition's log, whoever leads it. `announced`: the last stable offset as its leader was told it last;
     `used`: whether there has been any."""
 
@@ -94,7 +94,7 @@ REPLICA_LAG_TIME_MAX_MS = 30_000
 
 
 @dataclass(slots=True)
-class Follower:
+class FollowerProgress:
     """How far a follower has fetched, and when it last had everything that the leader had."""
 
     log_end: int
@@ -126,7 +126,7 @@ class InSyncReplicas:
         self.isr: tuple[int, ...] = (leader, *followers)
         self._leader = leader
         self._lag_time_max_ms = lag_time_max_ms
-        self._followers = {replica_id: Follower(0, now_ms, now_ms, 0) for replica_id in followers}
+        self._followers = {replica_id: FollowerProgress(0, now_ms, now_ms, 0) for replica_id in followers}
 
     def fetched(self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int) -> bool:
         """A follower fetches; whether that takes it back into the set: once it has reached the high watermark."""
@@ -153,7 +153,7 @@ class InSyncReplicas:
 
 
 @dataclass(slots=True)
-class Copy:
+class ReplicaLog:
     """A follower's log: its end, the high watermark it has heard of, and what it appended that no event has told yet.
 
     While a broker follows, its log concerns nobody. When it becomes the leader, it is told batch by batch.
@@ -193,9 +193,9 @@ class PartitionState:
     leader: int | None
     epoch: int
     in_sync: InSyncReplicas
-    copies: dict[int, Copy]
+    copies: dict[int, ReplicaLog]
     segment_begins: int = 0
-    transactions: Transactions = field(default_factory=Transactions)
+    transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
 
     @property
     def isr(self) -> tuple[int, ...]:

@@ -19,21 +19,29 @@ import simpy
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
 from purgatory_udf.simulation.consumer_fetcher import Fetcher, Subscription
-from purgatory_udf.simulation.consumer_membership import CHANNEL, Membership
-from purgatory_udf.simulation.environment import Steps, World
-from purgatory_udf.simulation.messages import NONE, FetchCommitted, GroupAnswer, ListOffsets, Offsets
+from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership
+from purgatory_udf.simulation.environment import ProcessGenerator, World
+from purgatory_udf.simulation.messages import (
+    NONE,
+    GroupResponse,
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+    OffsetsResponse,
+)
 from purgatory_udf.simulation.scenario import Consumers
 
 # How far a consumer has come, told to its coordinator: synchronously, asynchronously, or now and then by itself.
 
 
 # default.api.timeout.ms: for so long a synchronous commit is tried again.
-SYNC_TIMEOUT_MS = 60_000
-HOPELESS = {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
+COMMIT_SYNC_TIMEOUT_MS = 60_000
+FATAL_COMMIT_ERRORS = {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
 
 
-class Commits:
-    def __init__(self, world: World, settings: Consumers, subscription: Subscription, membership: Membership) -> None:
+class OffsetCommitter:
+    def __init__(
+        self, world: World, settings: Consumers, subscription: Subscription, membership: GroupMembership
+    ) -> None:
         self._world = world
         self._settings = settings
         self._subscription = subscription
@@ -41,7 +49,7 @@ class Commits:
         self._committed: dict[object, int] = {}
         self._next_auto_us = world.now_us + settings.auto_commit_interval_ms * 1000
 
-    def after_records(self) -> Steps[None]:
+    def after_records(self) -> ProcessGenerator[None]:
         """What the application does when it has processed what a poll gave it."""
         if self._settings.commit == "sync":
             yield from self.commit_sync()
@@ -54,23 +62,23 @@ class Commits:
             self._next_auto_us = self._world.now_us + self._settings.auto_commit_interval_ms * 1000
             self.commit_async()
 
-    def before_rejoining(self) -> Steps[None]:
+    def before_rejoining(self) -> ProcessGenerator[None]:
         """Somebody else may go on with these partitions."""
         if self._settings.commit == "automatic" and self._membership.member_id:
             yield from self._send()
 
-    def commit_sync(self) -> Steps[None]:
-        give_up_us = self._world.now_us + SYNC_TIMEOUT_MS * 1000
+    def commit_sync(self) -> ProcessGenerator[None]:
+        give_up_us = self._world.now_us + COMMIT_SYNC_TIMEOUT_MS * 1000
         while self._world.now_us < give_up_us:
             error = yield from self._send()
-            if error == NONE or error in HOPELESS:
+            if error == NONE or error in FATAL_COMMIT_ERRORS:
                 return
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 
     def commit_async(self) -> None:
         self._world.env.process(self._send())
 
-    def _send(self) -> Steps[str]:
+    def _send(self) -> ProcessGenerator[str]:
         positions = {
             key: offset
             for key, offset in self._subscription.positions.items()
@@ -82,11 +90,11 @@ class Commits:
             {"topic": key.topic, "partition": key.partition, "offset": offset} for key, offset in positions.items()
         ]
         answer = yield from self._membership.commit(partitions)
-        if isinstance(answer, GroupAnswer) and answer.error == NONE:
+        if isinstance(answer, GroupResponse) and answer.error == NONE:
             self._committed.update(positions)
             return NONE
         yield from self._membership.heed(answer)
-        return answer.error if isinstance(answer, GroupAnswer) else "DISCONNECTED"
+        return answer.error if isinstance(answer, GroupResponse) else "DISCONNECTED"
 
 
 Records = dict[TopicPartition, int]
@@ -104,14 +112,14 @@ class Consumer:
         self.closing = False
         self.failed: str | None = None
         self.subscription = Subscription(settings)
-        self.membership = Membership(client, settings, self.subscription, instance_id)
+        self.membership = GroupMembership(client, settings, self.subscription, instance_id)
         self._client = client
         self._world = client.world
         self._settings = settings
         self._fetcher = Fetcher(client, settings, self.subscription)
-        self._commits = Commits(client.world, settings, self.subscription, self.membership)
+        self._commits = OffsetCommitter(client.world, settings, self.subscription, self.membership)
 
-    def run(self) -> Steps[None]:
+    def run(self) -> ProcessGenerator[None]:
         """The application: poll, process, commit, until it is closed."""
         heartbeats = self._world.env.process(self.membership.heartbeats())
         try:
@@ -136,7 +144,7 @@ class Consumer:
                 heartbeats.interrupt()
             self._client.disconnect()
 
-    def poll(self, timeout_ms: int) -> Steps[Records]:
+    def poll(self, timeout_ms: int) -> ProcessGenerator[Records]:
         """Once at least: `poll(0)` takes what has come, and sends for more. Joining its group is not bounded by the
         time-out (as of `poll(long)`; `poll(Duration)` comes back and goes on with it)."""
         until_us = self._world.now_us + timeout_ms * 1000
@@ -148,7 +156,7 @@ class Consumer:
             if self._world.now_us >= until_us:
                 return {}
 
-    def _poll_once(self, timeout_us: int) -> Steps[Records]:
+    def _poll_once(self, timeout_us: int) -> ProcessGenerator[Records]:
         yield from self._poll_coordinator()
         if self.subscription.missing_positions:
             yield from self._update_fetch_positions()
@@ -162,7 +170,7 @@ class Consumer:
             return {}
         return self._fetcher.fetched_records()
 
-    def _poll_coordinator(self) -> Steps[None]:
+    def _poll_coordinator(self) -> ProcessGenerator[None]:
         self.membership.polled_us = self._world.now_us
         if self._metadata_is_old():
             yield from self._client.refresh_metadata()
@@ -184,18 +192,18 @@ class Consumer:
         age_us = self._settings.metadata_max_age_ms * 1000
         return asked_us is None or self._world.now_us - asked_us >= age_us
 
-    def _update_fetch_positions(self) -> Steps[None]:
+    def _update_fetch_positions(self) -> ProcessGenerator[None]:
         """The committed offsets; where there is none, what `reset` says."""
         missing = self.subscription.missing_positions
         coordinator = yield from self.membership.find_coordinator()
-        request = FetchCommitted(
+        request = OffsetFetchRequest(
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             group=self._settings.group_id,
             keys=missing,
         )
-        answer = yield from self._client.ask(coordinator, request, channel=CHANNEL)
-        if not isinstance(answer, Offsets):
+        answer = yield from self._client.ask(coordinator, request, channel=COORDINATOR_CHANNEL)
+        if not isinstance(answer, OffsetsResponse):
             self.membership.lose_coordinator()
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
             return
@@ -205,14 +213,14 @@ class Consumer:
             raise NoOffsetForPartitionError(f"no offset committed for {missing[0]} (reset: none)")
         yield from self._reset_positions(missing)
 
-    def _reset_positions(self, missing: list[TopicPartition]) -> Steps[None]:
+    def _reset_positions(self, missing: list[TopicPartition]) -> ProcessGenerator[None]:
         by_leader: dict[int, list[TopicPartition]] = {}
         for key in missing:
             leader = self._client.metadata.leaders.get(key)
             if leader is not None:
                 by_leader.setdefault(leader[0], []).append(key)
         for broker, keys in by_leader.items():
-            request = ListOffsets(
+            request = ListOffsetsRequest(
                 client_id=self._client.client_id,
                 request_id=self._client.next_request_id(),
                 keys=keys,
@@ -220,18 +228,18 @@ class Consumer:
                 isolation=self._settings.isolation,
             )
             answer = yield from self._client.ask(broker, request, channel="metadata")
-            if isinstance(answer, Offsets):
+            if isinstance(answer, OffsetsResponse):
                 self._take_positions(answer)
         if self.subscription.missing_positions:
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
             yield from self._client.refresh_metadata()
 
-    def _take_positions(self, offsets: Offsets) -> None:
+    def _take_positions(self, offsets: OffsetsResponse) -> None:
         for key, offset in offsets.offsets.items():
             if key in self.subscription.positions:
                 self.subscription.positions[key] = offset
 
-    def _close(self) -> Steps[None]:
+    def _close(self) -> ProcessGenerator[None]:
         yield from self._commits.before_rejoining()
         yield from self.membership.leave()
 
@@ -239,13 +247,13 @@ class Consumer:
 # A consumer over its lives: it is started, closed, crashes, stands still, and is started again.
 
 
-NewClient = Callable[[str, int], Client]
+ClientFactory = Callable[[str, int], Client]
 
 
-class Instance:
+class ConsumerInstance:
     """`client_id` stays the same in every life, and so does a static member's instance id."""
 
-    def __init__(self, client_id: str, settings: Consumers, new_client: NewClient) -> None:
+    def __init__(self, client_id: str, settings: Consumers, new_client: ClientFactory) -> None:
         self.client_id = client_id
         self.lives: list[Consumer] = []
         self._settings = settings
@@ -269,7 +277,7 @@ class Instance:
         self.lives.append(Consumer(self._client, self._settings, instance_id))
         self._process = self._client.world.env.process(self.lives[-1].run())
 
-    def close(self) -> Steps[None]:
+    def close(self) -> ProcessGenerator[None]:
         """In order: the consumer ends its poll, commits, and leaves."""
         if self._process is not None and self._process.is_alive:
             self.lives[-1].closing = True

@@ -10,22 +10,22 @@ from enum import Enum
 
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.simulation.client_network import Client
-from purgatory_udf.simulation.environment import Steps
+from purgatory_udf.simulation.environment import ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
-    Fetched,
-    FetchedPartition,
+    FetchPartition,
+    FetchPartitions,
+    FetchResponse,
+    FetchResponsePartition,
     FetchSessionHandler,
     Metadata,
-    Want,
-    Wants,
 )
 from purgatory_udf.simulation.scenario import Consumers
 
 # What a consumer reads: how it comes by its partitions, and where in each of them it is (Kafka: SubscriptionState).
 
 
-class Subscribed(Enum):
+class SubscriptionType(Enum):
     AUTO_TOPICS = "topics"
     AUTO_PATTERN = "pattern"
     USER_ASSIGNED = "assign"
@@ -39,16 +39,16 @@ class Subscription:
         self._topics = settings.topics or []
         self._pattern = re.compile(settings.pattern) if settings.pattern is not None else None
         if settings.assign is not None:
-            self.kind = Subscribed.USER_ASSIGNED
+            self.kind = SubscriptionType.USER_ASSIGNED
             self.assign(
                 [TopicPartition(topic, partition) for topic, some in settings.assign.items() for partition in some]
             )
         else:
-            self.kind = Subscribed.AUTO_TOPICS if self._pattern is None else Subscribed.AUTO_PATTERN
+            self.kind = SubscriptionType.AUTO_TOPICS if self._pattern is None else SubscriptionType.AUTO_PATTERN
 
     @property
     def needs_a_group(self) -> bool:
-        return self.kind is not Subscribed.USER_ASSIGNED
+        return self.kind is not SubscriptionType.USER_ASSIGNED
 
     def partitions(self, metadata: Metadata) -> list[TopicPartition]:
         """All partitions of the topics that it subscribes to, as far as the cluster has any."""
@@ -107,7 +107,7 @@ ASSIGNORS: dict[str, Callable[[list[TopicPartition], tuple[str, ...]], Assignmen
 }
 
 
-OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 @dataclass(slots=True)
@@ -143,14 +143,14 @@ class Fetcher:
         A partition is fetchable while none of its records wait to be handed over.
         """
         waiting = {fetch.key for fetch in self._completed}
-        by_broker: dict[int, Wants] = {}
+        by_broker: dict[int, FetchPartitions] = {}
         for key, offset in self._subscription.positions.items():
             leader = self._client.metadata.leaders.get(key)
             if leader is None:
                 self.metadata_is_stale = True
             elif offset is not None and key not in waiting:
                 broker, epoch = leader
-                want = Want(offset, self._settings.max_partition_fetch_bytes, epoch)
+                want = FetchPartition(offset, self._settings.max_partition_fetch_bytes, epoch)
                 by_broker.setdefault(broker, {})[key] = want
         sent = 0
         for broker, wants in by_broker.items():
@@ -179,7 +179,7 @@ class Fetcher:
                 self._completed.popleft()
         return records
 
-    def _fetch(self, broker: int, wants: Wants) -> Steps[None]:
+    def _fetch(self, broker: int, wants: FetchPartitions) -> ProcessGenerator[None]:
         session = self._sessions.setdefault(broker, FetchSessionHandler())
         settings = self._settings
         fetch = session.next(
@@ -195,7 +195,7 @@ class Fetcher:
         )
         answer = yield from self._client.ask(broker, fetch)
         del self._unanswered[broker]
-        if isinstance(answer, Fetched) and answer.error == NONE:
+        if isinstance(answer, FetchResponse) and answer.error == NONE:
             session.answered(answer)
             for part in answer.partitions:
                 self._take(part)
@@ -205,8 +205,8 @@ class Fetcher:
         self.arrived.succeed()
         self.arrived = self._world.env.event()
 
-    def _take(self, part: FetchedPartition) -> None:
-        if part.error == OUT_OF_RANGE:
+    def _take(self, part: FetchResponsePartition) -> None:
+        if part.error == OFFSET_OUT_OF_RANGE:
             self._subscription.lose_position(part.key)
         elif part.error != NONE:
             self.metadata_is_stale = True

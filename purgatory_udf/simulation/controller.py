@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from purgatory_udf.contract.topic_partition import TopicPartition
-from purgatory_udf.simulation.cluster_partitions import Copy, InSyncReplicas, PartitionState, high_watermark_after
-from purgatory_udf.simulation.environment import Steps, World
+from purgatory_udf.simulation.cluster_partitions import InSyncReplicas, PartitionState, ReplicaLog, high_watermark_after
+from purgatory_udf.simulation.environment import ProcessGenerator, World
 from purgatory_udf.simulation.messages import Metadata
 from purgatory_udf.simulation.scenario import Brokers, Delay, Topic
 
@@ -62,7 +62,7 @@ class Controller:
                     leader=None,
                     epoch=-1,
                     in_sync=self._in_sync(replicas[0], replicas, replicas),
-                    copies={broker: Copy() for broker in replicas},
+                    copies={broker: ReplicaLog() for broker in replicas},
                 )
             )
         return states
@@ -79,7 +79,7 @@ class Controller:
 
     # Leadership.
 
-    def move(self, key: TopicPartition, to: int) -> Steps[None]:
+    def move(self, key: TopicPartition, to: int) -> ProcessGenerator[None]:
         """The leader resigns; after the election the next one leads, if it is in sync and up."""
         state = self.partitions[key]
         before = state.leader
@@ -91,7 +91,7 @@ class Controller:
         if state.leader is None and self._is_up(to):
             self._lead(state, to, state.isr)
 
-    def hand_over(self, broker: int) -> Steps[None]:
+    def hand_over(self, broker: int) -> ProcessGenerator[None]:
         """A broker that is to stop leads nothing any more that another one can lead, and is in no in-sync set."""
         for state in list(self.partitions.values()):
             others = tuple(replica for replica in state.isr if replica != broker)
@@ -113,7 +113,7 @@ class Controller:
             # Somebody waits there for a topic that is yet to be led, or is elsewhere.
             self._world.record("partition", broker, topic=topic, partition=0, change="stopped")
 
-    def notice_failure(self, broker: int) -> Steps[None]:
+    def notice_failure(self, broker: int) -> ProcessGenerator[None]:
         """After a while its partitions get other leaders, and it is taken out of the in-sync sets."""
         yield self._world.sleep_ms(self._settings.failure_detection_ms)
         if self._is_up(broker):
@@ -143,7 +143,7 @@ class Controller:
                 self._tell_truncation(state, broker)
         self._announce()
 
-    def prefer_first_replicas(self) -> Steps[None]:
+    def prefer_first_replicas(self) -> ProcessGenerator[None]:
         """The election of preferred leaders."""
         for state in list(self.partitions.values()):
             yield from self.move(state.key, state.replicas[0])
@@ -232,7 +232,7 @@ class Controller:
         self.stabilise(state, state.leader, isr=state.isr)
         self._tell(state, state.leader, "isr", isr=list(state.isr))
 
-    def watch_in_sync(self) -> Steps[None]:
+    def watch_in_sync(self) -> ProcessGenerator[None]:
         """Each leader looks, every half of the time that a follower may lag, whom to drop."""
         while True:
             yield self._world.sleep_ms(self._settings.replica_lag_time_max_ms / 2)

@@ -11,31 +11,36 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client, Reply
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import Steps, World
+from purgatory_udf.simulation.environment import ProcessGenerator, World
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
-    Coordinator,
-    EndTransaction,
-    FetchCommitted,
-    GroupAnswer,
-    GroupMessage,
-    Offsets,
-    Produce,
-    Produced,
-    TransactionEnds,
+    CoordinatorResponse,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    GroupRequest,
+    GroupResponse,
+    OffsetFetchRequest,
+    OffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
 )
 from purgatory_udf.simulation.scenario import Brokers
 
 IsUp = Callable[[int], bool]
 
-_TIMEOUTS = ("session_timeout_ms", "rebalance_timeout_ms", "protocols")
+_JOIN_FIELDS = ("session_timeout_ms", "rebalance_timeout_ms", "protocols")
 # Of an empty group.
-_NOBODY: dict[str, Any] = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
+_EMPTY_GROUP_MEMBER: dict[str, Any] = {
+    "member_id": "",
+    "session_timeout_ms": 0,
+    "rebalance_timeout_ms": 0,
+    "protocols": [],
+}
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredGroup:
     """What the coordinators' log has of a group: written when its leader's assignment has come."""
 
     generation: int = 0
@@ -43,7 +48,7 @@ class Stored:
     members: tuple[dict[str, Any], ...] = ()
 
 
-class GroupServer:
+class GroupCoordinators:
     """Shared by all brokers, as the offsets topic is. A group stays at its coordinator until that broker fails; the
     next one loads what was stored of it, when a member first asks for its coordinator."""
 
@@ -53,14 +58,14 @@ class GroupServer:
         self._is_up = is_up
         self._coordinators: dict[str, int] = {}
         # Whose coordinator is gone, and what was stored of them.
-        self._lost: dict[str, Stored] = {}
-        self._stored: dict[str, Stored] = {}
+        self._lost: dict[str, StoredGroup] = {}
+        self._stored: dict[str, StoredGroup] = {}
         # What a member asked for in its last join, by group and client: sessions may be replayed with others.
         self._timeouts: dict[tuple[str, str], dict[str, Any]] = {}
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._assignments: dict[tuple[int, str, int], dict[str, list[TopicPartition]]] = {}
 
-    def coordinator_of(self, group: str) -> Coordinator:
+    def coordinator_of(self, group: str) -> CoordinatorResponse:
         broker = self._coordinators.get(group)
         if broker is None or group in self._lost:
             known = len(self._coordinators)
@@ -70,7 +75,7 @@ class GroupServer:
             if broker is not None:
                 self._load(group, broker)
                 self._coordinators[group] = broker
-        return Coordinator(broker)
+        return CoordinatorResponse(broker)
 
     def resign(self, broker: int) -> None:
         """The broker gives its groups away; who waits is told so."""
@@ -89,7 +94,9 @@ class GroupServer:
         for group in mine:
             known = self._world.engine.coordinator(broker).groups.get(group)
             empty = known is not None and known.state is GroupState.EMPTY
-            stored = Stored(known.generation) if known is not None and empty else self._stored.get(group, Stored())
+            stored = (
+                StoredGroup(known.generation) if known is not None and empty else self._stored.get(group, StoredGroup())
+            )
             self._lost[group] = stored
         return mine
 
@@ -101,7 +108,7 @@ class GroupServer:
         assignment = self._assignments.get((before, group, stored.generation))
         if assignment is not None:
             self._assignments[broker, group, stored.generation] = assignment
-        for member in stored.members or (_NOBODY,):
+        for member in stored.members or (_EMPTY_GROUP_MEMBER,):
             self._world.record(
                 "group_loaded",
                 broker,
@@ -122,16 +129,16 @@ class GroupServer:
             }
             for member in group.members.values()
         )
-        self._stored[name] = Stored(group.generation, group.leader, members)
+        self._stored[name] = StoredGroup(group.generation, group.leader, members)
 
-    def handle(self, broker: int, message: GroupMessage, reply: Reply) -> int | None:
+    def handle(self, broker: int, message: GroupRequest, reply: Reply) -> int | None:
         if self._coordinators.get(message.group) != broker or message.group in self._lost:
-            reply(GroupAnswer("NOT_COORDINATOR"), 0)
+            reply(GroupResponse("NOT_COORDINATOR"), 0)
             return None
         if message.type == "sync_group" and message.assignment is not None:
             self._assignments[broker, message.group, message.fields["generation"]] = message.assignment
         if message.type == "join_group":
-            self._timeouts[message.group, message.client_id] = {name: message.fields[name] for name in _TIMEOUTS}
+            self._timeouts[message.group, message.client_id] = {name: message.fields[name] for name in _JOIN_FIELDS}
 
         def respond(answer: Answer) -> None:
             reply(self._answer(broker, message, answer), 0)
@@ -146,11 +153,11 @@ class GroupServer:
             **message.fields,
         )
 
-    def committed(self, message: FetchCommitted) -> Offsets:
+    def committed(self, message: OffsetFetchRequest) -> OffsetsResponse:
         offsets = {key: self._offsets.get((message.group, key)) for key in message.keys}
-        return Offsets({key: offset for key, offset in offsets.items() if offset is not None})
+        return OffsetsResponse({key: offset for key, offset in offsets.items() if offset is not None})
 
-    def _answer(self, broker: int, message: GroupMessage, answer: Answer) -> GroupAnswer:
+    def _answer(self, broker: int, message: GroupRequest, answer: Answer) -> GroupResponse:
         members: tuple[str, ...] = ()
         protocol: str | None = None
         assigned: tuple[TopicPartition, ...] = ()
@@ -165,7 +172,7 @@ class GroupServer:
         elif message.type == "offset_commit" and answer.error == NONE:
             self._store(message.group, message.fields["partitions"])
         generation = -1 if answer.generation is None else answer.generation
-        return GroupAnswer(answer.error, answer.member_id, generation, answer.leader, members, assigned, protocol)
+        return GroupResponse(answer.error, answer.member_id, generation, answer.leader, members, assigned, protocol)
 
     def _store(self, group: str, partitions: list[dict[str, Any]]) -> None:
         for part in partitions:
@@ -183,7 +190,7 @@ class GroupServer:
 
 
 # A batch of one end marker; how long a leader may wait for replicas to have it (`request.timeout.ms` of a broker).
-MARKER_BYTES, TIMEOUT_MS = 78, 30_000
+MARKER_BYTES, MARKER_TIMEOUT_MS = 78, 30_000
 
 
 class TransactionCoordinators:
@@ -208,24 +215,24 @@ class TransactionCoordinators:
         self._known: dict[str, int] = {}
         self._chance = world.chance("transactions")
 
-    def coordinator_of(self, name: str) -> Coordinator:
+    def coordinator_of(self, name: str) -> CoordinatorResponse:
         place, count = self._known.setdefault(name, len(self._known)), self._settings.count
         candidates = [(place + at) % count + 1 for at in range(count)]
-        return Coordinator(next((broker for broker in candidates if self._is_up(broker)), None))
+        return CoordinatorResponse(next((broker for broker in candidates if self._is_up(broker)), None))
 
-    def end(self, broker: int, message: EndTransaction, reply: Reply) -> None:
+    def end(self, broker: int, message: EndTransactionRequest, reply: Reply) -> None:
         """Answered when the decision has been stored, which takes as long as a follower needs to have it."""
         stored_us = self._chance.delay_us(self._settings.network) + self._chance.delay_us(self._settings.append)
         self._world.env.process(self._end(broker, message, reply, stored_us))
 
-    def _end(self, broker: int, message: EndTransaction, reply: Reply, stored_us: int) -> Steps[None]:
+    def _end(self, broker: int, message: EndTransactionRequest, reply: Reply, stored_us: int) -> ProcessGenerator[None]:
         yield self._world.sleep_us(stored_us)
         written = self._world.env.event()
-        reply(TransactionEnds(written), 0)
+        reply(EndTransactionResponse(written), 0)
         yield from self._write_all(broker, message)
         written.succeed()
 
-    def _write_all(self, broker: int, message: EndTransaction) -> Steps[None]:
+    def _write_all(self, broker: int, message: EndTransactionRequest) -> ProcessGenerator[None]:
         pending = list(message.keys)
         client = self._senders.get(broker)
         if client is None:
@@ -237,21 +244,21 @@ class TransactionCoordinators:
                 if leader is not None:
                     by_leader.setdefault(leader, []).append(key)
             for leader, keys in by_leader.items():
-                answer = yield from client.ask(leader, self._markers(client, message.name, keys), TIMEOUT_MS)
-                if isinstance(answer, Produced):
+                answer = yield from client.ask(leader, self._markers(client, message.name, keys), MARKER_TIMEOUT_MS)
+                if isinstance(answer, ProduceResponse):
                     done = {key for key in keys if answer.errors[key] == NONE}
                     pending = [key for key in pending if key not in done]
             if pending:
                 yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 
-    def _markers(self, client: Client, name: str, keys: list[TopicPartition]) -> Produce:
+    def _markers(self, client: Client, name: str, keys: list[TopicPartition]) -> ProduceRequest:
         batches = [
             Batch(key, self._world.now_us, records=1, bytes=MARKER_BYTES, transaction=name, ends=True) for key in keys
         ]
-        return Produce(
+        return ProduceRequest(
             client_id=client.client_id,
             request_id=client.next_request_id(),
             acks=-1,
-            timeout_ms=TIMEOUT_MS,
+            timeout_ms=MARKER_TIMEOUT_MS,
             batches=batches,
         )

@@ -30,7 +30,7 @@ from purgatory_udf.rules.reference.reference_replay import Event, Replayer
 _Z75 = 0.6744897501960817
 
 
-class Spread(Protocol):
+class LatencyDistribution(Protocol):
     """A log-normal distribution as people measure one."""
 
     @property
@@ -40,7 +40,7 @@ class Spread(Protocol):
     def p75_ms(self) -> float: ...
 
 
-class Chance:
+class RandomStream:
     """The random numbers of one entity: a function of the seed and the entity's name, and of nothing else."""
 
     def __init__(self, seed: int, *entity: str) -> None:
@@ -54,7 +54,7 @@ class Chance:
         """Until the next arrival of a Poisson process."""
         return round(self._random.expovariate(per_second) * 1_000_000)
 
-    def delay_us(self, spread: Spread) -> int:
+    def delay_us(self, spread: LatencyDistribution) -> int:
         """A latency: log-normal by median and 75th percentile, as in Kafka's own purgatory benchmark."""
         sigma = math.log(spread.p75_ms / spread.median_ms) / _Z75
         return round(spread.median_ms * 1000 * math.exp(self._random.gauss(0, 1) * sigma))
@@ -68,7 +68,7 @@ class Chance:
         return self._random.choices(range(len(weights)), cum_weights=weights)[0]
 
 
-def zipf(count: int, skew: float) -> list[float]:
+def cumulative_zipf(count: int, skew: float) -> list[float]:
     """Cumulated weights 1, 1/2^skew, 1/3^skew, …; a skew of 0 makes all alike."""
     return list(accumulate(1 / (rank + 1) ** skew for rank in range(count)))
 
@@ -78,7 +78,7 @@ def zipf(count: int, skew: float) -> list[float]:
 
 Respond = Callable[[Any], None]
 
-REQUESTS: dict[str, Callable[[Cluster, Event, Respond | None], DelayedRequest]] = {
+OPERATION_HANDLERS: dict[str, Callable[[Cluster, Event, Respond | None], DelayedRequest]] = {
     "produce": produce,
     "fetch": fetch,
     "delete_records": delete_records,
@@ -100,8 +100,8 @@ class LiveReference(Replayer):
         self._last_event_ms = now_ms = event["time_us"] // 1000
         self.pass_time(now_ms)
         kind = event["type"]
-        if kind in REQUESTS:
-            operation = REQUESTS[kind](self.cluster, event, respond)
+        if kind in OPERATION_HANDLERS:
+            operation = OPERATION_HANDLERS[kind](self.cluster, event, respond)
             self.operations.append(operation)
             self._due_now = not operation.completed and operation.deadline_ms <= now_ms
         elif kind in GROUP_EVENTS:
@@ -133,16 +133,16 @@ class LiveReference(Replayer):
 
 T = TypeVar("T")
 # A part of a SimPy process: `yield from` it; it returns a T.
-Steps = Generator[simpy.Event, Any, T]
+ProcessGenerator = Generator[simpy.Event, Any, T]
 
 # Every simulation begins at this instant: 2026-01-01T00:00:00Z.
-BEGIN_US = 1_767_225_600_000_000
+START_US = 1_767_225_600_000_000
 
 
 class World:
     def __init__(self, seed: int, config: Config) -> None:
-        self.env = simpy.Environment(initial_time=BEGIN_US)
-        self.engine = LiveReference(config, BEGIN_US // 1000)
+        self.env = simpy.Environment(initial_time=START_US)
+        self.engine = LiveReference(config, START_US // 1000)
         self.events: list[dict[str, Any]] = []
         self._seed = seed
         self._wakes_us: int | None = None
@@ -156,8 +156,8 @@ class World:
     def now_ms(self) -> int:
         return self.now_us // 1000
 
-    def chance(self, *entity: str) -> Chance:
-        return Chance(self._seed, *entity)
+    def chance(self, *entity: str) -> RandomStream:
+        return RandomStream(self._seed, *entity)
 
     def record(self, type: str, broker: int, respond: Respond | None = None, **fields: Any) -> int:
         """An event happens at a broker, now: it enters the trace, and the engine. Its `seq` is returned."""

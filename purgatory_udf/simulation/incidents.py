@@ -6,10 +6,10 @@ from typing import Protocol
 
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.simulation.broker_server import Server
-from purgatory_udf.simulation.consumer import Instance
+from purgatory_udf.simulation.consumer import ConsumerInstance
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import Steps, World
-from purgatory_udf.simulation.replica_fetcher import Replication
+from purgatory_udf.simulation.environment import ProcessGenerator, World
+from purgatory_udf.simulation.replica_fetcher import ReplicaFetcherManager
 from purgatory_udf.simulation.scenario import (
     CrashBroker,
     CrashConsumer,
@@ -21,37 +21,37 @@ from purgatory_udf.simulation.scenario import (
 )
 
 # From when a broker has handed everything over until it stops.
-_LAST_ANSWERS_MS = 50
+_SHUTDOWN_GRACE_MS = 50
 
 
-class Cast(Protocol):
+class SimulatedCluster(Protocol):
     """Who takes part in a simulation."""
 
     world: World
     controller: Controller
     servers: dict[int, Server]
-    replications: dict[int, Replication]
+    replications: dict[int, ReplicaFetcherManager]
 
-    def consumers(self, name: str) -> list[Instance]:
+    def consumers(self, name: str) -> list[ConsumerInstance]:
         """The consumer of that name, or all of the set of that name."""
 
 
-class Happening:
+class IncidentProcess:
     """One incident, `times` times. Of a set of consumers, it is another one's turn each time."""
 
-    def __init__(self, cast: Cast, incident: Incident) -> None:
+    def __init__(self, cast: SimulatedCluster, incident: Incident) -> None:
         self._cast = cast
         self._world = cast.world
         self._incident = incident
 
-    def run(self) -> Steps[None]:
+    def run(self) -> ProcessGenerator[None]:
         incident = self._incident
         yield self._world.sleep_ms(incident.at_s * 1000)
         for turn in range(incident.times):
             self._world.env.process(self._happen(turn))
             yield self._world.sleep_ms(incident.every_s * 1000)
 
-    def _happen(self, turn: int) -> Steps[None]:
+    def _happen(self, turn: int) -> ProcessGenerator[None]:
         match self._incident:
             case StallFollower(broker=broker, for_s=for_s):
                 self._cast.replications[broker].stalled_until_us = self._world.now_us + round(for_s * 1_000_000)
@@ -77,26 +77,26 @@ class Happening:
                     instance.start()
                     yield self._world.sleep_ms(restart.gap_s * 1000)
 
-    def _whose_turn(self, name: str, turn: int) -> Instance:
+    def _whose_turn(self, name: str, turn: int) -> ConsumerInstance:
         candidates = self._cast.consumers(name)
         return candidates[turn % len(candidates)]
 
-    def _crash_broker(self, crash: CrashBroker) -> Steps[None]:
+    def _crash_broker(self, crash: CrashBroker) -> ProcessGenerator[None]:
         yield from self._down(crash.broker, crash.for_s)
         if crash.preferred_again_after_s is not None:
             yield self._world.sleep_ms(crash.preferred_again_after_s * 1000)
             yield from self._cast.controller.prefer_first_replicas()
 
-    def _restart_broker(self, broker: int, down_s: float) -> Steps[None]:
+    def _restart_broker(self, broker: int, down_s: float) -> ProcessGenerator[None]:
         """In order: what it leads and coordinates goes to others, who waits for it is told so, and then it stops."""
         server = self._cast.servers[broker]
         server.leaving = True
         yield from self._cast.controller.hand_over(broker)
         server.resign()
-        yield self._world.sleep_ms(_LAST_ANSWERS_MS)
+        yield self._world.sleep_ms(_SHUTDOWN_GRACE_MS)
         yield from self._down(broker, down_s)
 
-    def _down(self, broker: int, for_s: float) -> Steps[None]:
+    def _down(self, broker: int, for_s: float) -> ProcessGenerator[None]:
         """Its connections break, what waits there ends, its followers' loops stop; later it comes back."""
         server, replication = self._cast.servers[broker], self._cast.replications[broker]
         controller = self._cast.controller

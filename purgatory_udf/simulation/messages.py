@@ -21,7 +21,7 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Request:
     client_id: str = ""
     request_id: str = ""
 
@@ -49,7 +49,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Produce(Message):
+class ProduceRequest(Request):
     acks: int
     timeout_ms: int
     batches: list[Batch]
@@ -61,7 +61,7 @@ class Produce(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
+class ProduceResponse:
     errors: dict[TopicPartition, str]
 
     @property
@@ -73,7 +73,7 @@ class Produced:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class FetchPartition:
     """From where a partition is to be read."""
 
     offset: int
@@ -82,7 +82,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch(Message):
+class FetchRequest(Request):
     """`wants` has what differs from the session's last fetch; session 0 asks for a new one."""
 
     replica_id: int
@@ -91,13 +91,13 @@ class Fetch(Message):
     max_bytes: int
     isolation: str
     session: int
-    wants: dict[TopicPartition, Want]
+    wants: dict[TopicPartition, FetchPartition]
     forgotten: list[TopicPartition]
     quota: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class FetchResponsePartition:
     key: TopicPartition
     error: str
     offset: int
@@ -107,9 +107,9 @@ class FetchedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchResponse:
     session: int
-    partitions: list[FetchedPartition]
+    partitions: list[FetchResponsePartition]
     error: str = NONE
 
 
@@ -117,7 +117,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMessage(Message):
+class GroupRequest(Request):
     """One of the contract's group events, with its fields; `assignment` travels with the leader's sync."""
 
     type: str
@@ -127,7 +127,7 @@ class GroupMessage(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAnswer:
+class GroupResponse:
     """`members` and `protocol` are for the leader of a new generation, `assigned` for a member that has synced."""
 
     error: str
@@ -140,13 +140,13 @@ class GroupAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchCommitted(Message):
+class OffsetFetchRequest(Request):
     group: str
     keys: list[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsets(Message):
+class ListOffsetsRequest(Request):
     """`earliest` or the latest offset that a reader may see."""
 
     keys: list[TopicPartition]
@@ -155,19 +155,19 @@ class ListOffsets(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetsResponse:
     """Where there is one."""
 
     offsets: dict[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinator(Message):
+class FindCoordinatorRequest(Request):
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class Coordinator:
+class CoordinatorResponse:
     broker: int | None
 
 
@@ -175,12 +175,12 @@ class Coordinator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindTransactionCoordinator(Message):
+class FindTransactionCoordinatorRequest(Request):
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction(Message):
+class EndTransactionRequest(Request):
     """`keys`: the partitions that have records of it. How it ends makes no difference to who waits."""
 
     name: str
@@ -189,7 +189,7 @@ class EndTransaction(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionEnds:
+class EndTransactionResponse:
     """`written` happens when all its partitions say so; until then the producer's next one is refused."""
 
     written: simpy.Event
@@ -199,7 +199,7 @@ class TransactionEnds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetMetadata(Message):
+class MetadataRequest(Request):
     pass
 
 
@@ -212,13 +212,13 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopics(Message):
+class CreateTopicsRequest(Request):
     timeout_ms: int
     topics: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsCreated:
+class CreateTopicsResponse:
     errors: dict[str, str]
 
 
@@ -229,9 +229,9 @@ class TopicsCreated:
 
 
 NO_SESSION = 0
-NOT_FOUND = "FETCH_SESSION_ID_NOT_FOUND"
+FETCH_SESSION_NOT_FOUND = "FETCH_SESSION_ID_NOT_FOUND"
 
-Wants = dict[TopicPartition, Want]
+FetchPartitions = dict[TopicPartition, FetchPartition]
 
 
 class FetchSessionHandler:
@@ -239,20 +239,20 @@ class FetchSessionHandler:
 
     def __init__(self) -> None:
         self._session = NO_SESSION
-        self._known: Wants = {}
+        self._known: FetchPartitions = {}
 
-    def next(self, wants: Wants, **fields: Any) -> Fetch:
+    def next(self, wants: FetchPartitions, **fields: Any) -> FetchRequest:
         """The fetch that makes the session's list what is wanted now."""
         known = self._known if self._session != NO_SESSION else {}
         self._known = dict(wants)
-        return Fetch(
+        return FetchRequest(
             session=self._session,
             wants={key: want for key, want in wants.items() if known.get(key) != want},
             forgotten=[key for key in known if key not in wants],
             **fields,
         )
 
-    def answered(self, answer: Fetched) -> None:
+    def answered(self, answer: FetchResponse) -> None:
         self._session = answer.session
 
     def failed(self) -> None:
@@ -260,14 +260,14 @@ class FetchSessionHandler:
         self._session = NO_SESSION
 
 
-class FetchSessions:
+class FetchSessionCache:
     """The broker's side: of every session, the whole list in its order."""
 
     def __init__(self) -> None:
-        self._lists: dict[int, Wants] = {}
+        self._lists: dict[int, FetchPartitions] = {}
         self._ids = count(1)
 
-    def update(self, fetch: Fetch) -> tuple[int, Wants] | None:
+    def update(self, fetch: FetchRequest) -> tuple[int, FetchPartitions] | None:
         """The session and what it wants now; None where the session is not known (any more)."""
         if fetch.session == NO_SESSION:
             session = next(self._ids)

@@ -16,7 +16,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH, TRUTH_REQUESTS
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.simulation.client_network import Exchange
-from purgatory_udf.simulation.closed_loop import Simulated
+from purgatory_udf.simulation.closed_loop import SimulationResult
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.event_staging import write_in_time_order
 from purgatory_udf.storage.file_system import files_of, require_no_file
@@ -151,7 +151,7 @@ class Output:
         return Layout(self.out).table("events")
 
 
-def make_room(spark: SparkSession, output: Output) -> None:
+def prepare_output(spark: SparkSession, output: Output) -> None:
     """Refuse to mix two traces; with `overwrite`, take away what is there."""
     layout = Layout(output.out)
     require_no_file(files_of(spark), output.out)
@@ -163,7 +163,7 @@ def make_room(spark: SparkSession, output: Output) -> None:
             files_of(spark).remove(path)
 
 
-def write(spark: SparkSession, output: Output, simulated: Simulated, settings: dict[str, Any]) -> None:
+def write_tables(spark: SparkSession, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
     """`events` last: where there is one, the rest is there too."""
     layout, run_id = Layout(output.out), output.run_id
     run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)

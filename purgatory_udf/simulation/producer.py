@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.environment import Steps, zipf
+from purgatory_udf.simulation.environment import ProcessGenerator, cumulative_zipf
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
-    Coordinator,
+    CoordinatorResponse,
     Disconnected,
-    EndTransaction,
-    FindTransactionCoordinator,
-    Produce,
-    Produced,
-    TransactionEnds,
+    EndTransactionRequest,
+    EndTransactionResponse,
+    FindTransactionCoordinatorRequest,
+    ProduceRequest,
+    ProduceResponse,
 )
 from purgatory_udf.simulation.scenario import Producers
 
@@ -108,7 +108,7 @@ class Transaction:
             batch.transaction = self._client.name
             self._keys[batch.key] = None
 
-    def end(self, aborts: bool, when_written: Callable[[], None]) -> Steps[None]:
+    def end(self, aborts: bool, when_written: Callable[[], None]) -> ProcessGenerator[None]:
         """The application goes on as soon as the decision is stored."""
         keys, self._keys = tuple(self._keys), {}
         if not keys:
@@ -128,17 +128,17 @@ class Transaction:
         else:
             ends.written.callbacks.append(written)
 
-    def _ask(self, keys: tuple[TopicPartition, ...], commits: bool) -> Steps[TransactionEnds]:
+    def _ask(self, keys: tuple[TopicPartition, ...], commits: bool) -> ProcessGenerator[EndTransactionResponse]:
         client, name = self._client, self._client.name
         while True:
             for broker in client.brokers:
-                look_up = FindTransactionCoordinator(
+                look_up = FindTransactionCoordinatorRequest(
                     client_id=client.client_id, request_id=client.next_request_id(), name=name
                 )
                 coordinator = yield from client.ask(broker, look_up, channel="metadata")
-                if not isinstance(coordinator, Coordinator) or coordinator.broker is None:
+                if not isinstance(coordinator, CoordinatorResponse) or coordinator.broker is None:
                     continue
-                request = EndTransaction(
+                request = EndTransactionRequest(
                     client_id=client.client_id,
                     request_id=client.next_request_id(),
                     name=name,
@@ -146,7 +146,7 @@ class Transaction:
                     commits=commits,
                 )
                 answer = yield from client.ask(coordinator.broker, request, channel="transactions")
-                if isinstance(answer, TransactionEnds):
+                if isinstance(answer, EndTransactionResponse):
                     return answer
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 
@@ -197,11 +197,11 @@ class Producer:
         if self.transaction is not None:
             self._world.env.process(self._transactions(self.transaction))
 
-    def _application(self) -> Steps[None]:
+    def _application(self) -> ProcessGenerator[None]:
         yield from self._client.refresh_metadata()
         topics = self._client.metadata.topics
         keys = [TopicPartition(name, at) for name in self._settings.topics for at in range(topics.get(name, 0))]
-        weights = zipf(len(keys), self._settings.skew)
+        weights = cumulative_zipf(len(keys), self._settings.skew)
         while keys:
             yield self._world.sleep_us(self._chance.interval_us(self._settings.rate))
             while self._accumulator.is_full or self._accumulator.flushing:
@@ -211,7 +211,7 @@ class Producer:
             if self._accumulator.append(key, size, self._world.now_us):
                 self._wake()
 
-    def _sender(self) -> Steps[None]:
+    def _sender(self) -> ProcessGenerator[None]:
         while True:
             if self._metadata_is_stale:
                 self._metadata_is_stale = False
@@ -241,7 +241,7 @@ class Producer:
                 self._in_flight[broker] = self._in_flight.get(broker, 0) + 1
                 self._world.env.process(self._deliver(broker, batches))
 
-    def _transactions(self, transaction: Transaction) -> Steps[None]:
+    def _transactions(self, transaction: Transaction) -> ProcessGenerator[None]:
         """Commits when all is delivered; meanwhile the application hands nothing over."""
         while True:
             yield self._world.sleep_ms(transaction.lasts_ms)
@@ -254,10 +254,10 @@ class Producer:
             self._accumulator.flushing = False
             self._wake()
 
-    def _deliver(self, broker: int, batches: list[Batch]) -> Steps[None]:
+    def _deliver(self, broker: int, batches: list[Batch]) -> ProcessGenerator[None]:
         if self.transaction is not None:
             self.transaction.take_in(batches)
-        request = Produce(
+        request = ProduceRequest(
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             acks=self._acks,
@@ -271,9 +271,9 @@ class Producer:
             self._settle(batch, self._error(batch, answer))
         self._wake()
 
-    def _error(self, batch: Batch, answer: Produced | Disconnected | None) -> str:
+    def _error(self, batch: Batch, answer: ProduceResponse | Disconnected | None) -> str:
         match answer:
-            case Produced():
+            case ProduceResponse():
                 return answer.errors[batch.key]
             case Disconnected():
                 return "NETWORK_EXCEPTION"

@@ -42,20 +42,20 @@ class ClientQuota:
 
 
 # A request quota holds no answer back longer than a window (Kafka: `ClientRequestQuotaManager.throttleTime`).
-MOST_REQUEST_THROTTLE_MS = SAMPLE_MS
+MAX_REQUEST_THROTTLE_MS = SAMPLE_MS
 
 
-class Entity(NamedTuple):
+class QuotaEntity(NamedTuple):
     """Whose quotas a client's are, and how much of one thread it may take up, in percent."""
 
     name: str
     request_percentage: float | None
 
 
-def entities(clients: Iterable[Producers | Consumers]) -> Mapping[str, Entity]:
+def quota_entities(clients: Iterable[Producers | Consumers]) -> Mapping[str, QuotaEntity]:
     """By client id."""
     return {
-        f"{client.name}-{at}": Entity(client.user or f"{client.name}-{at}", client.quota_request_percentage)
+        f"{client.name}-{at}": QuotaEntity(client.user or f"{client.name}-{at}", client.quota_request_percentage)
         for client in clients
         for at in range(1, client.count + 1)
     }
@@ -64,7 +64,7 @@ def entities(clients: Iterable[Producers | Consumers]) -> Mapping[str, Entity]:
 class BrokerQuotas:
     """All quotas at one broker. `handling_us` is what a request takes up of a thread."""
 
-    def __init__(self, of_clients: Mapping[str, Entity], handling_us: float) -> None:
+    def __init__(self, of_clients: Mapping[str, QuotaEntity], handling_us: float) -> None:
         self._of_clients = of_clients
         self._handling_us = handling_us
         self._quotas: dict[tuple[str, str], ClientQuota] = {}
@@ -80,10 +80,10 @@ class BrokerQuotas:
         if entity.request_percentage is None:
             return 0
         quota = self._quota("request", entity.name, entity.request_percentage * 10_000)
-        return min(quota.throttle_ms(round(self._handling_us), now_ms), MOST_REQUEST_THROTTLE_MS)
+        return min(quota.throttle_ms(round(self._handling_us), now_ms), MAX_REQUEST_THROTTLE_MS)
 
-    def _entity(self, client_id: str) -> Entity:
-        return self._of_clients.get(client_id) or Entity(client_id, None)
+    def _entity(self, client_id: str) -> QuotaEntity:
+        return self._of_clients.get(client_id) or QuotaEntity(client_id, None)
 
     def _quota(self, kind: str, entity: str, allowed: float) -> ClientQuota:
         return self._quotas.setdefault((kind, entity), ClientQuota(allowed))

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from purgatory_udf.simulation.client_network import Client
 from purgatory_udf.simulation.controller import Controller
-from purgatory_udf.simulation.environment import Steps
-from purgatory_udf.simulation.messages import NONE, Fetch, Fetched, FetchedPartition, FetchSessionHandler, Want, Wants
+from purgatory_udf.simulation.environment import ProcessGenerator
+from purgatory_udf.simulation.messages import (
+    NONE,
+    FetchPartition,
+    FetchPartitions,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchSessionHandler,
+)
 from purgatory_udf.simulation.scenario import Brokers
 
 MAX_BYTES = 10_485_760
 PARTITION_MAX_BYTES = 1_048_576
-BACKOFF_MS = 1000
-TIMEOUT_MS = 30_000
+FETCH_BACKOFF_MS = 1000
+SOCKET_TIMEOUT_MS = 30_000
 
 
-class Replication:
+class ReplicaFetcherManager:
     """One broker's fetchers, stopped while it is down, and standing still while it is stalled."""
 
     def __init__(self, broker: int) -> None:
@@ -32,7 +40,7 @@ class ReplicaFetcher:
     """One follower's long poll at one leader: fetch, append what came, which takes its time, and fetch again."""
 
     def __init__(
-        self, client: Client, replication: Replication, leader: int, controller: Controller, settings: Brokers
+        self, client: Client, replication: ReplicaFetcherManager, leader: int, controller: Controller, settings: Brokers
     ) -> None:
         self._client = client
         self._world = client.world
@@ -43,7 +51,7 @@ class ReplicaFetcher:
         self._session = FetchSessionHandler()
         self._chance = client.world.chance("follower", client.client_id)
 
-    def run(self) -> Steps[None]:
+    def run(self) -> ProcessGenerator[None]:
         while True:
             yield from self._until_awake()
             wants = self._wants()
@@ -51,10 +59,10 @@ class ReplicaFetcher:
                 self._session.failed()
                 yield self._controller.changed
                 continue
-            answer = yield from self._client.ask(self._leader, self._request(wants), TIMEOUT_MS)
-            if not isinstance(answer, Fetched) or answer.error != NONE:
+            answer = yield from self._client.ask(self._leader, self._request(wants), SOCKET_TIMEOUT_MS)
+            if not isinstance(answer, FetchResponse) or answer.error != NONE:
                 self._session.failed()
-                yield self._world.sleep_ms(BACKOFF_MS)
+                yield self._world.sleep_ms(FETCH_BACKOFF_MS)
                 continue
             self._session.answered(answer)
             yield self._world.sleep_us(self._chance.delay_us(self._settings.append))
@@ -63,15 +71,15 @@ class ReplicaFetcher:
                 for part in answer.partitions:
                     self._append(part, wants)
 
-    def _wants(self) -> Wants:
+    def _wants(self) -> FetchPartitions:
         broker = self._replication.broker
         return {
-            key: Want(state.copies[broker].end, PARTITION_MAX_BYTES, state.epoch)
+            key: FetchPartition(state.copies[broker].end, PARTITION_MAX_BYTES, state.epoch)
             for key, state in self._controller.partitions.items()
             if state.leader == self._leader and state.followed_by(broker)
         }
 
-    def _request(self, wants: Wants) -> Fetch:
+    def _request(self, wants: FetchPartitions) -> FetchRequest:
         return self._session.next(
             wants,
             client_id=self._client.client_id,
@@ -83,7 +91,7 @@ class ReplicaFetcher:
             isolation="read_uncommitted",
         )
 
-    def _append(self, part: FetchedPartition, wants: Wants) -> None:
+    def _append(self, part: FetchResponsePartition, wants: FetchPartitions) -> None:
         """Unless the leader has changed meanwhile: then this may not be the log any more."""
         state = self._controller.partitions[part.key]
         copy = state.copies[self._replication.broker]
@@ -92,6 +100,6 @@ class ReplicaFetcher:
         if part.error == NONE and current and copy.end == part.offset:
             copy.append(part.next_offset, part.bytes, part.high_watermark)
 
-    def _until_awake(self) -> Steps[None]:
+    def _until_awake(self) -> ProcessGenerator[None]:
         while self._replication.stalled_until_us > self._world.now_us:
             yield self._world.sleep_us(self._replication.stalled_until_us - self._world.now_us)

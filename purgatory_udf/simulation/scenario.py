@@ -97,7 +97,7 @@ class Producers(_Section):
         return self
 
 
-def _regular(pattern: str | None) -> str | None:
+def _regular_expression(pattern: str | None) -> str | None:
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -112,7 +112,7 @@ class Consumers(_Section):
     count: Count = 1
     group: Name | None = None
     topics: list[Name] | None = None
-    pattern: Annotated[str | None, AfterValidator(_regular)] = None
+    pattern: Annotated[str | None, AfterValidator(_regular_expression)] = None
     assign: dict[Name, list[Annotated[int, Field(ge=0)]]] | None = None
     static_members: bool = False
     start_within_s: Seconds = 1
@@ -254,27 +254,27 @@ class Scenario(_Section):
     @model_validator(mode="after")
     def _names_exist(self) -> Self:
         topics = [topic.name for topic in self.topics]
-        _differ("topics", topics)
+        _require_unique("topics", topics)
         clients: list[Producers | Consumers | TopicCreations] = [
             *self.producers,
             *self.consumers,
             *self.topic_creations,
         ]
         if self.fitted is None:
-            _differ("clients", [client.name for client in clients])
+            _require_unique("clients", [client.name for client in clients])
         else:
             # A recorded client may do both under one name.
-            _differ("producers", [producer.name for producer in self.producers])
-            _differ("consumers", [consumer.name for consumer in self.consumers])
+            _require_unique("producers", [producer.name for producer in self.producers])
+            _require_unique("consumers", [consumer.name for consumer in self.consumers])
         for topic in self.topics:
             if topic.replication > self.brokers.count:
                 raise ValueError(f"topic {topic.name}: replication {topic.replication} of {self.brokers.count} brokers")
         for producers in self.producers:
             for name in producers.topics:
-                _known("topic", name, topics, producers.name)
+                _require_known("topic", name, topics, producers.name)
         for consumers in self.consumers:
             for name in (*(consumers.topics or ()), *(consumers.assign or ())):
-                _known("topic", name, topics, consumers.name)
+                _require_known("topic", name, topics, consumers.name)
         for incident in self.incidents:
             self._exists(incident)
         return self
@@ -284,15 +284,15 @@ class Scenario(_Section):
         brokers = list(range(1, self.brokers.count + 1))
         for key in ("broker", "to"):
             if hasattr(incident, key):
-                _known("broker", getattr(incident, key), brokers, incident.what)
+                _require_known("broker", getattr(incident, key), brokers, incident.what)
         if hasattr(incident, "topic"):
-            _known("topic", incident.topic, [topic.name for topic in self.topics], incident.what)
+            _require_known("topic", incident.topic, [topic.name for topic in self.topics], incident.what)
         for broker in getattr(incident, "brokers", None) or ():
-            _known("broker", broker, brokers, incident.what)
+            _require_known("broker", broker, brokers, incident.what)
         if getattr(incident, "consumer", None) is not None:
             sets = [consumers.name for consumers in self.consumers]
             members = [f"{consumer.name}-{at}" for consumer in self.consumers for at in range(1, consumer.count + 1)]
-            _known("consumer", incident.consumer, [*sets, *members], incident.what)
+            _require_known("consumer", incident.consumer, [*sets, *members], incident.what)
 
     def scaled(self, scale: float) -> Scenario:
         """With so many times the clients; at least one of each."""
@@ -303,12 +303,12 @@ class Scenario(_Section):
         return self.model_copy(update={"producers": more(self.producers), "consumers": more(self.consumers)})
 
 
-def _differ(what: str, names: list[str]) -> None:
+def _require_unique(what: str, names: list[str]) -> None:
     twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
     if twice is not None:
         raise ValueError(f"two {what} are named {twice}")
 
 
-def _known(what: str, name: str | int, known: list[Any], where: str) -> None:
+def _require_known(what: str, name: str | int, known: list[Any], where: str) -> None:
     if name not in known:
         raise ValueError(f"{where}: no {what} {name} (there are: {', '.join(map(str, known)) or 'none'})")

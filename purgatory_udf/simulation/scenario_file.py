@@ -12,27 +12,27 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.simulation.scenario import Scenario
 
 
-def home() -> Path:
+def scenarios_folder() -> Path:
     """Where the bundled scenarios are: the tree, for they are no part of the package."""
     root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[2])
     return root / "conf" / "scenarios"
 
 
-def names() -> list[str]:
-    return sorted(file.stem for file in home().glob("*.yaml"))
+def scenario_names() -> list[str]:
+    return sorted(file.stem for file in scenarios_folder().glob("*.yaml"))
 
 
-def load(name_or_file: str) -> Scenario:
+def load_scenario(name_or_file: str) -> Scenario:
     """The scenario of that name, or in that file."""
     path = Path(name_or_file)
     if not path.exists() and path.suffix not in (".yaml", ".yml"):
-        path = home() / f"{name_or_file}.yaml"
+        path = scenarios_folder() / f"{name_or_file}.yaml"
         if not path.exists():
-            raise UserError(f"--scenario {name_or_file}: neither a file nor one of {', '.join(names())}")
-    return read(path)
+            raise UserError(f"--scenario {name_or_file}: neither a file nor one of {', '.join(scenario_names())}")
+    return read_scenario(path)
 
 
-def read(path: Path) -> Scenario:
+def read_scenario(path: Path) -> Scenario:
     values = read_mapping(path)
     try:
         return Scenario.model_validate(values)

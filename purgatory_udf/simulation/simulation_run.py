@@ -16,10 +16,10 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import LawBrokenError
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
 from purgatory_udf.simulation.open_loop.workload import Workload
-from purgatory_udf.simulation.output import Output, make_room, write, write_jsonl
+from purgatory_udf.simulation.output import Output, prepare_output, write_jsonl, write_tables
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 # What a simulation says of itself: while it runs, and when it is over.
 
 
-SAY_EVERY_S = 2.0
+REPORT_INTERVAL_S = 2.0
 
 
-class Teller:
+class ProgressReporter:
     """Tells how far the simulation has come, at most every two seconds."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,14 +47,14 @@ class Teller:
 
     def __call__(self, events: int, now_us: int, share: float) -> None:
         now = self._clock()
-        if now - self._said >= SAY_EVERY_S or share == 1:
+        if now - self._said >= REPORT_INTERVAL_S or share == 1:
             self._said = now
             rate = events / max(now - self._began, 1e-9)
             moment = datetime.fromtimestamp(now_us // 1_000_000, UTC)
             self._say(f"simulate: {share:.0%} · {events:,} events · {rate:,.0f} events/s · {moment:%H:%M:%S}")
 
 
-def summary(simulated: Simulated, out: str) -> list[str]:
+def summary(simulated: SimulationResult, out: str) -> list[str]:
     """What was played, what became of the operations, and what the clients say."""
     rate = len(simulated.events) / max(simulated.seconds, 1e-9)
     scenario = simulated.scenario
@@ -67,7 +67,7 @@ def summary(simulated: Simulated, out: str) -> list[str]:
     return [*lines, "", *_operations(simulated).lines()]
 
 
-def _clients(simulated: Simulated) -> list[str]:
+def _clients(simulated: SimulationResult) -> list[str]:
     deliveries = [producer.delivery for producer in simulated.producers]
     lines = []
     if deliveries:
@@ -88,7 +88,7 @@ def _clients(simulated: Simulated) -> list[str]:
     return lines
 
 
-def _operations(simulated: Simulated) -> Table:
+def _operations(simulated: SimulationResult) -> Table:
     kinds: Counter[tuple[str, str, str]] = Counter()
     for outcome in simulated.truth.outcomes:
         end = "expired" if outcome.expired else "completed" if outcome.watched else "completed on arrival"
@@ -100,7 +100,7 @@ def _operations(simulated: Simulated) -> Table:
 # The check: a replay of the simulated trace has to say exactly what the simulated brokers did.
 
 
-SHOWN = 5
+MAX_DIFFERENCES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def compare(spark: SparkSession, out: str) -> CheckVerdict:
         different += len(ids)
         shown += [
             Difference(name, operation_id, tuple(truth.columns), wrong[0].get(operation_id), wrong[1].get(operation_id))
-            for operation_id in ids[:SHOWN]
+            for operation_id in ids[:MAX_DIFFERENCES_SHOWN]
         ]
     return CheckVerdict(operations, different, shown)
 
@@ -175,7 +175,7 @@ def _by_id(rows: DataFrame) -> dict[int, tuple[Any, ...]]:
     return {row.operation_id: tuple(row) for row in rows.collect()}
 
 
-Say = Callable[[str], None]
+ReportPhase = Callable[[str], None]
 
 
 class ScenarioRun:
@@ -197,14 +197,19 @@ class ScenarioRun:
         self.settings: dict[str, Any] = self.scenario.model_dump(mode="json")
         if semantic_settings(self.config) != semantic_settings(Config()):
             self.settings["config"] = semantic_settings(self.config)
-        self.run_id = _name("simulate", self.settings)
+        self.run_id = _run_id("simulate", self.settings)
 
 
 def simulate(
-    spark: SparkSession, played: ScenarioRun, output: Output, say: Say, jsonl: Path | None = None, check: bool = False
+    spark: SparkSession,
+    played: ScenarioRun,
+    output: Output,
+    say: ReportPhase,
+    jsonl: Path | None = None,
+    check: bool = False,
 ) -> None:
     """The closed loop."""
-    simulated = play_and_write(spark, played, output, say, jsonl)
+    simulated = simulate_and_write(spark, played, output, say, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
         say("replaying the trace")
@@ -213,24 +218,24 @@ def simulate(
         verdict.require_agreement()
 
 
-def play_and_write(
-    spark: SparkSession, played: ScenarioRun, output: Output, say: Say, jsonl: Path | None = None
-) -> Simulated:
+def simulate_and_write(
+    spark: SparkSession, played: ScenarioRun, output: Output, say: ReportPhase, jsonl: Path | None = None
+) -> SimulationResult:
     """Play the scenario, and write its trace and the truth about it."""
-    make_room(spark, output)
-    simulated = ClosedLoop(played.scenario, played.config).run(Teller(say))
+    prepare_output(spark, output)
+    simulated = ClosedLoop(played.scenario, played.config).run(ProgressReporter(say))
     if jsonl is not None:
         write_jsonl(simulated.events, jsonl)
     say(f"writing {len(simulated.events):,} events")
-    write(spark, output, simulated, played.settings)
+    write_tables(spark, output, simulated, played.settings)
     return simulated
 
 
-def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, say: Say) -> None:
+def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, say: ReportPhase) -> None:
     """The open loop."""
     settings = asdict(workload)
-    output = Output(out, _name("open-loop", settings), overwrite)
-    make_room(spark, output)
+    output = Output(out, _run_id("open-loop", settings), overwrite)
+    prepare_output(spark, output)
     run, began = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
     say(f"making {workload.events:,} events in {workload.slices:,} slices of time")
     write_events(events_of(spark, workload, output.run_id), output.events)
@@ -248,5 +253,5 @@ def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool,
     print("\n".join(lines))
 
 
-def _name(job: str, settings: dict[str, Any]) -> str:
+def _run_id(job: str, settings: dict[str, Any]) -> str:
     return f"{job}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]}"

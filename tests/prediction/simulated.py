@@ -8,14 +8,14 @@ import pandas as pd
 import pyarrow as pa
 
 from purgatory_udf.contract.tables import RECORDED
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.output import completion_rows, event_rows, expiration_rows
-from purgatory_udf.simulation.scenario_file import load
+from purgatory_udf.simulation.scenario_file import load_scenario
 
 
 @cache
-def steady() -> Simulated:
-    return ClosedLoop(load("steady").model_copy(update={"duration_s": 10.0})).run()
+def steady() -> SimulationResult:
+    return ClosedLoop(load_scenario("steady").model_copy(update={"duration_s": 10.0})).run()
 
 
 @cache
@@ -28,7 +28,7 @@ def recorded() -> pa.Table:
     return recorded_of(replayed())
 
 
-def replayed_of(simulated: Simulated) -> dict[str, pa.Table]:
+def replayed_of(simulated: SimulationResult) -> dict[str, pa.Table]:
     """The tables that a replay of it leaves behind, as far as a fit reads them."""
     return {
         "events": event_rows(simulated.events, "r"),

@@ -15,7 +15,7 @@ from purgatory_udf.prediction.fit_check import Figures
 from purgatory_udf.prediction.prediction_commands import as_yaml, write
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, predict, variants_of
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import read
+from purgatory_udf.simulation.scenario_file import read_scenario
 from tests.prediction.imported import recorded_cluster
 from tests.prediction.scenarios import small_scenario
 from tests.prediction.truth import missed
@@ -75,7 +75,7 @@ def test_the_fit_knows_the_cluster_by_its_log() -> None:
 def test_the_scenario_is_a_file_that_reads_as_it_was_written(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("fitted") / "cluster.yaml"
     write(_fitted(), path)
-    assert read(path) == _fitted()
+    assert read_scenario(path) == _fitted()
     head = as_yaml(_fitted()).split("fitted:")[0]
     assert "fetch_min_bytes: 1" in head
     assert "linger_ms:" in head

@@ -16,7 +16,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.prediction.prediction_commands import run_fit
 from purgatory_udf.prediction.recording import Recording, read_recording, recording
-from purgatory_udf.simulation.scenario_file import read
+from purgatory_udf.simulation.scenario_file import read_scenario
 from tests.prediction.simulated import recorded, replayed
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSe
     said = run_fit(spark, out, elsewhere, file, 1, page)
     assert "35 of 35 figures are reproduced" in said
     assert said[-2:] == [f"Scenario: {file}", f"Page: {page}"]
-    assert {producer.name for producer in read(file).producers} == {
+    assert {producer.name for producer in read_scenario(file).producers} == {
         *(f"checkout-{n}" for n in (1, 2, 3, 4)),
         "till-1",
         "till-2",

@@ -18,7 +18,7 @@ from purgatory_udf.prediction.recording import NO_NAME, recording
 from purgatory_udf.prediction.variant_settings import changed, setting
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.scenario import Consumers, Scenario
-from purgatory_udf.simulation.scenario_file import load, read
+from purgatory_udf.simulation.scenario_file import load_scenario, read_scenario
 from tests.prediction.simulated import recorded_of, replayed_of
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 def _replayed() -> dict[str, pa.Table]:
     """Two producers, and two consumers who are there from the beginning."""
     assign = {"payments": [0, 1, 2]}
-    steady = load("steady")
+    steady = load_scenario("steady")
     small = {
         "duration_s": 11.0,
         "producers": [producer.model_copy(update={"count": 1}) for producer in steady.producers],
@@ -126,7 +126,7 @@ def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
     assert {producer.name for producer in scenario.producers} == {odd, NO_NAME}
     assert {consumer.name for consumer in scenario.consumers} == {odd, NO_NAME}
     write(scenario, tmp_path / "odd.yaml")
-    assert read(tmp_path / "odd.yaml") == scenario
+    assert read_scenario(tmp_path / "odd.yaml") == scenario
 
 
 def test_a_consumer_named_follower_is_not_to_be_trusted() -> None:

@@ -15,9 +15,9 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
-from tests.simulation.played import second
+from tests.simulation.bundled_scenarios import seconds_since_start
 from tests.support.outcome_rows import outcomes_of
 
 # Broker 1 stops at 10 s, 2 at 17 s, 3 at 24 s, each for 3 s.
@@ -35,17 +35,17 @@ STOPS = {1: 10, 2: 17, 3: 24}
 
 
 @pytest.fixture(scope="module")
-def rolled() -> Simulated:
+def rolled() -> SimulationResult:
     return ClosedLoop(SCENARIO).run()
 
 
-def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulated) -> None:
+def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: SimulationResult) -> None:
     changes = [event for event in rolled.events if event["type"] == "partition"]
     for broker, at in STOPS.items():
         its_events = [event for event in changes if event["broker"] == broker]
         stopped = [event for event in its_events if event["change"] == "stopped"]
         assert len(stopped) == 6 and len({event["time_us"] for event in stopped}) == 1
-        assert at < second(rolled, stopped[0]["time_us"]) < at + 1
+        assert at < seconds_since_start(rolled, stopped[0]["time_us"]) < at + 1
         before = {
             (event["topic"], event["partition"]): event["change"]
             for event in its_events
@@ -54,7 +54,7 @@ def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulate
         assert set(before.values()) == {"not_leader"}, "it led nothing any more"
 
 
-def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: Simulated) -> None:
+def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: SimulationResult) -> None:
     notified = [
         outcome for outcome in rolled.truth.outcomes if outcome.completed_by == "not_leader" and outcome.watched
     ]
@@ -62,11 +62,12 @@ def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(r
     assert {outcome.broker for outcome in notified} == {1, 2, 3}
     assert len(cancelled) < len(notified)
     assert all(
-        STOPS[outcome.broker] < second(rolled, outcome.ended_us) < STOPS[outcome.broker] + 1 for outcome in cancelled
+        STOPS[outcome.broker] < seconds_since_start(rolled, outcome.ended_us) < STOPS[outcome.broker] + 1
+        for outcome in cancelled
     )
 
 
-def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) -> None:
+def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: SimulationResult) -> None:
     moved = {event["broker"] for event in rolled.events if event["type"] == "group_unloaded"}
     assert moved == {1, 2, 3}
     delivery = [producer.delivery for producer in rolled.producers]
@@ -77,7 +78,7 @@ def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: Simulated) ->
     assert 3 in following[-20:], "the last one follows again"
 
 
-def test_a_replay_of_the_events_is_the_truth(rolled: Simulated) -> None:
+def test_a_replay_of_the_events_is_the_truth(rolled: SimulationResult) -> None:
     again = replay(rolled.events, Config())
     assert (again.outcomes, again.transitions) == (rolled.truth.outcomes, rolled.truth.transitions)
     tables = loop_replay([event_table(rolled.events)], Engine(Config()))
@@ -90,7 +91,9 @@ def _as_in_tables(outcome: Outcome) -> Outcome:
     return outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None)
 
 
-def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(rolled: Simulated) -> None:
+def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(
+    rolled: SimulationResult,
+) -> None:
     left = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
     assert {outcome.broker for outcome in left} == {1, 2, 3}
     stops = {(event["broker"], event["time_us"]) for event in rolled.events if event["type"] == "group_stopped"}

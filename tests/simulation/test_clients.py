@@ -12,27 +12,27 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
 from tests.support.oracle_groups import removals
 
 WRITER = {"name": "writer", "topics": ["orders"], "rate": 20}
 
 
-def play(seconds: float = 6, seed: int = 1, **parts: Any) -> Simulated:
+def play(seconds: float = 6, seed: int = 1, **parts: Any) -> SimulationResult:
     """One topic of two partitions and three brokers, unless said otherwise."""
     topics = parts.pop("topics", [{"name": "orders", "partitions": 2}])
     scenario = {"shows": "A test.", "duration_s": seconds, "seed": seed, "topics": topics, **parts}
     return ClosedLoop(Scenario.model_validate(scenario)).run()
 
 
-def events(simulated: Simulated, kind: str, client: str = "") -> list[dict[str, Any]]:
+def events(simulated: SimulationResult, kind: str, client: str = "") -> list[dict[str, Any]]:
     return [
         event for event in simulated.events if event["type"] == kind and event.get("client_id", "").startswith(client)
     ]
 
 
-def digest(simulated: Simulated) -> str:
+def digest(simulated: SimulationResult) -> str:
     return sha256(repr(simulated.events).encode()).hexdigest()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
 
 # Of three groups each broker coordinates one; broker 2 is gone from 20 s to 25 s.
@@ -25,12 +25,12 @@ SCENARIO = Scenario.model_validate(
 
 
 @pytest.fixture(scope="module")
-def crashed() -> Simulated:
+def crashed() -> SimulationResult:
     return ClosedLoop(SCENARIO).run()
 
 
 def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_without_a_rebalance(
-    crashed: Simulated,
+    crashed: SimulationResult,
 ) -> None:
     (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
     loaded = [event for event in crashed.events if event["type"] == "group_loaded"]
@@ -51,7 +51,7 @@ def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_withou
     assert len(beats) > 5 and {(beat.broker, beat.error) for beat in beats} == {(loaded[0]["broker"], "NONE")}
 
 
-def test_the_other_groups_do_not_notice(crashed: Simulated) -> None:
+def test_the_other_groups_do_not_notice(crashed: SimulationResult) -> None:
     (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_stopped"]
     crash_us, end_us = crashed.events[0]["time_us"] + 20_000_000, crashed.events[-1]["time_us"]
     assert [
@@ -59,7 +59,7 @@ def test_the_other_groups_do_not_notice(crashed: Simulated) -> None:
     ] == []
 
 
-def test_the_trace_says_what_the_simulated_coordinators_did(crashed: Simulated) -> None:
+def test_the_trace_says_what_the_simulated_coordinators_did(crashed: SimulationResult) -> None:
     again = replay(crashed.events, Config())
     assert again.transitions == crashed.truth.transitions
     assert [outcome for outcome in again.outcomes if outcome.kind == "heartbeat"] == [
@@ -67,7 +67,7 @@ def test_the_trace_says_what_the_simulated_coordinators_did(crashed: Simulated) 
     ]
 
 
-def test_what_was_parked_at_the_crashed_coordinator_is_cancelled(crashed: Simulated) -> None:
+def test_what_was_parked_at_the_crashed_coordinator_is_cancelled(crashed: SimulationResult) -> None:
     (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
     cancelled = [outcome for outcome in crashed.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
     assert [(outcome.broker, outcome.ended_us, outcome.completed_by) for outcome in cancelled] == [

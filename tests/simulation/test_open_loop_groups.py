@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.simulation.open_loop.event_columns import PartitionNames, filled, group_rows
-from purgatory_udf.simulation.open_loop.group_members import Acts, CrewPlan
-from purgatory_udf.simulation.open_loop.group_schedule import acts_between, count_before
+from purgatory_udf.simulation.open_loop.event_columns import PartitionNames, group_rows, to_event_table
+from purgatory_udf.simulation.open_loop.group_members import GroupPlan, MemberActions
+from purgatory_udf.simulation.open_loop.group_schedule import count_actions_before, member_actions_between
 from purgatory_udf.simulation.open_loop.workload import Workload
 from tests.support.examples import examples
 from tests.support.oracle_groups import removals
 
 LENGTH_US = 200_000_000
-PLAN = CrewPlan(
+PLAN = GroupPlan(
     seed=3,
     groups=12,
     members=4,
@@ -37,12 +37,12 @@ WORKLOAD = Workload(30_000, partitions=60, rate=100, members=4, incident_s=30)
 Event = dict[str, Any]
 
 
-def _rows(acts: Acts) -> list[tuple[int, ...]]:
+def _rows(acts: MemberActions) -> list[tuple[int, ...]]:
     return sorted(zip(*(getattr(acts, field.name).tolist() for field in fields(acts)), strict=True))
 
 
 def _events(workload: Workload) -> list[Event]:
-    table = filled(group_rows(workload, 0, workload.length_us, PartitionNames(workload)))
+    table = to_event_table(group_rows(workload, 0, workload.length_us, PartitionNames(workload)))
     table = table.take(np.argsort(table["time_us"].to_numpy(), kind="stable"))
     named = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
     return [
@@ -63,21 +63,21 @@ def replayed(events: list[Event]) -> Replay:
 @examples(15)
 @given(cuts=st.lists(st.integers(0, LENGTH_US), max_size=5))
 def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> None:
-    whole = _rows(acts_between(PLAN, 0, LENGTH_US))
+    whole = _rows(member_actions_between(PLAN, 0, LENGTH_US))
     borders = sorted({0, *cuts, LENGTH_US})
-    parts = (_rows(acts_between(PLAN, begin, end)) for begin, end in itertools.pairwise(borders))
+    parts = (_rows(member_actions_between(PLAN, begin, end)) for begin, end in itertools.pairwise(borders))
     assert sorted(itertools.chain.from_iterable(parts)) == whole
 
 
 @examples(15)
 @given(st.integers(0, LENGTH_US))
 def test_they_are_counted_without_being_made(end_us: int) -> None:
-    assert count_before(PLAN, end_us) == len(acts_between(PLAN, 0, end_us).t)
+    assert count_actions_before(PLAN, end_us) == len(member_actions_between(PLAN, 0, end_us).t)
 
 
 def test_a_group_is_the_same_however_many_there_are() -> None:
-    few, many = (_rows(acts_between(replace(PLAN, groups=count), 0, LENGTH_US)) for count in (3, 12))
-    group = [field.name for field in fields(Acts)].index("group")
+    few, many = (_rows(member_actions_between(replace(PLAN, groups=count), 0, LENGTH_US)) for count in (3, 12))
+    group = [field.name for field in fields(MemberActions)].index("group")
     assert few == [row for row in many if row[group] < 3]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.contract.topic_partition import TopicPartition
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.consumer_fetcher import assign_ranges, assign_round_robin
 from purgatory_udf.simulation.scenario import Scenario
 from tests.simulation.test_clients import events, play
@@ -37,7 +37,7 @@ def test_ranges_give_the_first_more_of_every_topic_and_turns_go_round_all_of_the
     }
 
 
-def _read_by(simulated: Simulated, since_s: float) -> dict[str, set[str]]:
+def _read_by(simulated: SimulationResult, since_s: float) -> dict[str, set[str]]:
     began_us = simulated.events[0]["time_us"]
     read: dict[str, set[str]] = {}
     for event in events(simulated, "fetch", "reader"):
@@ -92,7 +92,7 @@ def test_who_polls_without_waiting_reads_as_much_and_fetches_wait_at_the_broker_
     )
 
 
-def _after(simulated: Simulated, outcome: Any) -> bool:
+def _after(simulated: SimulationResult, outcome: Any) -> bool:
     return bool(outcome.ended_us > simulated.events[-1]["time_us"])
 
 

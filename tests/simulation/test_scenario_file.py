@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import home, load
+from purgatory_udf.simulation.scenario_file import load_scenario, scenarios_folder
 
 TOPICS = [{"name": "orders"}]
 
@@ -56,7 +56,7 @@ def test_a_mistake_is_one_line_with_the_file_and_the_key(values: dict[str, objec
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"shows": "Something.", "topics": TOPICS, **values}), encoding="utf-8")
     with pytest.raises(UserError) as error:
-        load(str(file))
+        load_scenario(str(file))
     assert str(error.value) == f"{file}: {said}"
 
 
@@ -64,7 +64,7 @@ def test_an_unknown_incident_names_those_that_there_are(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("shows: Something.\nincidents: [{what: flood, at_s: 1}]\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"mine\.yaml: incidents\.0: .*'flood'.*'stall-follower'"):
-        load(str(file))
+        load_scenario(str(file))
 
 
 def test_a_file_that_is_no_scenario_is_named(tmp_path: Path) -> None:
@@ -72,20 +72,20 @@ def test_a_file_that_is_no_scenario_is_named(tmp_path: Path) -> None:
     broken.write_text("shows: [", encoding="utf-8")
     text.write_text("steady", encoding="utf-8")
     with pytest.raises(UserError, match=r"broken\.yaml: not YAML: .* line 1, column 9"):
-        load(str(broken))
+        load_scenario(str(broken))
     with pytest.raises(UserError, match=r"text\.yaml: expected a mapping of keys, got str"):
-        load(str(text))
+        load_scenario(str(text))
     with pytest.raises(UserError, match=r"gone\.yaml: cannot be read: No such file or directory"):
-        load(str(tmp_path / "gone.yaml"))
+        load_scenario(str(tmp_path / "gone.yaml"))
 
 
 def test_an_unknown_name_lists_the_scenarios() -> None:
     with pytest.raises(UserError, match="--scenario stedy: neither a file nor one of create-topics, hot-partition, "):
-        load("stedy")
+        load_scenario("stedy")
 
 
 def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
-    scenario = load("steady")
+    scenario = load_scenario("steady")
     counts = [
         [*(producer.count for producer in scaled.producers), *(consumer.count for consumer in scaled.consumers)]
         for scaled in map(scenario.scaled, (2, 0.01))
@@ -109,6 +109,6 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
 
 
 def test_every_key_is_documented_beside_the_scenarios() -> None:
-    described = set(re.findall(r"[a-z_0-9]+", (home() / "README.md").read_text(encoding="utf-8")))
+    described = set(re.findall(r"[a-z_0-9]+", (scenarios_folder() / "README.md").read_text(encoding="utf-8")))
     assert "preferred_again_after_s" in _keys(Scenario), "incidents are looked into"
     assert sorted(_keys(Scenario) - described) == []

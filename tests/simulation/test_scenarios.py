@@ -13,8 +13,8 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.simulation.scenario_file import home, load, names
-from tests.simulation.played import SMALL, ended, played, second
+from purgatory_udf.simulation.scenario_file import load_scenario, scenario_names, scenarios_folder
+from tests.simulation.bundled_scenarios import SMALL, outcomes_of_kind, seconds_since_start, simulated_scenario
 from tests.support.oracle_groups import removals
 from tests.support.outcome_rows import outcomes_of
 
@@ -24,18 +24,20 @@ GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
 def test_the_ten_scenarios_are_there_and_each_has_its_sentence() -> None:
-    assert names() == sorted(SMALL)
-    sentences = [load(name).shows for name in names()]
+    assert scenario_names() == sorted(SMALL)
+    sentences = [load_scenario(name).shows for name in scenario_names()]
     assert [sentence for sentence in sentences if not sentence.endswith(".") or len(sentence) > 130] == []
-    for name in names():
-        first_line = (home() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-        assert first_line == f"shows: {load(name).shows}", "the sentence is what a reader of the file meets first"
+    for name in scenario_names():
+        first_line = (scenarios_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+        assert first_line == f"shows: {load_scenario(name).shows}", (
+            "the sentence is what a reader of the file meets first"
+        )
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_replay_of_the_events_is_the_truth(name: str) -> None:
     """Groups by the reference, all else by the loop; the whole stream is for `--check`."""
-    simulated = played(name)
+    simulated = simulated_scenario(name)
     replayed = replay(simulated.events, Config())
     assert replayed.outcomes == simulated.truth.outcomes
     assert replayed.transitions == simulated.truth.transitions
@@ -53,15 +55,15 @@ def _as_in_tables(outcomes: list[Outcome]) -> list[Outcome]:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_every_event_keeps_the_contract_in_order_of_time_and_seq(name: str) -> None:
-    events = played(name).events
+    events = simulated_scenario(name).events
     assert [read_row(event)["seq"] for event in events] == list(range(1, len(events) + 1))
     times = [event["time_us"] for event in events]
     assert times == sorted(times)
 
 
 def test_steady_shows_quick_acknowledgements_and_no_expiration_but_of_idle_fetches() -> None:
-    simulated = played("steady")
-    produces = ended(simulated, "produce")
+    simulated = simulated_scenario("steady")
+    produces = outcomes_of_kind(simulated, "produce")
     waits = sorted(outcome.wait_ms for outcome in produces)
     assert waits[len(waits) // 2] < 10
     assert waits[-1] < 100
@@ -72,11 +74,15 @@ def test_steady_shows_quick_acknowledgements_and_no_expiration_but_of_idle_fetch
 
 
 def _after_end(outcome: Outcome) -> bool:
-    return outcome.ended_us > played("steady").events[-1]["time_us"]
+    return outcome.ended_us > simulated_scenario("steady").events[-1]["time_us"]
 
 
 def test_idle_consumers_shows_expirations_by_the_thousand() -> None:
-    fetches = [outcome for outcome in ended(played("idle-consumers"), "fetch") if outcome.fetcher == "consumer"]
+    fetches = [
+        outcome
+        for outcome in outcomes_of_kind(simulated_scenario("idle-consumers"), "fetch")
+        if outcome.fetcher == "consumer"
+    ]
     expired = sum(outcome.expired for outcome in fetches)
     # 30 consumers for 12 seconds; in the scenario itself it is 60 for 20.
     assert expired > 1000
@@ -84,28 +90,37 @@ def test_idle_consumers_shows_expirations_by_the_thousand() -> None:
 
 
 def test_slow_follower_shows_produces_that_time_out_until_it_is_dropped() -> None:
-    simulated = played("slow-follower")
-    expired = [second(simulated, outcome.ended_us) for outcome in ended(simulated, "produce") if outcome.expired]
+    simulated = simulated_scenario("slow-follower")
+    expired = [
+        seconds_since_start(simulated, outcome.ended_us)
+        for outcome in outcomes_of_kind(simulated, "produce")
+        if outcome.expired
+    ]
     shrinks = [
-        second(simulated, event["time_us"])
+        seconds_since_start(simulated, event["time_us"])
         for event in simulated.events
         if event.get("change") == "isr" and 3 not in event["isr"]
     ]
     assert expired
     assert min(expired) > 8
     assert max(expired) <= min(shrinks)
-    errors = {part.error for outcome in ended(simulated, "produce") if outcome.expired for part in outcome.partitions}
+    errors = {
+        part.error
+        for outcome in outcomes_of_kind(simulated, "produce")
+        if outcome.expired
+        for part in outcome.partitions
+    }
     assert "REQUEST_TIMED_OUT" in errors
     back = [event["isr"] for event in simulated.events if event.get("change") == "isr" and 3 in event["isr"]]
     assert back, "it came back at 20 s"
 
 
 def test_rolling_restart_shows_rebalances_of_the_dynamic_group_only() -> None:
-    simulated = played("rolling-restart")
+    simulated = simulated_scenario("rolling-restart")
     begun = [
         (transition.group, transition.reason.partition(" ")[0])
         for transition in simulated.truth.transitions
-        if transition.to_state == "PreparingRebalance" and 15 < second(simulated, transition.at_us) < 60
+        if transition.to_state == "PreparingRebalance" and 15 < seconds_since_start(simulated, transition.at_us) < 60
     ]
     groups = Counter(group for group, _ in begun)
     assert groups["ledger"] == 0
@@ -115,9 +130,11 @@ def test_rolling_restart_shows_rebalances_of_the_dynamic_group_only() -> None:
 
 
 def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalances() -> None:
-    simulated = played("rebalance-storm")
+    simulated = simulated_scenario("rebalance-storm")
     begins, ends = 12.0, 60.0
-    moments = [(second(simulated, change.at_us), change.to_state) for change in simulated.truth.transitions]
+    moments = [
+        (seconds_since_start(simulated, change.at_us), change.to_state) for change in simulated.truth.transitions
+    ]
     stable, since = 0.0, begins
     state = "Stable"
     for at, to_state in [*moments, (ends, "")]:
@@ -130,7 +147,7 @@ def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalanc
 
 
 def test_hot_partition_shows_most_bytes_on_one_partition() -> None:
-    simulated = played("hot-partition")
+    simulated = simulated_scenario("hot-partition")
     sizes: Counter[int] = Counter()
     replicated: Counter[int] = Counter()
     for outcome in simulated.truth.outcomes:
@@ -144,27 +161,31 @@ def test_hot_partition_shows_most_bytes_on_one_partition() -> None:
 
 
 def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
-    simulated = played("leader-failover")
+    simulated = simulated_scenario("leader-failover")
     lost = {
-        (outcome.broker, outcome.kind, outcome.completed_by, round(second(simulated, outcome.ended_us)))
+        (outcome.broker, outcome.kind, outcome.completed_by, round(seconds_since_start(simulated, outcome.ended_us)))
         for outcome in simulated.truth.outcomes
         if outcome.cancelled
     }
     assert lost == {(2, "fetch", "broker_stopped", 10)}, "nobody was answered"
     there = [gauge for gauge in simulated.truth.gauges if gauge.broker == 2 and gauge.purgatory in ("Fetch", "Produce")]
-    down = {(gauge.watched, gauge.delayed) for gauge in there if 10.4 < second(simulated, gauge.at_ms * 1000) < 17}
+    down = {
+        (gauge.watched, gauge.delayed)
+        for gauge in there
+        if 10.4 < seconds_since_start(simulated, gauge.at_ms * 1000) < 17
+    }
     assert down == {(0, 0)}, "with the process went its lists"
     heirs = [
         (event["partition"], event["broker"])
         for event in simulated.events
-        if event.get("change") == "leader" and 11 < second(simulated, event["time_us"]) < 13
+        if event.get("change") == "leader" and 11 < seconds_since_start(simulated, event["time_us"]) < 13
     ]
     assert [partition for partition, _ in heirs] == [1, 4]
     assert all(broker != 2 for _, broker in heirs)
     follows = {
         event["broker"]
         for event in simulated.events
-        if event.get("replica_id") == 2 and 18 < second(simulated, event["time_us"]) < 26
+        if event.get("replica_id") == 2 and 18 < seconds_since_start(simulated, event["time_us"]) < 26
     }
     assert follows == {1, 3}
     delivery = [producer.delivery for producer in simulated.producers]
@@ -173,7 +194,7 @@ def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
 
 
 def test_create_topics_shows_creations_that_have_their_leaders_and_some_that_time_out() -> None:
-    creations = ended(played("create-topics"), "create_topics")
+    creations = outcomes_of_kind(simulated_scenario("create-topics"), "create_topics")
     ends = Counter("timeout" if outcome.expired else outcome.completed_by for outcome in creations)
     assert ends["leaders"] > 5
     assert ends["timeout"] > 5
@@ -181,7 +202,9 @@ def test_create_topics_shows_creations_that_have_their_leaders_and_some_that_tim
 
 
 def test_purgatory_leak_shows_thousands_of_entries_of_operations_that_are_over() -> None:
-    (fetch,) = (series for series in played("purgatory-leak").truth.series if series.purgatory.name == "Fetch")
+    (fetch,) = (
+        series for series in simulated_scenario("purgatory-leak").truth.series if series.purgatory.name == "Fetch"
+    )
     assert max(reading.delayed for reading in fetch.changes) <= 6
     assert max(reading.watched for reading in fetch.changes) > 30_000
     assert sum(reading.purged for reading in fetch.changes) > 30_000

@@ -16,17 +16,17 @@ from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
 from purgatory_udf.rules.reference.partition import Partition
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
-from purgatory_udf.simulation.cluster_partitions import Transactions, high_watermark_after
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
+from purgatory_udf.simulation.cluster_partitions import PartitionTransactions, high_watermark_after
 from purgatory_udf.simulation.scenario import Scenario
-from tests.simulation.played import ended, played
+from tests.simulation.bundled_scenarios import outcomes_of_kind, simulated_scenario
 from tests.support.outcome_rows import outcomes_of
 
 MARKERS = "txn-marker-sender"
 
 
 def test_the_first_record_of_any_open_transaction_is_the_end_of_what_is_stable() -> None:
-    transactions = Transactions()
+    transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.begin("b", 12)
     transactions.begin("a", 13)
@@ -34,7 +34,7 @@ def test_the_first_record_of_any_open_transaction_is_the_end_of_what_is_stable()
 
 
 def test_a_transaction_is_over_when_its_marker_is_replicated() -> None:
-    transactions = Transactions()
+    transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.begin("b", 12)
     transactions.end("a", 16)
@@ -45,7 +45,7 @@ def test_a_transaction_is_over_when_its_marker_is_replicated() -> None:
 
 
 def test_a_marker_that_is_cut_off_has_ended_nothing() -> None:
-    transactions = Transactions()
+    transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.end("a", 16)
     transactions.begin("b", 16)
@@ -72,7 +72,7 @@ def test_the_high_watermark_is_foreseen_as_the_replica_moves_it() -> None:
 
 def test_readers_of_committed_records_wait_and_expire_while_others_are_answered() -> None:
     ends: Counter[tuple[str, str]] = Counter()
-    for outcome in ended(played("open-transactions"), "fetch"):
+    for outcome in outcomes_of_kind(simulated_scenario("open-transactions"), "fetch"):
         if outcome.fetcher == "consumer" and outcome.watched:
             ends[(outcome.client_id or "").partition("-")[0], outcome.completed_by] += 1
     assert ends["audit", "timeout"] > 20 and ends["audit", "timeout"] > ends["audit", "min_bytes"]
@@ -80,8 +80,8 @@ def test_readers_of_committed_records_wait_and_expire_while_others_are_answered(
 
 
 def test_ends_of_transactions_are_produces_that_wait_for_replicas() -> None:
-    simulated = played("open-transactions")
-    markers = [outcome for outcome in ended(simulated, "produce") if MARKERS in (outcome.client_id or "")]
+    simulated = simulated_scenario("open-transactions")
+    markers = [outcome for outcome in outcomes_of_kind(simulated, "produce") if MARKERS in (outcome.client_id or "")]
     assert {(marker.completed_by, marker.watched) for marker in markers} == {("high_watermark", True)}
     assert {part.bytes for marker in markers for part in marker.partitions} == {78}
     transactions = [producer.transaction for producer in simulated.producers if producer.transaction is not None]
@@ -91,7 +91,7 @@ def test_ends_of_transactions_are_produces_that_wait_for_replicas() -> None:
 
 
 @pytest.fixture(scope="module")
-def troubled() -> Simulated:
+def troubled() -> SimulationResult:
     scenario = Scenario.model_validate(
         {
             "shows": "Transactions while brokers come and go.",
@@ -108,7 +108,7 @@ def troubled() -> Simulated:
     return ClosedLoop(scenario).run()
 
 
-def test_a_new_leader_knows_what_is_open(troubled: Simulated) -> None:
+def test_a_new_leader_knows_what_is_open(troubled: SimulationResult) -> None:
     leads = [event for event in troubled.events if event.get("change") == "leader"]
     after = {
         (event["broker"], event["topic"], event["partition"]): event["seq"]
@@ -122,7 +122,7 @@ def test_a_new_leader_knows_what_is_open(troubled: Simulated) -> None:
         assert {name: before[name] for name in (*place, "change")} == place | {"change": "last_stable"}
 
 
-def test_transactions_go_on_and_nothing_stays_open(troubled: Simulated) -> None:
+def test_transactions_go_on_and_nothing_stays_open(troubled: SimulationResult) -> None:
     assert sum(producer.delivery.lost for producer in troubled.producers) == 0
     committed = [producer.transaction.committed for producer in troubled.producers if producer.transaction is not None]
     assert min(committed) > 20
@@ -130,7 +130,7 @@ def test_transactions_go_on_and_nothing_stays_open(troubled: Simulated) -> None:
     assert reader.records > 0.9 * sum(producer.delivery.delivered for producer in troubled.producers)
 
 
-def test_a_replay_of_the_events_is_the_truth(troubled: Simulated) -> None:
+def test_a_replay_of_the_events_is_the_truth(troubled: SimulationResult) -> None:
     again = replay(troubled.events, Config())
     assert again.outcomes == troubled.truth.outcomes
     tables = loop_replay([event_table(troubled.events)], Engine(Config()))

@@ -20,9 +20,9 @@ from purgatory_udf.contract import read_row
 from purgatory_udf.contract.outcome import Outcome, Transition
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
-from purgatory_udf.simulation.closed_loop import Simulated
+from purgatory_udf.simulation.closed_loop import SimulationResult
 from purgatory_udf.simulation.output import event_rows, request_rows
 from tests.support.group_timeline import GroupTimeline
 
@@ -81,7 +81,7 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
         "cancellations": looped.cancellations,
         "watches": looped.watches,
     }
-    gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in changed(replayed.gauges))
+    gauges = (asdict(gauge) | {"at": at_us(gauge.at_ms * 1000)} for gauge in gauge_changes(replayed.gauges))
     tables["group_transitions"] = _rows("group_transitions", map(_transition, replayed.transitions))
     tables["purgatory_gauges"] = _rows("purgatory_gauges", gauges)
     if events_path:
@@ -93,7 +93,7 @@ def write_folder(out: Path, events: list[Event], config: Config | None = None, e
     return replayed
 
 
-def write_simulation(out: Path, simulated: Simulated, run_id: str) -> None:
+def write_simulation(out: Path, simulated: SimulationResult, run_id: str) -> None:
     """The tables of a simulation that a comparison of two of them reads."""
     write_deltalake(str(out / "events"), event_rows(simulated.events, run_id))
     write_deltalake(str(out / "truth_requests"), request_rows(simulated.exchanges, run_id))

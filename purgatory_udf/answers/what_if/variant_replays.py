@@ -13,7 +13,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.simulation_run import Say, ScenarioRun, play_and_write
+from purgatory_udf.simulation.simulation_run import ReportPhase, ScenarioRun, simulate_and_write
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.output_folder import Layout, same_place
 from purgatory_udf.streaming.replay_options import ReplayOptions, semantic_settings
@@ -89,7 +89,9 @@ class Stage:
         return ScenarioRun(self.scenario, self.seed, self.duration_s, self.scale, variant.config)
 
 
-def play_variants(spark: SparkSession, stage: Stage, out: str, variants: list[Variant], say: Say) -> dict[str, str]:
+def play_variants(
+    spark: SparkSession, stage: Stage, out: str, variants: list[Variant], say: ReportPhase
+) -> dict[str, str]:
     """The folder of each variant's trace and tables, by name; settings that mean the same are played once.
 
     A folder that holds the same play of an earlier time is taken as it is.
@@ -107,11 +109,11 @@ def play_variants(spark: SparkSession, stage: Stage, out: str, variants: list[Va
     return folders
 
 
-def _play(spark: SparkSession, played: ScenarioRun, folder: str, variant: Variant, say: Say) -> None:
+def _play(spark: SparkSession, played: ScenarioRun, folder: str, variant: Variant, say: ReportPhase) -> None:
     known = run_records.load(spark, Layout(folder).table("runs"), "simulate")
     if known is None or known.run_id != played.run_id or known.status != run_records.FINISHED:
         say(f"variant {variant.name}: simulating")
-        play_and_write(spark, played, Output(folder, played.run_id, overwrite=True), say)
+        simulate_and_write(spark, played, Output(folder, played.run_id, overwrite=True), say)
     say(f"variant {variant.name}: replaying")
     replay_once(spark, Layout(folder).table("events"), folder, variant.config)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from purgatory_udf.answers.what_if.variant_replays import Stage
-    from purgatory_udf.simulation.simulation_run import Say
+    from purgatory_udf.simulation.simulation_run import ReportPhase
     from purgatory_udf.storage.run_tables import RunTables
 
 
@@ -133,7 +133,7 @@ def what_if(spark: SparkSession, events: str, out: str, variants: list[Variant],
 
 
 def what_if_simulated(
-    spark: SparkSession, stage: Stage, out: str, variants: list[Variant], html: Path | None, say: Say
+    spark: SparkSession, stage: Stage, out: str, variants: list[Variant], html: Path | None, say: ReportPhase
 ) -> WhatIf:
     """The same, with each variant simulated: the clients react."""
     return _compare(spark, out, play_variants(spark, stage, out, variants, say), html, reacting=True)

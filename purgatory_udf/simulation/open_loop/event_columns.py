@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import EVENT_PARTITION, EVENTS
-from purgatory_udf.simulation.open_loop.group_members import Act, Acts
-from purgatory_udf.simulation.open_loop.group_schedule import acts_between
+from purgatory_udf.simulation.open_loop.group_members import MemberAction, MemberActions
+from purgatory_udf.simulation.open_loop.group_schedule import member_actions_between
 from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers
 from purgatory_udf.simulation.open_loop.workload import BROKERS, PARTITIONS_PER_TOPIC, Workload
 
@@ -40,7 +40,7 @@ def broker_of(number: Numbers) -> pa.Array:
     return pa.array(number % BROKERS + 1, pa.int32())
 
 
-def same(value: object, size: int, kind: pa.DataType) -> pa.Array:
+def constant(value: object, size: int, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), size)
 
 
@@ -62,7 +62,7 @@ def _structs(columns: Columns) -> pa.StructArray:
     return pa.StructArray.from_arrays(fields, fields=list(EVENT_PARTITION))
 
 
-def filled(columns: Columns) -> pa.Table:
+def to_event_table(columns: Columns) -> pa.Table:
     """Rows of `events`: what is not given is null."""
     size = len(columns["time_us"])
     arrays = [columns.get(field.name, pa.nulls(size, field.type)) for field in EVENTS]
@@ -81,8 +81,8 @@ RECORDS_PER_COMMIT = 100
 
 
 def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionNames) -> Columns:
-    acts = acts_between(workload.plan, begin_us, end_us)
-    asks, joins = acts.act == Act.ASK, acts.act == Act.JOIN
+    acts = member_actions_between(workload.plan, begin_us, end_us)
+    asks, joins = acts.act == MemberAction.ASK, acts.act == MemberAction.JOIN
     joining = asks | joins
     client = _client(acts.group, acts.place)
     member_id = _member_id(client, acts.life)
@@ -94,14 +94,14 @@ def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionN
         "client_id": client,
         "group": _joined("group-", acts.group),
         "member_id": pc.if_else(pa.array(asks), pa.scalar(""), member_id),
-        "assigned_member_id": _only(asks, member_id),
-        "leader_member_id": _only(joins, _member_id(_client(acts.group, acts.leader), acts.leader_life)),
-        "api_version": _constant(joining, JOIN_VERSION, pa.int32()),
-        "session_timeout_ms": _constant(joining, session_ms, pa.int64()),
-        "rebalance_timeout_ms": _constant(joining, REBALANCE_TIMEOUT_SESSIONS * session_ms, pa.int64()),
+        "assigned_member_id": _text_where(asks, member_id),
+        "leader_member_id": _text_where(joins, _member_id(_client(acts.group, acts.leader), acts.leader_life)),
+        "api_version": _constant_where(joining, JOIN_VERSION, pa.int32()),
+        "session_timeout_ms": _constant_where(joining, session_ms, pa.int64()),
+        "rebalance_timeout_ms": _constant_where(joining, REBALANCE_TIMEOUT_SESSIONS * session_ms, pa.int64()),
         "protocols": _protocols(joining),
         "generation": pa.array(acts.generation.astype(np.int32), mask=joining),
-        "leader": pa.array(acts.place == acts.leader, mask=acts.act != Act.SYNC),
+        "leader": pa.array(acts.place == acts.leader, mask=acts.act != MemberAction.SYNC),
         "partitions": _committed(workload, acts, names),
     }
 
@@ -119,11 +119,11 @@ def _joined(*parts: str | Numbers | pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(*texts, "")
 
 
-def _only(chosen: Flags, texts: pa.Array) -> pa.Array:
+def _text_where(chosen: Flags, texts: pa.Array) -> pa.Array:
     return pc.if_else(pa.array(chosen), texts, pa.scalar(None, pa.string()))
 
 
-def _constant(chosen: Flags, value: int, kind: pa.DataType) -> pa.Array:
+def _constant_where(chosen: Flags, value: int, kind: pa.DataType) -> pa.Array:
     return pa.array(np.full(len(chosen), value), kind, mask=~chosen)
 
 
@@ -133,9 +133,9 @@ def _protocols(chosen: Flags) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), names, mask=pa.array(~chosen))
 
 
-def _committed(workload: Workload, acts: Acts, names: PartitionNames) -> pa.Array:
+def _committed(workload: Workload, acts: MemberActions, names: PartitionNames) -> pa.Array:
     """Each member has one partition, and gets on at a steady pace."""
-    commits = acts.act == Act.COMMIT
+    commits = acts.act == MemberAction.COMMIT
     partition = (acts.group[commits] * workload.members + acts.place[commits]) % workload.partitions
     offsets = pa.array(acts.index[commits] * RECORDS_PER_COMMIT)
     return one_partition_where(commits, {**names.place(partition), "offset": offsets})

@@ -12,32 +12,32 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.contract.tables import EVENT_TOPIC, EVENTS, TIMESTAMP
-from purgatory_udf.simulation.environment import BEGIN_US
+from purgatory_udf.simulation.environment import START_US
 from purgatory_udf.simulation.open_loop.event_columns import (
     Columns,
     PartitionNames,
     broker_of,
-    filled,
+    constant,
     group_rows,
     partitions_of,
-    same,
+    to_event_table,
 )
 from purgatory_udf.simulation.open_loop.partition_requests import (
-    Ends,
     Fetches,
-    Marks,
-    Move,
+    HighWatermarkRises,
+    LastStableOffsets,
+    LeaderMove,
     Produces,
-    Stable,
+    TransactionEnds,
     arrivals,
-    ends,
+    choose_partitions,
     fetches,
+    high_watermark_rises,
     latencies_us,
+    leader_move,
     log_ends,
-    marks,
-    move,
-    partitions_asked_for,
     produces,
+    transaction_ends,
 )
 from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
@@ -75,7 +75,7 @@ def deletes(workload: Workload, number: int) -> Deletes:
     size = arrivals(workload, number).deletes
     random = stream(workload.seed, Purpose.DELETES, number)
     t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
-    partition = partitions_asked_for(workload, random, size)
+    partition = choose_partitions(workload, random, size)
     old = log_ends(arrivals(workload, number - 1).before)[partition] if number else np.zeros_like(partition)
     return Deletes(t, partition, old, t + latencies_us(workload, random, (size,)))
 
@@ -88,7 +88,7 @@ def creations(workload: Workload, number: int) -> Creations:
     return Creations(t, topic, t[:, None] + latencies_us(workload, random, (come.creations, NEW_PARTITIONS)))
 
 
-def due(workload: Workload, number: int, t: Numbers) -> Flags:
+def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
     """What is done in this slice; the last one has all that is done later, too."""
     late = t < workload.edge_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
     return np.asarray((t >= workload.edge_us(number)) & late)
@@ -102,23 +102,25 @@ FETCH_MAX_BYTES, PARTITION_MAX_BYTES = 52_428_800, 1_048_576
 def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
     """The events of a slice in their order, from nothing but the workload and the slice's number."""
     now = produces(workload, number)
-    rising = marks(workload, number, now)
+    rising = high_watermark_rises(workload, number, now)
     names = PartitionNames(workload)
     parts = [
         _produce_rows(workload, now, names),
-        _mark_rows(rising, names),
-        _end_rows(ends(workload, number, rising), names),
-        _fetch_rows(workload, _read(workload, number, fetches(workload, number, now, rising), rising), names),
-        _move_rows(number, move(workload, number), names),
+        _high_watermark_rows(rising, names),
+        _last_stable_rows(transaction_ends(workload, number, rising), names),
+        _fetch_rows(
+            workload, _at_last_stable_offsets(workload, number, fetches(workload, number, now, rising), rising), names
+        ),
+        _move_rows(number, leader_move(workload, number), names),
         *_administration_rows(workload, number, names),
         group_rows(workload, workload.edge_us(number), workload.edge_us(number + 1), names),
     ]
     if number == 0:
-        parts.insert(0, _first_rows(workload, names))
+        parts.insert(0, _initial_rows(workload, names))
     # At one instant the order of these: what a fetch sees happened before it.
-    rows = pa.concat_tables([filled(part) for part in parts])
+    rows = pa.concat_tables([to_event_table(part) for part in parts])
     rows = rows.take(pa.array(np.argsort(rows["time_us"].to_numpy(), kind="stable")))
-    return _named(rows, number * SEQ_STRIDE, run_id)
+    return _identified(rows, number * SEQ_STRIDE, run_id)
 
 
 def _produce_rows(workload: Workload, now: Produces, names: PartitionNames) -> Columns:
@@ -128,44 +130,44 @@ def _produce_rows(workload: Workload, now: Produces, names: PartitionNames) -> C
         "base_offset": pa.array(now.base_offset),
         "last_offset": pa.array(now.end_offset - 1),
         "bytes": pa.array(now.bytes),
-        "error": same("NONE", size, pa.string()),
+        "error": constant("NONE", size, pa.string()),
     }
     return {
-        "type": same("produce", size, pa.string()),
+        "type": constant("produce", size, pa.string()),
         "time_us": pa.array(now.t),
         "broker": broker_of(now.partition),
         "client_id": names.client(now.partition),
         "acks": pa.array(now.acks, pa.int32()),
-        "timeout_ms": same(workload.timeout_ms, size, pa.int64()),
+        "timeout_ms": constant(workload.timeout_ms, size, pa.int64()),
         "partitions": partitions_of(batches, 1),
     }
 
 
-def _mark_rows(rising: Marks, names: PartitionNames) -> Columns:
+def _high_watermark_rows(rising: HighWatermarkRises, names: PartitionNames) -> Columns:
     return _change_rows(rising.t, rising.partition, rising.offset, "high_watermark", names)
 
 
-def _end_rows(ended: Ends, names: PartitionNames) -> Columns:
+def _last_stable_rows(ended: TransactionEnds, names: PartitionNames) -> Columns:
     return _change_rows(ended.t, ended.partition, ended.offset, "last_stable", names)
 
 
-def _read(workload: Workload, number: int, asked: Fetches, rising: Marks) -> Fetches:
+def _at_last_stable_offsets(workload: Workload, number: int, asked: Fetches, rising: HighWatermarkRises) -> Fetches:
     """Whoever reads committed records is where these end."""
     if not asked.committed.any():
         return asked
     when = np.repeat(asked.t[:, None], workload.keys, axis=1)
-    stable = Stable(workload, number, rising).at(asked.partitions, when)
+    stable = LastStableOffsets(workload, number, rising).at(asked.partitions, when)
     return replace(asked, offsets=np.where(asked.committed[:, None], stable, asked.offsets))
 
 
 def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, names: PartitionNames) -> Columns:
     size = len(t)
     return {
-        "type": same("partition", size, pa.string()),
+        "type": constant("partition", size, pa.string()),
         "time_us": pa.array(t),
         "broker": broker_of(partition),
         **names.place(partition),
-        "change": same(change, size, pa.string()),
+        "change": constant(change, size, pa.string()),
         "offset": pa.array(offset),
     }
 
@@ -175,31 +177,31 @@ def _fetch_rows(workload: Workload, asked: Fetches, names: PartitionNames) -> Co
     keys = {
         **names.place(asked.partitions.ravel()),
         "fetch_offset": pa.array(asked.offsets.ravel()),
-        "max_bytes": same(PARTITION_MAX_BYTES, size * each, pa.int64()),
-        "current_leader_epoch": same(-1, size * each, pa.int32()),
-        "throttled": same(False, size * each, pa.bool_()),
+        "max_bytes": constant(PARTITION_MAX_BYTES, size * each, pa.int64()),
+        "current_leader_epoch": constant(-1, size * each, pa.int32()),
+        "throttled": constant(False, size * each, pa.bool_()),
     }
     first = asked.partitions[:, 0]
     # The next broker after the one that leads.
     follower = np.where(asked.follower, (first + 1) % BROKERS + 1, -1)
     return {
-        "type": same("fetch", size, pa.string()),
+        "type": constant("fetch", size, pa.string()),
         "time_us": pa.array(asked.t),
         "broker": broker_of(first),
         "client_id": names.client(first),
         "replica_id": pa.array(follower, pa.int32()),
-        "max_wait_ms": same(workload.max_wait_ms, size, pa.int64()),
-        "min_bytes": same(1, size, pa.int64()),
-        "max_bytes": same(FETCH_MAX_BYTES, size, pa.int64()),
+        "max_wait_ms": constant(workload.max_wait_ms, size, pa.int64()),
+        "min_bytes": constant(1, size, pa.int64()),
+        "max_bytes": constant(FETCH_MAX_BYTES, size, pa.int64()),
         "isolation": pc.if_else(pa.array(asked.committed), "read_committed", "read_uncommitted"),
         "partitions": partitions_of(keys, each),
     }
 
 
-def _move_rows(number: int, moved: Move, names: PartitionNames) -> Columns:
+def _move_rows(number: int, moved: LeaderMove, names: PartitionNames) -> Columns:
     partition = np.full(2, moved.partition)
     return {
-        "type": same("partition", 2, pa.string()),
+        "type": constant("partition", 2, pa.string()),
         "time_us": pa.array([moved.resigns_t, moved.leads_t], pa.int64()),
         "broker": broker_of(partition),
         **names.place(partition),
@@ -213,7 +215,7 @@ def _administration_rows(workload: Workload, number: int, names: PartitionNames)
     rows = [_delete_rows(workload, deleting, names), _create_rows(workload, creating)]
     for since in {max(0, number - 1), number}:
         old = deleting if since == number else deletes(workload, since)
-        done = due(workload, number, old.done_t)
+        done = completed_in_slice(workload, number, old.done_t)
         rows.append(_change_rows(old.done_t[done], old.partition[done], old.offset[done], "log_start", names))
         rows.append(_new_leader_rows(workload, number, creating if since == number else creations(workload, since)))
     return rows
@@ -222,25 +224,25 @@ def _administration_rows(workload: Workload, number: int, names: PartitionNames)
 def _delete_rows(workload: Workload, asked: Deletes, names: PartitionNames) -> Columns:
     size = len(asked.t)
     return {
-        "type": same("delete_records", size, pa.string()),
+        "type": constant("delete_records", size, pa.string()),
         "time_us": pa.array(asked.t),
         "broker": broker_of(asked.partition),
-        "client_id": same("admin", size, pa.string()),
-        "timeout_ms": same(workload.timeout_ms, size, pa.int64()),
+        "client_id": constant("admin", size, pa.string()),
+        "timeout_ms": constant(workload.timeout_ms, size, pa.int64()),
         "partitions": partitions_of({**names.place(asked.partition), "offset": pa.array(asked.offset)}, 1),
     }
 
 
 def _create_rows(workload: Workload, asked: Creations) -> Columns:
     size = len(asked.t)
-    fields = [_new_topics(asked.topic), same(NEW_PARTITIONS, size, pa.int32())]
+    fields = [_new_topics(asked.topic), constant(NEW_PARTITIONS, size, pa.int32())]
     topics = pa.StructArray.from_arrays(fields, fields=list(EVENT_TOPIC))
     return {
-        "type": same("create_topics", size, pa.string()),
+        "type": constant("create_topics", size, pa.string()),
         "time_us": pa.array(asked.t),
         "broker": broker_of(asked.topic),
-        "client_id": same("admin", size, pa.string()),
-        "timeout_ms": same(workload.timeout_ms, size, pa.int64()),
+        "client_id": constant("admin", size, pa.string()),
+        "timeout_ms": constant(workload.timeout_ms, size, pa.int64()),
         "topics": pa.ListArray.from_arrays(pa.array(np.arange(size + 1, dtype=np.int32)), topics),
     }
 
@@ -248,16 +250,16 @@ def _create_rows(workload: Workload, asked: Creations) -> Columns:
 def _new_leader_rows(workload: Workload, number: int, asked: Creations) -> Columns:
     topic = np.repeat(asked.topic, NEW_PARTITIONS)
     partition = np.tile(np.arange(NEW_PARTITIONS), len(asked.topic))
-    done = due(workload, number, asked.leads_t.ravel())
+    done = completed_in_slice(workload, number, asked.leads_t.ravel())
     topic, partition, t = topic[done], partition[done], asked.leads_t.ravel()[done]
     return {
-        "type": same("partition", len(t), pa.string()),
+        "type": constant("partition", len(t), pa.string()),
         "time_us": pa.array(t),
         "broker": broker_of(topic + partition),
         "topic": _new_topics(topic),
         "partition": pa.array(partition, pa.int32()),
-        "change": same("leader", len(t), pa.string()),
-        "leader_epoch": same(0, len(t), pa.int32()),
+        "change": constant("leader", len(t), pa.string()),
+        "leader_epoch": constant(0, len(t), pa.int32()),
     }
 
 
@@ -265,7 +267,7 @@ def _new_topics(number: Numbers) -> pa.Array:
     return pc.binary_join_element_wise("new-", pa.array(number).cast(pa.string()), "")
 
 
-def _first_rows(workload: Workload, names: PartitionNames) -> Columns:
+def _initial_rows(workload: Workload, names: PartitionNames) -> Columns:
     """All logs are empty when the trace begins."""
     everyone = np.arange(workload.partitions)
     zero = np.zeros(workload.partitions, dtype=np.int64)
@@ -274,19 +276,19 @@ def _first_rows(workload: Workload, names: PartitionNames) -> Columns:
     return {name: pa.concat_arrays([column, rises[name]]) for name, column in ends.items()}
 
 
-def _named(rows: pa.Table, before: int, run_id: str) -> pa.Table:
+def _identified(rows: pa.Table, before: int, run_id: str) -> pa.Table:
     """Instants on the calendar, `seq`, and the requests' ids."""
     size = rows.num_rows
-    time_us = pc.add(rows["time_us"], BEGIN_US)
+    time_us = pc.add(rows["time_us"], START_US)
     seq = pa.array(np.arange(before + 1, before + size + 1))
     ids = pc.if_else(pc.equal(rows["type"], "partition"), pa.scalar(None, pa.string()), seq.cast(pa.string()))
     for name, column in {
-        "run_id": same(run_id, size, pa.string()),
+        "run_id": constant(run_id, size, pa.string()),
         "event_time": time_us.cast(pa.timestamp("us")).cast(TIMESTAMP),
         "time_us": time_us,
         "seq": seq,
         "request_id": ids,
-        "source": same("simulate", size, pa.string()),
+        "source": constant("simulate", size, pa.string()),
     }.items():
         rows = rows.set_column(EVENTS.get_field_index(name), EVENTS.field(name), column)
     return rows

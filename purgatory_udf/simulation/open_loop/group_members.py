@@ -13,7 +13,7 @@ from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Pu
 # What members of consumer groups do, as columns.
 
 
-class Act(IntEnum):
+class MemberAction(IntEnum):
     """What a member does. In one instant they are in this order: who is told of something is told after it."""
 
     ASK = 0
@@ -25,7 +25,7 @@ class Act(IntEnum):
 
 
 @dataclass(frozen=True)
-class Acts:
+class MemberActions:
     """A row for each request. `life`: how often the member has come back; `index`: the place on its grid."""
 
     act: Numbers
@@ -38,30 +38,32 @@ class Acts:
     leader_life: Numbers
     index: Numbers
 
-    def between(self, begin_us: int, end_us: int) -> Acts:
+    def between(self, begin_us: int, end_us: int) -> MemberActions:
         inside = (self.t >= begin_us) & (self.t < end_us)
-        return Acts(*(getattr(self, field.name)[inside] for field in fields(self)))
+        return MemberActions(*(getattr(self, field.name)[inside] for field in fields(self)))
 
-    def in_order_of_act(self) -> Acts:
+    def in_order_of_act(self) -> MemberActions:
         order = np.argsort(self.act, kind="stable")
-        return Acts(*(getattr(self, field.name)[order] for field in fields(self)))
+        return MemberActions(*(getattr(self, field.name)[order] for field in fields(self)))
 
 
-def together(parts: Iterable[Acts]) -> Acts:
+def concatenate(parts: Iterable[MemberActions]) -> MemberActions:
     parts, none = list(parts), np.zeros(0, dtype=np.int64)
-    return Acts(*(np.concatenate([none, *(getattr(part, field.name) for part in parts)]) for field in fields(Acts)))
+    return MemberActions(
+        *(np.concatenate([none, *(getattr(part, field.name) for part in parts)]) for field in fields(MemberActions))
+    )
 
 
-MS = 1000
-INITIAL_ROUND_US = 2 * 3_000 * MS
+US_PER_MS = 1000
+INITIAL_REBALANCE_US = 2 * 3_000 * US_PER_MS
 # Between an answer and the request that follows it.
-SOON_US = 20 * MS
+MAX_REACTION_US = 20 * US_PER_MS
 # What a period needs beyond a session and heartbeats.
-SPARE_US = 1_000 * MS
+PERIOD_MARGIN_US = 1_000 * US_PER_MS
 
 
 @dataclass(frozen=True)
-class CrewPlan:
+class GroupPlan:
     seed: int
     groups: int
     # On average; a group has at least two.
@@ -79,7 +81,7 @@ class CrewPlan:
 
     @property
     def shortest_period_us(self) -> int:
-        return self.session_us + 3 * self.heartbeat_us + SPARE_US
+        return self.session_us + 3 * self.heartbeat_us + PERIOD_MARGIN_US
 
     def sizes(self, group: Numbers) -> Numbers:
         return 2 + draw(2 * self.members - 3, self.seed, Purpose.GROUP_SIZES, group)
@@ -89,17 +91,17 @@ class CrewPlan:
 
     def period_begins(self, group: Numbers, number: Numbers | int) -> Numbers:
         phase = draw(self.period_us, self.seed, Purpose.INCIDENTS, group)
-        return self.begins(group) + INITIAL_ROUND_US + SPARE_US + phase + number * self.period_us
+        return self.begins(group) + INITIAL_REBALANCE_US + PERIOD_MARGIN_US + phase + number * self.period_us
 
 
 @dataclass(frozen=True)
-class Crew:
+class GroupMembers:
     """The members of some groups, each in one of its periods (-1: before the first), a row for each member.
 
     `pair` is the row's place among the groups asked for, `first` the row with which each of them begins.
     """
 
-    plan: CrewPlan
+    plan: GroupPlan
     group: Numbers
     number: Numbers
     size: Numbers
@@ -108,7 +110,7 @@ class Crew:
     first: Numbers
 
     @classmethod
-    def of(cls, plan: CrewPlan, group: Numbers, number: Numbers) -> Crew:
+    def of(cls, plan: GroupPlan, group: Numbers, number: Numbers) -> GroupMembers:
         size = plan.sizes(group)
         pair = np.repeat(np.arange(len(group)), size)
         first = np.cumsum(size) - size
@@ -117,20 +119,20 @@ class Crew:
     def draw(self, below: int, purpose: Purpose, index: Numbers | int = 0) -> Numbers:
         return draw(below, self.plan.seed, purpose, self.group << 20 | self.place, index)
 
-    def soon(self, purpose: Purpose, index: Numbers | int, within_us: int = SOON_US) -> Numbers:
-        return MS + self.draw(within_us - MS, purpose, index)
+    def soon(self, purpose: Purpose, index: Numbers | int, within_us: int = MAX_REACTION_US) -> Numbers:
+        return US_PER_MS + self.draw(within_us - US_PER_MS, purpose, index)
 
     def latest(self, t: Numbers) -> Numbers:
         """The greatest of each group's, for each of its members."""
         return np.maximum.reduceat(t, self.first)[self.pair] if len(t) else t
 
-    def grid(self, act: Act) -> tuple[Numbers, int]:
+    def grid(self, act: MemberAction) -> tuple[Numbers, int]:
         """Where the member's grid begins, and its step."""
-        step = self.plan.heartbeat_us if act == Act.HEARTBEAT else self.plan.commit_us
-        return self.draw(step, Purpose.HEARTBEATS if act == Act.HEARTBEAT else Purpose.COMMITS), step
+        step = self.plan.heartbeat_us if act == MemberAction.HEARTBEAT else self.plan.commit_us
+        return self.draw(step, Purpose.HEARTBEATS if act == MemberAction.HEARTBEAT else Purpose.COMMITS), step
 
     def next_heartbeat(self, t: Numbers) -> Numbers:
-        begin, step = self.grid(Act.HEARTBEAT)
+        begin, step = self.grid(MemberAction.HEARTBEAT)
         return begin - (begin - t) // step * step
 
     @property

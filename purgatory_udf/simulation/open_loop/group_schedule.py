@@ -28,49 +28,49 @@ from dataclasses import dataclass
 import numpy as np
 
 from purgatory_udf.simulation.open_loop.group_members import (
-    INITIAL_ROUND_US,
-    MS,
-    SPARE_US,
-    Act,
-    Acts,
-    Crew,
-    CrewPlan,
-    together,
+    INITIAL_REBALANCE_US,
+    PERIOD_MARGIN_US,
+    US_PER_MS,
+    GroupMembers,
+    GroupPlan,
+    MemberAction,
+    MemberActions,
+    concatenate,
 )
 from purgatory_udf.simulation.open_loop.random_streams import Numbers, Purpose, draw
 
-GRIDS = (Act.HEARTBEAT, Act.COMMIT)
+PERIODIC_ACTIONS = (MemberAction.HEARTBEAT, MemberAction.COMMIT)
 # Members ask within this long; whoever leads is the first to join.
-ASK_WITHIN_US, FIRST_ALONE_US = 2_000 * MS, 30 * MS
+FIRST_JOINS_WITHIN_US, LEADER_HEAD_START_US = 2_000 * US_PER_MS, 30 * US_PER_MS
 # From the end of a round until all have synced.
-SYNCED_US = 50 * MS
+SYNC_WITHIN_US = 50 * US_PER_MS
 # How many groups' periods are looked at together.
-PAIRS_AT_ONCE = 20_000
+PERIODS_PER_CHUNK = 20_000
 
 
-def count_before(plan: CrewPlan, end_us: int) -> int:
+def count_actions_before(plan: GroupPlan, end_us: int) -> int:
     """How many requests all groups make before that time, without making them."""
     return sum(
         int(np.count_nonzero(steps.t < end_us))
-        + sum(int(_grid_counts(grid, spells, 0, end_us).sum()) for grid in GRIDS)
-        for steps, spells in _lives(plan, 0, end_us)
+        + sum(int(_grid_counts(grid, spells, 0, end_us).sum()) for grid in PERIODIC_ACTIONS)
+        for steps, spells in _group_periods(plan, 0, end_us)
     )
 
 
-def acts_between(plan: CrewPlan, begin_us: int, end_us: int) -> Acts:
+def member_actions_between(plan: GroupPlan, begin_us: int, end_us: int) -> MemberActions:
     """All that the members do from `begin_us` on, before `end_us`, in the order of `Act`."""
     parts = []
-    for steps, spells in _lives(plan, begin_us, end_us):
+    for steps, spells in _group_periods(plan, begin_us, end_us):
         parts.append(steps.between(begin_us, end_us))
-        parts += [_on_grid(grid, spells, begin_us, end_us) for grid in GRIDS]
-    return together(parts).in_order_of_act()
+        parts += [_periodic_actions(grid, spells, begin_us, end_us) for grid in PERIODIC_ACTIONS]
+    return concatenate(parts).in_order_of_act()
 
 
 @dataclass(frozen=True)
-class Spells:
+class StableSpans:
     """When members beat and commit: in a generation, from `since` on, before `until`."""
 
-    crew: Crew
+    crew: GroupMembers
     row: Numbers
     life: Numbers
     generation: Numbers
@@ -78,7 +78,7 @@ class Spells:
     until: Numbers
 
 
-def _lives(plan: CrewPlan, begin_us: int, end_us: int) -> Iterator[tuple[Acts, Spells]]:
+def _group_periods(plan: GroupPlan, begin_us: int, end_us: int) -> Iterator[tuple[MemberActions, StableSpans]]:
     """What may happen in that time (and what else happens in the same periods)."""
     group = np.arange(plan.groups)
     group = group[plan.begins(group) < end_us]
@@ -87,34 +87,41 @@ def _lives(plan: CrewPlan, begin_us: int, end_us: int) -> Iterator[tuple[Acts, S
     high = np.maximum((end_us - 1 - zero) // plan.period_us, -1)
     starting = low == -1
     if starting.any():
-        yield _beginnings(Crew.of(plan, group[starting], low[starting]))
+        yield _group_starts(GroupMembers.of(plan, group[starting], low[starting]))
     low = np.maximum(low, 0)
     count = np.maximum(0, high - low + 1)
     number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count - low, count)
     group = np.repeat(group, count)
-    for at in range(0, len(group), PAIRS_AT_ONCE):
-        some = slice(at, at + PAIRS_AT_ONCE)
-        yield _incidents(Crew.of(plan, group[some], number[some]))
+    for at in range(0, len(group), PERIODS_PER_CHUNK):
+        some = slice(at, at + PERIODS_PER_CHUNK)
+        yield _incidents(GroupMembers.of(plan, group[some], number[some]))
 
 
-def _beginnings(crew: Crew) -> tuple[Acts, Spells]:
+def _group_starts(crew: GroupMembers) -> tuple[MemberActions, StableSpans]:
     plan, leads = crew.plan, crew.place == crew.leader
     begins = plan.begins(crew.group)
-    later = FIRST_ALONE_US + crew.draw(ASK_WITHIN_US, Purpose.ASKS)
+    later = LEADER_HEAD_START_US + crew.draw(FIRST_JOINS_WITHIN_US, Purpose.ASKS)
     asks = begins + np.where(leads, 0, later)
     joins = asks + crew.soon(Purpose.JOINS, -1)
-    over = crew.latest(np.where(leads, joins // MS * MS, 0)) + INITIAL_ROUND_US
+    over = crew.latest(np.where(leads, joins // US_PER_MS * US_PER_MS, 0)) + INITIAL_REBALANCE_US
     everyone, nobody_before, generation = np.arange(len(asks)), np.zeros_like(asks), np.ones_like(asks)
     steps = [
-        _acts(crew, Act.ASK, everyone, asks, nobody_before, generation),
-        _acts(crew, Act.JOIN, everyone, joins, nobody_before, generation),
-        _acts(crew, Act.SYNC, everyone, over + crew.soon(Purpose.SYNCS, -1, SYNCED_US), nobody_before, generation),
+        _actions(crew, MemberAction.ASK, everyone, asks, nobody_before, generation),
+        _actions(crew, MemberAction.JOIN, everyone, joins, nobody_before, generation),
+        _actions(
+            crew,
+            MemberAction.SYNC,
+            everyone,
+            over + crew.soon(Purpose.SYNCS, -1, SYNC_WITHIN_US),
+            nobody_before,
+            generation,
+        ),
     ]
     until = plan.period_begins(crew.group, 0)
-    return together(steps), Spells(crew, everyone, nobody_before, generation, over + SYNCED_US, until)
+    return concatenate(steps), StableSpans(crew, everyone, nobody_before, generation, over + SYNC_WITHIN_US, until)
 
 
-def _incidents(crew: Crew) -> tuple[Acts, Spells]:
+def _incidents(crew: GroupMembers) -> tuple[MemberActions, StableSpans]:
     """A member goes within one heartbeat of the period's begin, and is out a session later at the latest; two more
     heartbeats later the others are in the next generation. Then it comes back, and that takes one heartbeat."""
     plan, number, goes = crew.plan, crew.number, crew.goes
@@ -125,47 +132,49 @@ def _incidents(crew: Crew) -> tuple[Acts, Spells]:
     last = crew.latest(np.where(goes, crew.next_heartbeat(begins), 0))
     crashes = draw(1 << 20, plan.seed, Purpose.FATES, crew.group, number) < plan.crash_share * (1 << 20)
     leaves = crew.latest(np.where(goes, last + crew.soon(Purpose.LEAVES, number), 0))
-    out = np.where(crashes, last // MS * MS + plan.session_us, leaves)
+    out = np.where(crashes, last // US_PER_MS * US_PER_MS + plan.session_us, leaves)
     noticed = np.where(goes, last, crew.next_heartbeat(out))
     rejoins = noticed + crew.soon(Purpose.JOINS, 2 * number)
     over = crew.latest(np.where(goes, 0, rejoins))
-    syncs = over + crew.soon(Purpose.SYNCS, 2 * number, SYNCED_US)
+    syncs = over + crew.soon(Purpose.SYNCS, 2 * number, SYNC_WITHIN_US)
 
-    asks = begins + plan.session_us + 2 * plan.heartbeat_us + SPARE_US // 2
+    asks = begins + plan.session_us + 2 * plan.heartbeat_us + PERIOD_MARGIN_US // 2
     back = crew.latest(np.where(goes, asks + crew.soon(Purpose.ASKS, number), 0))
     noticed_again = crew.next_heartbeat(back)
     joins = np.where(goes, back, noticed_again + crew.soon(Purpose.JOINS, 2 * number + 1))
     over_again = crew.latest(joins)
-    syncs_again = over_again + crew.soon(Purpose.SYNCS, 2 * number + 1, SYNCED_US)
+    syncs_again = over_again + crew.soon(Purpose.SYNCS, 2 * number + 1, SYNC_WITHIN_US)
     life_again = life + goes
 
     left = gone[~crashes[gone]]
     everyone = np.arange(len(begins))
     steps = [
-        _acts(crew, Act.LEAVE, left, leaves[left], life, generation),
-        _acts(crew, Act.JOIN, stays, rejoins[stays], life, generation + 1),
-        _acts(crew, Act.SYNC, stays, syncs[stays], life, generation + 1),
-        _acts(crew, Act.ASK, gone, asks[gone], life_again, generation + 2),
-        _acts(crew, Act.JOIN, everyone, joins, life_again, generation + 2),
-        _acts(crew, Act.SYNC, everyone, syncs_again, life_again, generation + 2),
+        _actions(crew, MemberAction.LEAVE, left, leaves[left], life, generation),
+        _actions(crew, MemberAction.JOIN, stays, rejoins[stays], life, generation + 1),
+        _actions(crew, MemberAction.SYNC, stays, syncs[stays], life, generation + 1),
+        _actions(crew, MemberAction.ASK, gone, asks[gone], life_again, generation + 2),
+        _actions(crew, MemberAction.JOIN, everyone, joins, life_again, generation + 2),
+        _actions(crew, MemberAction.SYNC, everyone, syncs_again, life_again, generation + 2),
     ]
-    spells = Spells(
+    spells = StableSpans(
         crew,
         np.concatenate([everyone, stays, everyone]),
         np.concatenate([life, life[stays], life_again]),
         np.concatenate([generation, generation[stays] + 1, generation + 2]),
-        np.concatenate([begins, over[stays] + SYNCED_US, over_again + SYNCED_US]),
+        np.concatenate([begins, over[stays] + SYNC_WITHIN_US, over_again + SYNC_WITHIN_US]),
         np.concatenate([noticed + 1, noticed_again[stays] + 1, begins + plan.period_us]),
     )
-    return together(steps), spells
+    return concatenate(steps), spells
 
 
-def _acts(crew: Crew, act: Act, row: Numbers, t: Numbers, life: Numbers, generation: Numbers) -> Acts:
+def _actions(
+    crew: GroupMembers, act: MemberAction, row: Numbers, t: Numbers, life: Numbers, generation: Numbers
+) -> MemberActions:
     """`row`: whose act it is, each; `life` and `generation` are those of all rows."""
     leader = crew.leader[row]
     leader_life = crew.life(crew.leader)[row]
     nothing = np.zeros_like(row)
-    return Acts(
+    return MemberActions(
         nothing + act, t, crew.group[row], crew.place[row], life[row], generation[row], leader, leader_life, nothing
     )
 
@@ -173,7 +182,7 @@ def _acts(crew: Crew, act: Act, row: Numbers, t: Numbers, life: Numbers, generat
 # Grids.
 
 
-def _grid_ends(act: Act, spells: Spells, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
+def _grid_indexes(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
     """The first place on its grid in each spell, and the first after it, of those in that time."""
     begin, step = spells.crew.grid(act)
     begin = begin[spells.row]
@@ -182,18 +191,18 @@ def _grid_ends(act: Act, spells: Spells, begin_us: int, end_us: int) -> tuple[Nu
     return low, np.maximum(low, high)
 
 
-def _grid_counts(act: Act, spells: Spells, begin_us: int, end_us: int) -> Numbers:
-    low, high = _grid_ends(act, spells, begin_us, end_us)
+def _grid_counts(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> Numbers:
+    low, high = _grid_indexes(act, spells, begin_us, end_us)
     return high - low
 
 
-def _on_grid(act: Act, spells: Spells, begin_us: int, end_us: int) -> Acts:
-    low, high = _grid_ends(act, spells, begin_us, end_us)
+def _periodic_actions(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> MemberActions:
+    low, high = _grid_indexes(act, spells, begin_us, end_us)
     spell = np.repeat(np.arange(len(low)), high - low)
     index = np.arange(len(spell)) - np.repeat(np.cumsum(high - low) - high, high - low)
     begin, step = spells.crew.grid(act)
     row, nothing = spells.row[spell], np.zeros_like(index)
-    return Acts(
+    return MemberActions(
         nothing + act,
         begin[row] + index * step,
         spells.crew.group[row],

@@ -68,8 +68,8 @@ def arrivals(workload: Workload, number: int) -> Arrivals:
     return Arrivals(inside[:-3], before[:-3], fetches, deletes, creations, int(before[-1]))
 
 
-ONE_IN_HAS_ACKS_1 = 10
-FOLLOWERS_SHARE = 0.3
+PRODUCES_PER_ACKS_1 = 10
+FOLLOWER_SHARE = 0.3
 LEADERLESS_US = 50_000
 
 
@@ -88,7 +88,7 @@ class Produces:
 
 
 @dataclass(frozen=True)
-class Marks:
+class HighWatermarkRises:
     """Rises of high watermarks that happen in a slice, and where each partition's stands when it begins."""
 
     t: Numbers
@@ -110,7 +110,7 @@ class Fetches:
 
 
 @dataclass(frozen=True)
-class Move:
+class LeaderMove:
     """A partition without its leader for a while."""
 
     partition: int
@@ -128,7 +128,7 @@ def produces(workload: Workload, number: int) -> Produces:
     t, partition = t[order], partition[order]
     began = np.cumsum(counts.produces) - counts.produces
     earlier = counts.before[partition] + np.arange(size) - began[partition]
-    records = _records_of(partition)
+    records = _records_per_batch(partition)
     latency_us = latencies_us(workload, random, (size,))
     return Produces(
         t=t,
@@ -136,25 +136,25 @@ def produces(workload: Workload, number: int) -> Produces:
         base_offset=earlier * records,
         end_offset=(earlier + 1) * records,
         bytes=random.integers(200, 2000, size),
-        acks=np.where(random.integers(0, ONE_IN_HAS_ACKS_1, size) == 0, 1, -1),
+        acks=np.where(random.integers(0, PRODUCES_PER_ACKS_1, size) == 0, 1, -1),
         replicated_t=t + latency_us,
         before=log_ends(counts.before),
     )
 
 
-def marks(workload: Workload, number: int, now: Produces) -> Marks:
+def high_watermark_rises(workload: Workload, number: int, now: Produces) -> HighWatermarkRises:
     """No latency is longer than a slice: what rises in this one was produced in it, or in the one before."""
     begins = workload.edge_us(number)
     ends = 2**62 if number == workload.slices - 1 else workload.edge_us(number + 1)
     here = now.replicated_t < ends
     t, partition, offset = now.replicated_t[here], now.partition[here], now.end_offset[here]
     if number == 0:
-        return Marks(t, partition, offset, np.zeros(workload.partitions, dtype=np.int64))
+        return HighWatermarkRises(t, partition, offset, np.zeros(workload.partitions, dtype=np.int64))
     last = produces(workload, number - 1)
     late = last.replicated_t >= begins
     before = last.before.copy()
     np.maximum.at(before, last.partition[~late], last.end_offset[~late])
-    return Marks(
+    return HighWatermarkRises(
         np.concatenate([last.replicated_t[late], t]),
         np.concatenate([last.partition[late], partition]),
         np.concatenate([last.end_offset[late], offset]),
@@ -162,26 +162,26 @@ def marks(workload: Workload, number: int, now: Produces) -> Marks:
     )
 
 
-def fetches(workload: Workload, number: int, now: Produces, rising: Marks) -> Fetches:
+def fetches(workload: Workload, number: int, now: Produces, rising: HighWatermarkRises) -> Fetches:
     size = arrivals(workload, number).fetches
     random = stream(workload.seed, Purpose.FETCHES, number)
     t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
-    follower = random.random(size) < FOLLOWERS_SHARE
-    partitions = _of_one_broker(partitions_asked_for(workload, random, size), workload)
+    follower = random.random(size) < FOLLOWER_SHARE
+    partitions = _partitions_of_one_broker(choose_partitions(workload, random, size), workload)
     when = np.repeat(t[:, None], workload.keys, axis=1)
-    log_end = Watermarks(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
-    watermark = Watermarks.of(rising).at(partitions, when)
+    log_end = OffsetIndex(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
+    watermark = OffsetIndex.of(rising).at(partitions, when)
     offsets = np.where(follower[:, None], log_end, watermark)
     return Fetches(t, follower, ~follower & workload.transactional[partitions[:, 0]], partitions, offsets)
 
 
-def move(workload: Workload, number: int) -> Move:
+def leader_move(workload: Workload, number: int) -> LeaderMove:
     """One partition in each slice, in its first half."""
     random = stream(workload.seed, Purpose.MOVES, number)
     begins, ends = workload.edge_us(number), workload.edge_us(number + 1)
     half = (ends - begins) // 2
     resigns = int(random.integers(begins, begins + half))
-    return Move(int(random.integers(0, workload.partitions)), resigns, resigns + min(LEADERLESS_US, half))
+    return LeaderMove(int(random.integers(0, workload.partitions)), resigns, resigns + min(LEADERLESS_US, half))
 
 
 def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
@@ -189,28 +189,28 @@ def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[i
     return np.asarray((np.minimum(latency_ms, workload.longest_ms) * 1000).astype(np.int64))
 
 
-def partitions_asked_for(workload: Workload, random: np.random.Generator, size: int) -> Numbers:
+def choose_partitions(workload: Workload, random: np.random.Generator, size: int) -> Numbers:
     return np.searchsorted(np.cumsum(workload.weights)[:-1], random.random(size), side="right")
 
 
 def log_ends(batches: Counts) -> Numbers:
     """What all logs end at after so many batches each."""
-    return batches * _records_of(np.arange(len(batches)))
+    return batches * _records_per_batch(np.arange(len(batches)))
 
 
-def _records_of(partition: Numbers) -> Numbers:
+def _records_per_batch(partition: Numbers) -> Numbers:
     """How many records each batch of the partition has."""
     return 1 + partition * 7 % 20
 
 
-def _of_one_broker(first: Numbers, workload: Workload) -> Numbers:
+def _partitions_of_one_broker(first: Numbers, workload: Workload) -> Numbers:
     """The partition and the next ones that its broker leads: partitions go round the brokers."""
     broker, place = first % BROKERS, first // BROKERS
     led = (workload.partitions - broker + BROKERS - 1) // BROKERS
     return (place[:, None] + np.arange(workload.keys)) % led[:, None] * BROKERS + broker[:, None]
 
 
-class Watermarks:
+class OffsetIndex:
     """The greatest offset of each partition at any instant of a slice: one sorted array of (partition, time)."""
 
     # A slice is shorter than 2**40 us, an offset less than 2**43: each fits one number with the partition before it.
@@ -226,7 +226,7 @@ class Watermarks:
         self._offsets = np.maximum.accumulate(offsets[order]) & (2**self._OFFSET - 1)
 
     @classmethod
-    def of(cls, rising: Marks) -> Watermarks:
+    def of(cls, rising: HighWatermarkRises) -> OffsetIndex:
         return cls(rising.partition, rising.t, rising.offset, rising.before)
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
@@ -246,7 +246,7 @@ class Watermarks:
 
 
 @dataclass(frozen=True)
-class Ends:
+class TransactionEnds:
     """Of transactions that end in a slice."""
 
     t: Numbers
@@ -254,7 +254,7 @@ class Ends:
     offset: Numbers
 
 
-def ends(workload: Workload, number: int, rising: Marks) -> Ends:
+def transaction_ends(workload: Workload, number: int, rising: HighWatermarkRises) -> TransactionEnds:
     begins, until = workload.edge_us(number), workload.edge_us(number + 1)
     everyone = np.flatnonzero(workload.transactional)
     each, first = workload.transaction_us, workload.first_ends_us[everyone]
@@ -263,18 +263,18 @@ def ends(workload: Workload, number: int, rising: Marks) -> Ends:
     partition = np.repeat(everyone, count)
     nth = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(before, count)
     t = workload.first_ends_us[partition] + nth * each
-    return Ends(t, partition, Watermarks.of(rising).at(partition, t))
+    return TransactionEnds(t, partition, OffsetIndex.of(rising).at(partition, t))
 
 
-class Stable:
+class LastStableOffsets:
     """The last stable offsets of all partitions, at any instant of a slice."""
 
-    def __init__(self, workload: Workload, number: int, rising: Marks) -> None:
+    def __init__(self, workload: Workload, number: int, rising: HighWatermarkRises) -> None:
         self._workload, self._begins = workload, workload.edge_us(number)
-        self._now = Watermarks.of(rising)
+        self._now = OffsetIndex.of(rising)
         self._before = self._now
         if number and workload.transactional.any():
-            self._before = Watermarks.of(marks(workload, number - 1, produces(workload, number - 1)))
+            self._before = OffsetIndex.of(high_watermark_rises(workload, number - 1, produces(workload, number - 1)))
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
         first, each = self._workload.first_ends_us[partition], self._workload.transaction_us

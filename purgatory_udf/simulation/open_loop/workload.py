@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.simulation.open_loop.group_members import MS, CrewPlan
-from purgatory_udf.simulation.open_loop.group_schedule import count_before
+from purgatory_udf.simulation.open_loop.group_members import US_PER_MS, GroupPlan
+from purgatory_udf.simulation.open_loop.group_schedule import count_actions_before
 
 # The 75th and the 99.9th percentile of the normal distribution.
 _Z75, _Z999 = 0.6744897501960817, 3.090232306167813
@@ -114,14 +114,14 @@ class Workload:
     def length_us(self) -> int:
         """How long the requests come for, in whole milliseconds."""
         later = max(0, self.events - EVENTS_PER_PARTITION * self.partitions)
-        return max(1, math.ceil(later / self.events_per_second * 1000)) * MS
+        return max(1, math.ceil(later / self.events_per_second * 1000)) * US_PER_MS
 
     @cached_property
     def slice_us(self) -> int:
         """A slice is whole milliseconds: no file border splits one."""
         wanted_ms = math.ceil(self.events_per_slice / self.events_per_second * 1000)
         longest_ms = max(self.longest_ms, self.transaction_ms if self.transactional.any() else 0)
-        return max(longest_ms, wanted_ms) * MS
+        return max(longest_ms, wanted_ms) * US_PER_MS
 
     @cached_property
     def slices(self) -> int:
@@ -134,22 +134,22 @@ class Workload:
     # How many requests there are. What depends on the length comes first; produces and fetches have what is left.
 
     @cached_property
-    def plan(self) -> CrewPlan:
+    def plan(self) -> GroupPlan:
         per_member = 1000 / self.heartbeat_ms + 1000 / self.commit_ms
-        return CrewPlan(
+        return GroupPlan(
             seed=self.seed,
             groups=round(self.group_share * self.rate / (per_member * self.members)),
             members=self.members,
-            heartbeat_us=self.heartbeat_ms * MS,
-            commit_us=self.commit_ms * MS,
-            session_us=self.session_timeout_ms * MS,
+            heartbeat_us=self.heartbeat_ms * US_PER_MS,
+            commit_us=self.commit_ms * US_PER_MS,
+            session_us=self.session_timeout_ms * US_PER_MS,
             period_us=round(self.incident_s * 1_000_000),
             crash_share=self.crash_share,
         )
 
     @cached_property
     def group_events(self) -> int:
-        return count_before(self.plan, self.length_us)
+        return count_actions_before(self.plan, self.length_us)
 
     @property
     def deletes(self) -> int:
@@ -169,7 +169,7 @@ class Workload:
 
     @property
     def transaction_us(self) -> int:
-        return self.transaction_ms * MS
+        return self.transaction_ms * US_PER_MS
 
     @cached_property
     def first_ends_us(self) -> Ints:

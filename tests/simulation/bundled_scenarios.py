@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.simulation.closed_loop import ClosedLoop, Simulated
+from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
-from purgatory_udf.simulation.scenario_file import load
+from purgatory_udf.simulation.scenario_file import load_scenario
 
 # Of each scenario: how many of its clients, how much of their load, and how many seconds.
 SMALL = {
@@ -24,22 +24,22 @@ SMALL = {
 }
 
 
-def small(name: str) -> Scenario:
+def small_scenario(name: str) -> Scenario:
     clients, load_share, seconds = SMALL[name]
-    scenario = load(name).scaled(clients)
+    scenario = load_scenario(name).scaled(clients)
     producers = [producer.model_copy(update={"rate": producer.rate * load_share}) for producer in scenario.producers]
     return scenario.model_copy(update={"producers": producers, "duration_s": seconds})
 
 
 @cache
-def played(name: str) -> Simulated:
-    return ClosedLoop(small(name)).run()
+def simulated_scenario(name: str) -> SimulationResult:
+    return ClosedLoop(small_scenario(name)).run()
 
 
-def ended(simulated: Simulated, kind: str) -> list[Outcome]:
+def outcomes_of_kind(simulated: SimulationResult, kind: str) -> list[Outcome]:
     return [outcome for outcome in simulated.truth.outcomes if outcome.kind == kind]
 
 
-def second(simulated: Simulated, us: int) -> float:
+def seconds_since_start(simulated: SimulationResult, us: int) -> float:
     """Seconds since the simulation began."""
     return (us - simulated.events[0]["time_us"]) / 1e6
