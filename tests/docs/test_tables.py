@@ -1,4 +1,4 @@
-"""docs/tables.md has every table with every column and its type, no other, and every law of `audit`."""
+"""docs/tables.md lists every table with the columns, types and comments of its schema, and every check of `audit`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,30 @@ import pyarrow as pa
 import pytest
 
 from purgatory_udf.answers import audit
-from purgatory_udf.contract.metrics_tables import METRICS
-from purgatory_udf.contract.tables import ENDS, TABLES, TRUTH, TRUTH_REQUESTS, WHAT_IF
+from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS, METRICS
+from purgatory_udf.contract.tables import (
+    COMMENT,
+    COMMENTED_TABLES,
+    COMMENTED_TRUTH,
+    COMMENTED_WHAT_IF,
+    ENDS,
+    TABLES,
+    TRUTH,
+    WHAT_IF,
+    without_comments,
+)
 from tests.docs import pages
 
 PAGE = pages.text("docs/tables.md")
-SCHEMAS: dict[str, pa.Schema] = {**TABLES, **METRICS, "what_if": WHAT_IF, "truth_requests": TRUTH_REQUESTS}
+SCHEMAS: dict[str, pa.Schema] = {
+    **COMMENTED_TABLES,
+    **COMMENTED_METRICS,
+    "what_if": COMMENTED_WHAT_IF,
+    "truth_requests": COMMENTED_TRUTH["truth_requests"],
+}
 COLUMNS = ("column", "type", "meaning")
-SAID = {
-    table.headings[-1].strip("`"): [(row["column"].strip("`"), row["type"]) for row in table.rows]
+DOCUMENTED = {
+    table.headings[-1].strip("`"): [(row["column"].strip("`"), row["type"], row["meaning"]) for row in table.rows]
     for table in pages.tables(PAGE)
     if table.columns == COLUMNS
 }
@@ -30,20 +45,32 @@ def _word(kind: pa.DataType) -> str:
     return "objects" if pa.types.is_struct(kind) else "time" if pa.types.is_timestamp(kind) else words[kind]
 
 
-def _columns(fields: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _columns(fields: pa.Schema | pa.StructType, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     for field in fields:
-        yield prefix + field.name, _word(field.type)
+        yield prefix + field.name, _word(field.type), (field.metadata or {}).get(COMMENT.encode(), b"").decode()
         if pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
             yield from _columns(field.type.value_type, f"{prefix}{field.name}[].")
 
 
-def test_every_table_is_there_and_no_other() -> None:
-    assert set(SAID) == set(SCHEMAS)
+def test_page_has_exactly_the_tables() -> None:
+    assert set(DOCUMENTED) == set(SCHEMAS)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_table_has_the_columns_that_the_page_says_in_their_order(name: str) -> None:
-    assert SAID[name] == list(_columns(SCHEMAS[name]))
+def test_page_has_columns_types_and_comments(name: str) -> None:
+    assert DOCUMENTED[name] == list(_columns(SCHEMAS[name]))
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_column_has_a_comment(name: str) -> None:
+    assert [column for column, _, comment in _columns(SCHEMAS[name]) if not comment] == []
+
+
+def test_row_schemas_have_no_metadata() -> None:
+    commented = {**COMMENTED_TABLES, **COMMENTED_METRICS, **COMMENTED_TRUTH, "what_if": COMMENTED_WHAT_IF}
+    for name, schema in {**TABLES, **METRICS, **TRUTH, "what_if": WHAT_IF}.items():
+        assert schema.equals(without_comments(commented[name]), check_metadata=True)
+        assert list(_columns(schema)) == [(column, kind, "") for column, kind, _ in _columns(commented[name])]
 
 
 def test_the_truth_has_the_columns_of_what_it_is_held_against() -> None:
