@@ -182,7 +182,7 @@ def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(
 
 def _compiled(root: Path) -> dict[str, int]:
     """When each part of this version's engine was compiled."""
-    (folder,) = (root / "purgatory_udf" / "compiling" / "__pycache__").glob(f"*-{fingerprint()}")
+    (folder,) = (root / "purgatory_udf" / "rules" / "engine" / "jit" / "__pycache__").glob(f"*-{fingerprint()}")
     return {file.name: file.stat().st_mtime_ns // 1000 for file in folder.glob("*.nbc")}
 
 
