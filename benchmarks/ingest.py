@@ -31,7 +31,7 @@ from benchmarks import log_followed
 from purgatory_udf.backend import dialect
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.lines.log_files import find_logs
-from purgatory_udf.sources.request_log.lines.log_line import MARK
+from purgatory_udf.sources.request_log.lines.log_line import MARKER
 from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, PIECE_BYTES, Piece, byte_pieces, in_tasks, lines_of
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 COUNTED = pa.schema([("lines", pa.int64())])
-_MARK = MARK.encode()
+_MARK = MARKER.encode()
 
 Figures = dict[str, Any]
 

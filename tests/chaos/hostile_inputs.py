@@ -27,7 +27,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from purgatory_udf.contract import as_text, read_line
-from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING, Given, build_context
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata, build_context
+from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.line_validation import judged, unpack
@@ -78,13 +79,13 @@ def imported_log(path: Path) -> Tried:
         (row for row in said if row["row"] == log_reader.REQUEST),
         key=lambda row: (row["broker"], row["session"] or "", row["start_us"], row["file"], row["line"]),
     )
-    telling = sorted((row for row in requests if row["api"] in TELLING), key=lambda row: row["start_us"])
+    telling = sorted((row for row in requests if row["api"] in CLUSTER_APIS), key=lambda row: row["start_us"])
     span = tally.span_us or (0, 0)
     of_cluster = (
         import_rows.request_of(import_rows.RequestRow(*(row[name] for name in import_rows.REQUESTS.names)))
         for row in telling
     )
-    context = build_context(of_cluster, Given(), span, [], tally.partitions, True)
+    context = build_context(of_cluster, GivenMetadata(), span, [], tally.partitions, True)
     others = _batch([row for row in requests if row["session"] is None], import_rows.REQUESTS)
     fetches = _batch([row for row in requests if row["session"] is not None], import_rows.REQUESTS)
     apart = [

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.lines.log_files import find_logs, open_text, read_text, stamp_us
+from purgatory_udf.sources.request_log.lines.log_files import find_logs, open_text, read_text, timestamp_us
 
 CONSUMERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=consumer"
 FOLLOWERS = "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec,fetcherType=follower"
@@ -151,7 +151,7 @@ def facts_in(lines: Iterable[str], zone: tzinfo = UTC) -> Iterator[Fact]:
         coordinator = _BROKER.search(line)
         if coordinator is None:
             continue
-        broker, at_us, said = int(coordinator[1]), stamp_us(line, zone), line[coordinator.end() :]
+        broker, at_us, said = int(coordinator[1]), timestamp_us(line, zone), line[coordinator.end() :]
         if at_us is None:
             continue
         for kind, sentence in _SENTENCES:

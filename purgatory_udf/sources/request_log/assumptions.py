@@ -15,53 +15,53 @@ from collections import Counter
 from collections.abc import Iterable
 
 # Within a request's handling, which lasts from S to L (see `requests.handling`). Fitted.
-APPENDED_AT, APPENDED_WITHIN_US = 0.4, 600
-APPENDED_BEFORE_ANSWER_AT, ANSWER_TO_CHECK_US = 0.8, 200
-FIRST_READ_AT, READS_TAKE = 0.05, 0.75
+APPEND_FRACTION, MAX_APPEND_US = 0.4, 600
+APPEND_FRACTION_NO_WAIT, RESPONSE_TO_CHECK_US = 0.8, 200
+FIRST_READ_FRACTION, READS_FRACTION = 0.05, 0.75
 # Of a partition's part of a follower's fetch: recorded produces were answered late in it. Fitted.
-WAKES_AT = 0.8
+WAKE_FRACTION = 0.8
 
 # From the answer that gave a follower records until its next request is here, at the very least. Fitted.
-TURNAROUND_US = 450
+MIN_TURNAROUND_US = 450
 # From the reading of what a fetch is answered with until its answer is stamped: seen where answers show the
 # high watermark that they were read at.
-READ_BEFORE_US = 100
+READ_TO_RESPONSE_US = 100
 # A risen high watermark lets go of the fetches that waited for it one by one, then of the produces: the replay knows
 # one moment for all. Seen as the one above.
-RELEASES_TAKE_US = 270
+COMPLETION_SPREAD_US = 270
 # How far between its leader's answer and its own next fetch a follower has appended that answer, and tries the fetches
 # that wait for it. Fitted; of a recording with racks 99.9 % of the consumers' fetches then end as recorded.
-COPIED_AT = 0.75
+FOLLOWER_APPEND_FRACTION = 0.75
 
 # From the coordinator's answer that a partition has joined a transaction until the produce that waited for it is
 # appended. Fitted.
-JOINED_TO_APPENDED_US = 300
+TXN_JOIN_TO_APPEND_US = 300
 # From 4.0 on a coordinator appends in threads of its own: from the beginning of its batch until that is in the log, and
 # until the fetches that wait for it are looked at. Fitted.
-BEGAN_TO_APPENDED_US, BEGAN_TO_CHECKED_US = 600, 1_100
+COORDINATOR_APPEND_US, COORDINATOR_CHECK_US = 600, 1_100
 # How far a batch's stamp (whole milliseconds) may lie outside the handling of the request that made it, and how long
 # that handling may take: the stamp's unit, and a bound.
-STAMP_OFF_US, WRITTEN_WITHIN_US = 1_000, 100_000
+BATCH_TIME_TOLERANCE_US, MAX_HANDLING_US = 1_000, 100_000
 # How long before a follower's offset shows it an append may have been made: a bound.
-SHOWN_WITHIN_US = 50_000
+MAX_APPEND_TO_FETCH_US = 50_000
 
 # From a metadata record's time until a broker acts on it: written, replicated, committed, applied. An estimate;
 # refusals and answers date it better, where there are any (`partitions.felt`).
-METADATA_LAG_US = 60_000
+METADATA_PROPAGATION_US = 60_000
 # A broker that may stop, or has been given up in its order to stop, still answers for that long. Seen (90 ms), a bound:
 # of five that were let in the tree's recording of a rolling restart none answered a client or a follower any more.
-STOPS_WITHIN_US = 150_000
+SHUTDOWN_GRACE_US = 150_000
 # Within this time after it was made a shrunken in-sync set has released the produces that waited for it, each answered
 # this long after. A bound, and an estimate.
-RELEASES_WITHIN_US, ANSWER_US = 3_000_000, 200
+ISR_SHRINK_WINDOW_US, COMPLETION_TO_RESPONSE_US = 3_000_000, 200
 # A leader learns of its new in-sync set by the answer to ALTER_PARTITION, before the metadata log brings it: so near
 # the two are taken for one. A bound.
-GRANTED_WITHIN_US = 5_000_000
+ALTER_PARTITION_WINDOW_US = 5_000_000
 
 # Kafka's clock counts whole milliseconds: a wait may end that much before its time.
 TIMER_EARLY_US = 1_000
 # Kafka's default of `replica.lag.time.max.ms`.
-LAG_TIME_US = 30_000_000
+REPLICA_LAG_TIME_MAX_US = 30_000_000
 # How long a session is remembered without a fetch. Brokers forget idle ones after two minutes, if they need the room.
 SESSION_IDLE_US = 600_000_000
 

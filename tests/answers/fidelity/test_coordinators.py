@@ -20,7 +20,7 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer, StateCha
 from purgatory_udf.sources.request_log.lines.log_line import read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 from purgatory_udf.sources.request_log.requests.group_conversion import GROUP_APIS
-from purgatory_udf.sources.request_log.requests.recorded_operation import Recorded
+from purgatory_udf.sources.request_log.requests.recorded_operation import RecordedOutcome
 from tests.rules.groups.batches import Batches
 from tests.sources.request_log.translate import translate
 from tests.support import recorded
@@ -61,7 +61,7 @@ class Replayed:
     kafka: str
     groups: list[ComparedGroup]
     answers: dict[int, Answer]
-    recorded: dict[int, Recorded]
+    recorded: dict[int, RecordedOutcome]
 
 
 @pytest.fixture(scope="module", params=_recordings())

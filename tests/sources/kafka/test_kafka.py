@@ -21,8 +21,8 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.kafka.follow_topic import follow
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_reader import matters
 from purgatory_udf.sources.request_log.lines.log_line import read_line
@@ -185,7 +185,9 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
         query.processAllAvailable()
         query.stop()
     until = max(request.answered_us for request in log) - 8_000_000
-    whole = [event for event in translate(log, Given(names_in_file(beside))).events if event["time_us"] < until]
+    whole = [
+        event for event in translate(log, GivenMetadata(topic_names_in_file(beside))).events if event["time_us"] < until
+    ]
     columns = ("time_us", "type", "broker")
     assert _rows(tmp_path, "events", *columns) == sorted(tuple(event[name] for name in columns) for event in whole)
     # What is refused keeps its number.

@@ -119,7 +119,7 @@ def fetched(
     error: int = 0,
     wait: int = 500,
     min_bytes: int = 1,
-    parts_at: int | None = None,
+    diverging_end_offset: int | None = None,
     high_watermark: int = 0,
     rack: str | None = None,
     client: str = "c",
@@ -154,7 +154,9 @@ def fetched(
         asked["rackId"] = rack
     if replica >= 0:
         asked["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
-    parting = {"divergingEpoch": {"epoch": 0, "endOffset": parts_at}} if parts_at is not None else {}
+    diverging = {}
+    if diverging_end_offset is not None:
+        diverging = {"divergingEpoch": {"epoch": 0, "endOffset": diverging_end_offset}}
     answered = {
         "errorCode": error,
         "sessionId": session if granted is None else granted,
@@ -168,7 +170,7 @@ def fetched(
                         "highWatermark": high_watermark,
                         "recordsSizeInBytes": size,
                     }
-                    | parting
+                    | diverging
                     for partition, size in (got or {}).items()
                 ],
             }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from itertools import islice
 
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import cluster_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.lines.log_line import read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
@@ -29,12 +29,12 @@ def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
     return tuple(line for line in read if isinstance(line, Request))
 
 
-def names(name: str) -> Given:
+def names(name: str) -> GivenMetadata:
     """What is known of the cluster beside its log: the names of its topics alone."""
-    return Given(names_in_file(recorded.file("traces", name, "topics.json")))
+    return GivenMetadata(topic_names_in_file(recorded.file("traces", name, "topics.json")))
 
 
-def given(name: str) -> Given:
+def given(name: str) -> GivenMetadata:
     """All that is known of the cluster beside its log."""
     beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
-    return Given(names_in_file(beside[0]), cluster_in_file(beside[1]), batches_in_file(beside[2]))
+    return GivenMetadata(topic_names_in_file(beside[0]), read_metadata_dump(beside[1]), batches_in_file(beside[2]))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.local.session import LocalSession
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.following.carried_state import KEPT, Carried, Left
 from purgatory_udf.sources.request_log.following.follow_step import Step
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
@@ -25,7 +25,7 @@ class Stepwise:
     """Feed it requests as they are logged; it returns each step's events, in their order."""
 
     hold_us: int
-    given: Given = field(default_factory=Given)
+    given: GivenMetadata = field(default_factory=GivenMetadata)
     carried: Carried = field(default_factory=Carried)
     _requests: pa.Table = field(default_factory=REQUESTS.empty_table)
     _rows: pa.Table = field(default_factory=KEPT.empty_table)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from purgatory_udf.sources.request_log.lines.request_bodies import (
-    AskedPartition,
-    FetchAnswer,
-    FetchBody,
-    ProduceBody,
+    DecodedProduce,
+    FetchPartitionData,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
     ProducedPartition,
-    ReadPartition,
-    fetch_answer_of,
-    fetch_of,
-    produce_of,
+    decode_fetch_request,
+    decode_fetch_response,
+    decode_produce,
 )
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
@@ -48,7 +48,7 @@ PARTITION = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logSta
     ids=["2.8, fetch 12", "4.3, fetch 18"],
 )
 def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], topic: str) -> None:
-    assert fetch_of(body) == FetchBody(
+    assert decode_fetch_request(body) == FetchRequestBody(
         replica_id=3,
         max_wait_ms=500,
         min_bytes=1,
@@ -56,13 +56,13 @@ def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], 
         isolation=1,
         session_id=4,
         session_epoch=2,
-        partitions=[AskedPartition(topic, 6, 31, 90, 3, 5)],
+        partitions=[FetchRequestPartition(topic, 6, 31, 90, 3, 5)],
         forgotten=[(topic, 7)],
     )
 
 
 def test_a_fetch_of_a_consumer_names_no_replica() -> None:
-    assert fetch_of({**COMMON, "topics": []}).replica_id == -1
+    assert decode_fetch_request({**COMMON, "topics": []}).replica_id == -1
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_fetch_of_a_consumer_names_no_replica() -> None:
     ids=["old", "4.3"],
 )
 def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[str, Any], topic: str) -> None:
-    assert fetch_answer_of(answer) == FetchAnswer(0, 0, [ReadPartition(topic, 6, 0, 26, 187)])
+    assert decode_fetch_response(answer) == FetchResponseBody(0, 0, [FetchPartitionData(topic, 6, 0, 26, 187)])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,8 @@ def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[st
 def test_a_produce_is_the_same_whichever_version_wrote_it(
     body: dict[str, Any], answer: dict[str, Any], topic: str
 ) -> None:
-    assert produce_of(body, answer) == ProduceBody(-1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)])
-    unanswered = produce_of({**body, "acks": 0}, None)
-    assert unanswered == ProduceBody(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])
+    assert decode_produce(body, answer) == DecodedProduce(
+        -1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)]
+    )
+    unanswered = decode_produce({**body, "acks": 0}, None)
+    assert unanswered == DecodedProduce(0, 3_000, None, False, [ProducedPartition(topic, 4, 214, 0, -1)])

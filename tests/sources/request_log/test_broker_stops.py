@@ -13,7 +13,7 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     FENCED,
     GIVEN,
@@ -23,11 +23,11 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     REGISTERED_AGAIN,
     STOPPING,
     UNFENCED,
-    Change,
-    KnownCluster,
-    Sign,
-    Stop,
-    stops,
+    BrokerStop,
+    ClusterMetadata,
+    LifecycleEvent,
+    PartitionChange,
+    broker_stops,
 )
 from tests.sources.request_log import recordings
 from tests.sources.request_log.lines import START_US, T, body, fetched, requests, us, written
@@ -39,7 +39,7 @@ Said = list[tuple[float, int, str]]
 
 
 def _stops(*signs: tuple[int, str]) -> list[tuple[int, int]]:
-    return [(stop.at_us, stop.started_us) for stop in stops(Sign(at, 1, what) for at, what in signs)]
+    return [(stop.at_us, stop.started_us) for stop in broker_stops(LifecycleEvent(at, 1, what) for at, what in signs)]
 
 
 def test_a_process_that_registers_anew_had_stopped_when_it_was_given_up() -> None:
@@ -60,9 +60,11 @@ def test_one_that_only_stood_still_has_not_stopped() -> None:
 
 
 def test_brokers_are_apart_and_come_in_the_order_of_time() -> None:
-    assert stops([Sign(9, 2, REGISTERED_AGAIN), Sign(1, 1, REGISTERED), Sign(5, 1, MAY_STOP)]) == [
-        Stop(1, 5, NEVER),
-        Stop(2, 9, 9),
+    assert broker_stops(
+        [LifecycleEvent(9, 2, REGISTERED_AGAIN), LifecycleEvent(1, 1, REGISTERED), LifecycleEvent(5, 1, MAY_STOP)]
+    ) == [
+        BrokerStop(1, 5, NEVER),
+        BrokerStop(2, 9, 9),
     ]
 
 
@@ -75,27 +77,33 @@ def _said(events: list[dict[str, Any]]) -> Said:
 
 
 # Broker 1 leads, 2 follows; a consumer asks now and then.
-LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
+LEADER = PartitionChange(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 ASKED = [fetched(at, {0: 10}, {0: 100}, client="reader", high_watermark=14) for at in (10, 900)]
 
 
-def _given(*changes: Change, signs: tuple[Sign, ...] = ()) -> Given:
-    return Given({T: "t"}, KnownCluster(names={T: "t"}, changes=[LEADER, *changes], signs=list(signs)))
+def _given(*changes: PartitionChange, lifecycle: tuple[LifecycleEvent, ...] = ()) -> GivenMetadata:
+    return GivenMetadata(
+        {T: "t"}, ClusterMetadata(names={T: "t"}, changes=[LEADER, *changes], lifecycle=list(lifecycle))
+    )
 
 
 # A broker that may stop still answers for 150 ms at most (`supposed`).
-DOWN = (Sign(us(-9_000), 1, REGISTERED), Sign(us(100), 1, FENCED), Sign(us(500), 1, REGISTERED))
+DOWN = (
+    LifecycleEvent(us(-9_000), 1, REGISTERED),
+    LifecycleEvent(us(100), 1, FENCED),
+    LifecycleEvent(us(500), 1, REGISTERED),
+)
 
 
 def test_who_led_before_leads_again_when_nobody_has_taken_over() -> None:
-    said = _said(translate(requests(ASKED), _given(signs=DOWN)).events)
+    said = _said(translate(requests(ASKED), _given(lifecycle=DOWN)).events)
     assert said[1:] == [(250.0, 1, "stopped"), (500.0, 1, "leader")]
 
 
 def test_where_another_took_over_it_leads_when_it_is_told_so() -> None:
-    lost = Change(us(30), T, 0, GIVEN, 2, 1, (1, 2), (2,))
-    again = Change(us(700), T, 0, GIVEN, 1, 2, (1, 2), (1, 2))
-    said = _said(translate(requests(ASKED), _given(lost, again, signs=DOWN)).events)
+    lost = PartitionChange(us(30), T, 0, GIVEN, 2, 1, (1, 2), (2,))
+    again = PartitionChange(us(700), T, 0, GIVEN, 1, 2, (1, 2), (1, 2))
+    said = _said(translate(requests(ASKED), _given(lost, again, lifecycle=DOWN)).events)
     assert [(at, change) for at, broker, change in said[1:] if broker == 1] == [
         (90.0, "not_leader"),
         (250.0, "stopped"),
@@ -120,7 +128,7 @@ def test_a_log_says_it_without_any_file_beside_it() -> None:
 
 def test_a_consumers_wait_at_the_stopped_broker_would_be_cancelled() -> None:
     """A request log has no line of it, for it was never answered; but a trace may."""
-    events = translate(requests(ASKED), _given(signs=DOWN)).events
+    events = translate(requests(ASKED), _given(lifecycle=DOWN)).events
     asked = next(event for event in events if event["type"] == "fetch")
     waits = {**asked, "time_us": us(60), "seq": 10_000, "min_bytes": 1_000, "max_wait_ms": 300}
     (end,) = [outcome for outcome in replay([*events, waits], Config()).outcomes if outcome.operation_id == 10_000]
@@ -130,8 +138,8 @@ def test_a_consumers_wait_at_the_stopped_broker_would_be_cancelled() -> None:
 def test_a_recordings_log_and_its_metadata_say_the_same_stops() -> None:
     """Brokers 1 and 3 are stopped in order and come back; at the end all are."""
     rolling = recordings.log("W7-rolling-k39")
-    by_log = context_of(sorted(rolling, key=lambda request: request.start_us), Given()).stops
-    by_metadata = stops(recordings.given("W7-rolling-k39").cluster.signs)
+    by_log = context_of(sorted(rolling, key=lambda request: request.start_us), GivenMetadata()).stops
+    by_metadata = broker_stops(recordings.given("W7-rolling-k39").cluster.lifecycle)
     # The last lines of all, of the heartbeats that let them stop, are those of the recording's end.
     assert [stop.broker for stop in by_metadata[:2]] == [1, 3] and {stop.broker for stop in by_metadata[2:]} == {
         1,

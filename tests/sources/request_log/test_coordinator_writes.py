@@ -16,9 +16,9 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, KnownCluster
-from purgatory_udf.sources.request_log.cluster.internal_topics import is_classic, partition_for
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
+from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator, partition_for
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from tests.sources.request_log import recordings
@@ -44,9 +44,9 @@ def _commit(at: float, **times: Any) -> str:
     return written(at, body("OFFSET_COMMIT", asked, answered, client="member", version=8, **times))
 
 
-def _given(topic: str, batches: list[StoredBatch], leader: int = 1, **more: Any) -> Given:
-    changes = [Change(us(-5_000), topic, 0, GIVEN, leader, 0, (1, 2), (1, 2))]
-    return Given({}, KnownCluster(changes=changes), {(topic, 0): batches}, **more)
+def _given(topic: str, batches: list[StoredBatch], leader: int = 1, **more: Any) -> GivenMetadata:
+    changes = [PartitionChange(us(-5_000), topic, 0, GIVEN, leader, 0, (1, 2), (1, 2))]
+    return GivenMetadata({}, ClusterMetadata(changes=changes), {(topic, 0): batches}, **more)
 
 
 # A commit comes at 100 and is answered at 104; broker 2 fetches what it wrote at 103.
@@ -110,7 +110,7 @@ def test_where_the_coordinator_is_another_it_is_an_append_and_no_more(given: dic
 def test_a_version_may_be_said_where_no_heartbeat_tells() -> None:
     assert len(_writes(translate(requests([_commit(104, remote=3.0)]), _given(OFFSETS, [BATCH], classic=True)))) == 1
     versions = ("0.11.0.3", "2.8", "3.9.2", "4.0", "4.1.1")
-    assert [is_classic(version) for version in versions] == [True, True, True, False, False]
+    assert [has_classic_coordinator(version) for version in versions] == [True, True, True, False, False]
     assert RequestLogOptions(["log"], "out", kafka_version="3.9").classic is True
     with pytest.raises(UserError, match=r"--kafka-version: 'new' is no version of Kafka, such as 3\.9"):
         RequestLogOptions(["log"], "out", kafka_version="new")

@@ -11,31 +11,39 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.partitions.leadership_changes import with_evident
-from purgatory_udf.sources.request_log.partitions.partition_status import InSync, LeadershipState
-from purgatory_udf.sources.request_log.requests.partition_facts import Fact, PartitionFacts, Position, Trouble
+from purgatory_udf.sources.request_log.partitions.leadership_changes import with_inferred_leadership
+from purgatory_udf.sources.request_log.partitions.partition_status import InSyncSet, LeadershipState
+from purgatory_udf.sources.request_log.requests.partition_facts import (
+    Fact,
+    PartitionError,
+    PartitionFacts,
+    ReaderPosition,
+)
 from tests.sources.request_log import recordings
 from tests.sources.request_log.translate import translate
 
 pytestmark = pytest.mark.long
 
 LED = {"change": "leader", "leader_epoch": 0, "isr": [1, 2]}
-HISTORY = [InSync(0, 1, 0, (1, 2)), InSync(50, 2, 1, (2,))]
+HISTORY = [InSyncSet(0, 1, 0, (1, 2)), InSyncSet(50, 2, 1, (2,))]
 
 
 def _said(states: list[tuple[int, dict[str, Any]]], *facts: Fact) -> list[tuple[int, dict[str, Any]]]:
     """At broker 1, of times in microseconds."""
     leadership = [LeadershipState(at, fields) for at, fields in states]
     partition_facts = PartitionFacts.of(1, ("t", 0), facts)
-    return [(state.at_us, state.fields) for state in with_evident(leadership, partition_facts, HISTORY, min_isr=2)]
+    return [
+        (state.at_us, state.fields)
+        for state in with_inferred_leadership(leadership, partition_facts, HISTORY, min_isr=2)
+    ]
 
 
-def _served(at: int, epoch: int = 3) -> Position:
-    return Position(at + 1, at + 1, at + 2, at, 2, 7, start_us=at, epoch=epoch)
+def _served(at: int, epoch: int = 3) -> ReaderPosition:
+    return ReaderPosition(at + 1, at + 1, at + 2, at, 2, 7, start_us=at, epoch=epoch)
 
 
-def _refused(at: int, error: int = errors.NOT_LEADER_OR_FOLLOWER) -> Trouble:
-    return Trouble(at, error)
+def _refused(at: int, error: int = errors.NOT_LEADER_OR_FOLLOWER) -> PartitionError:
+    return PartitionError(at, error)
 
 
 LOST: list[tuple[int, dict[str, Any]]] = [(0, LED), (50, {"change": "not_leader"})]
@@ -47,7 +55,7 @@ def test_who_serves_a_follower_leads_again_in_the_epoch_that_it_named() -> None:
 
 
 def test_a_consumer_proves_nothing() -> None:
-    assert _said(LOST, Position(100, 100, 100, 100, -1, 7)) == LOST
+    assert _said(LOST, ReaderPosition(100, 100, 100, 100, -1, 7)) == LOST
 
 
 def test_who_refuses_leads_no_more_and_what_is_reported_late_is_not_said_again() -> None:

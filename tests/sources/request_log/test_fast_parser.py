@@ -15,10 +15,10 @@ import pytest
 
 from purgatory_udf.sources.request_log.importing import log_reader
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS, RequestRow
-from purgatory_udf.sources.request_log.lines.fast_parser import quick, quick_fetch
+from purgatory_udf.sources.request_log.lines.fast_parser import parse_fetch, parse_line
 from purgatory_udf.sources.request_log.lines.log_files import zone_of
 from purgatory_udf.sources.request_log.lines.logged_request import Place
-from purgatory_udf.sources.request_log.lines.request_bodies import fetch_answer_of, fetch_of
+from purgatory_udf.sources.request_log.lines.request_bodies import decode_fetch_request, decode_fetch_response
 from tests.chaos import hostile_inputs
 from tests.support import recorded
 
@@ -36,8 +36,8 @@ def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
 def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What becomes of a line, and what it is counted as: the quick way, then the plain one."""
     readings = []
-    for way in (quick, lambda *_: None):
-        monkeypatch.setattr(log_reader, "quick", way)
+    for way in (parse_line, lambda *_: None):
+        monkeypatch.setattr(log_reader, "parse_line", way)
         tally = log_reader.Tally(Counter())
         row = _row(line, UTC, tally)
         # Texts differ in their spaces.
@@ -51,7 +51,7 @@ def test_lines_of_a_real_recording_are_read_the_same_quickly(monkeypatch: pytest
     for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
         fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
         assert fast == plain
-        quickly += quick(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
+        quickly += parse_line(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
     assert quickly > 1_450
 
 
@@ -64,7 +64,7 @@ def test_any_line_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, seed
         fast, plain = _rows(line, monkeypatch)
         # A text of constants is not compared by value.
         assert repr(fast) == repr(plain), line
-        quickly += quick(line, Place(0, 1), UTC) is not None
+        quickly += parse_line(line, Place(0, 1), UTC) is not None
     assert quickly > 150
 
 
@@ -77,10 +77,10 @@ def test_fetches_are_read_the_same_quickly() -> None:
         for body in (asked, answered):
             if chance.random() < 0.4:
                 hostile_inputs._change(body, chance)
-        fetch = quick_fetch(json.dumps(asked), json.dumps(answered))
+        fetch = parse_fetch(json.dumps(asked), json.dumps(answered))
         if fetch is not None:
             quickly += 1
-            assert fetch == (fetch_of(asked), fetch_answer_of(answered))
+            assert fetch == (decode_fetch_request(asked), decode_fetch_response(answered))
     assert quickly > 1_500
 
 
@@ -108,9 +108,9 @@ def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, sta
     assert b"Completed request:" in line
     for zone in (UTC, zone_of("+05:30")):
         whole = f"{stamp} DEBUG".encode() + line
-        monkeypatch.setattr(log_reader, "quick", quick)
+        monkeypatch.setattr(log_reader, "parse_line", parse_line)
         fast = _row(whole, zone, log_reader.Tally())
-        monkeypatch.setattr(log_reader, "quick", lambda *_: None)
+        monkeypatch.setattr(log_reader, "parse_line", lambda *_: None)
         plain = _row(whole, zone, log_reader.Tally())
         times = ("row", "reason", "arrival_us", "start_us", "answered_us", "written_us")
         assert [fast.get(name) for name in times] == [plain.get(name) for name in times]

@@ -13,8 +13,8 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, KnownCluster
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from tests.sources.request_log import recordings
@@ -24,9 +24,9 @@ from tests.sources.request_log.translate import Translation, translate
 
 pytestmark = pytest.mark.long
 
-LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
+LEADER = PartitionChange(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = StoredBatch(10, 12, 60, us(1), False, False, -1), StoredBatch(13, 13, 40, us(1), False, False, -1)
-GIVEN_ALL = Given({T: "t"}, KnownCluster(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})
+GIVEN_ALL = GivenMetadata({T: "t"}, ClusterMetadata(names={T: "t"}, changes=[LEADER]), {("t", 0): [FIRST, SECOND]})
 
 # Broker 2 follows broker 1, from which it has all below 10. One answer brings two batches (to 14), of which the leader
 # does not yet know that broker 2 has them; the next answer says so. A consumer waits at broker 2 for both.
@@ -88,12 +88,14 @@ LEAST_ALIKE = 99.8
 
 
 @pytest.fixture(scope="module")
-def recording() -> tuple[tuple[Request, ...], Given]:
+def recording() -> tuple[tuple[Request, ...], GivenMetadata]:
     """Three consumers that read from the nearest replica, one that cannot, and one that asks in vain."""
     return recordings.log("W6-follower-reads"), recordings.given("W6-follower-reads")
 
 
-def test_a_recordings_consumers_at_followers_end_as_they_did(recording: tuple[tuple[Request, ...], Given]) -> None:
+def test_a_recordings_consumers_at_followers_end_as_they_did(
+    recording: tuple[tuple[Request, ...], GivenMetadata],
+) -> None:
     translation = translate(*recording)
     ended = {outcome.operation_id: outcome for outcome in replay(translation.events, Config()).outcomes}
     counts: Counter[tuple[str, str]] = Counter()
@@ -120,7 +122,7 @@ def _parts_sent(event: dict[str, Any]) -> list[dict[str, Any]]:
     return [part for part in parts if "preferred_replica" in part]
 
 
-def test_followed_step_by_step_it_says_the_same(recording: tuple[tuple[Request, ...], Given]) -> None:
+def test_followed_step_by_step_it_says_the_same(recording: tuple[tuple[Request, ...], GivenMetadata]) -> None:
     requests, given = recording
     log = sorted(requests, key=lambda request: request.answered_us)[:6_000]
     stepwise = Stepwise(hold_us=5_000_000, given=given)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from tests.sources.request_log import recordings
 from tests.sources.request_log.lines import START_US, T, body, fetched, produced, requests, us, written
@@ -21,7 +21,7 @@ from tests.sources.request_log.translate import Event, context_of, translate
 pytestmark = pytest.mark.long
 
 RECORDING, LINES = "W3-groups-k39", 1_400
-NAMED = Given({T: "t"})
+NAMED = GivenMetadata({T: "t"})
 
 # A follower waits at the end of the log; a produce wakes it, and its next fetch, which says that it has the records,
 # answers the produce.

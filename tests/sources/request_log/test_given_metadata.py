@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, Unfenced, cluster_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+    GIVEN,
+    BrokerUnfenced,
+    PartitionChange,
+    read_metadata_dump,
+)
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch, batches_in_file
 
 ID = "UC2ju0ZLS_u_OYKtRyBPew"
@@ -55,9 +60,9 @@ def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_pat
 def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
     first, second, third = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
     index = BatchIndex([third, second, first])
-    assert index.run(10, 100) == [first, second]
-    assert index.run(10, 99) == [first]
-    assert index.run(11, 50) == []
+    assert index.batches_of_request(10, 100) == [first, second]
+    assert index.batches_of_request(10, 99) == [first]
+    assert index.batches_of_request(11, 50) == []
 
 
 @pytest.mark.parametrize(
@@ -75,18 +80,18 @@ def test_names_of_topics_come_in_any_of_four_forms_packed_or_not(text: str, tmp_
     plain, packed = tmp_path / "topics", tmp_path / "topics.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
-    assert names_in_file(plain) == names_in_file(packed) == {ID: "t"}
+    assert topic_names_in_file(plain) == topic_names_in_file(packed) == {ID: "t"}
 
 
 def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: Path) -> None:
     file = tmp_path / "metadata.txt"
     file.write_text(METADATA)
-    cluster = cluster_in_file(file)
+    cluster = read_metadata_dump(file)
     assert cluster.names == {ID: "t"}
     first, second = cluster.changes
-    assert first == Change(1795229680226000, ID, 2, GIVEN, 2, 0, (2, 3, 1), (2, 3, 1))
-    assert second == Change(1795229690000000, ID, 2, GIVEN, 2, 0, None, (2, 1))
-    assert cluster.unfenced == [Unfenced(1795229699000000, 3)]
+    assert first == PartitionChange(1795229680226000, ID, 2, GIVEN, 2, 0, (2, 3, 1), (2, 3, 1))
+    assert second == PartitionChange(1795229690000000, ID, 2, GIVEN, 2, 0, None, (2, 1))
+    assert cluster.unfenced == [BrokerUnfenced(1795229699000000, 3)]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +100,9 @@ def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: P
         (batches_in_file, "topic,partition\n", "column baseOffset is missing"),
         (batches_in_file, CSV.replace("102", "many", 1), ":2: not a batch"),
         (batches_in_file, "hello\n", "no record batch found"),
-        (names_in_file, "hello\n", "no topic id found"),
-        (names_in_file, "[1]", "not a list of topics"),
-        (cluster_in_file, "hello\n", "no "),
+        (topic_names_in_file, "hello\n", "no topic id found"),
+        (topic_names_in_file, "[1]", "not a list of topics"),
+        (read_metadata_dump, "hello\n", "no "),
     ],
 )
 def test_a_file_of_another_form_is_named_with_what_was_expected(

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from jobs.ingest import main
 from purgatory_udf.contract import read_row
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import cluster_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_facts import topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.importing.import_options import OWN_PROTOCOLS
 from purgatory_udf.sources.request_log.lines.log_files import open_text
@@ -47,7 +47,7 @@ def in_memory(piece: Piece) -> Translation:
         with open_text(path) as lines:
             read = [read_line(line, Place(file, number)) for number, line in enumerate(lines, start=1)]
         requests += [line for line in read if isinstance(line, Request)]
-    given = Given(names_in_file(topics), cluster_in_file(isr), batches_in_file(batches))
+    given = GivenMetadata(topic_names_in_file(topics), read_metadata_dump(isr), batches_in_file(batches))
     return translate(requests, given, dict(enumerate(map(str, piece.logs))))
 
 

@@ -9,28 +9,28 @@ import msgspec
 import pytest
 
 from purgatory_udf.sources.request_log.importing.import_rows import copied, facts_in, packed_facts
-from purgatory_udf.sources.request_log.requests.fetch_sessions import Tries, Try
+from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
-    Copied,
-    Delivered,
     Fact,
-    Position,
-    Sight,
-    Trim,
-    Trouble,
+    FollowerCopy,
+    FollowerDelivery,
+    HighWatermarkReading,
+    PartitionError,
+    ReaderPosition,
+    RecordDeletion,
 )
 
 FACTS: list[Fact] = [
     Append(1, 2, 3, 4, base=5, transaction="x", client=None),
-    Position(1, 2, 3, 4, -1, 6),
-    Sight(1, 2, 3),
-    Try(1, 2, 3, True),
-    Delivered(1, 2),
-    Trouble(1, 2),
-    Trim(1, -1),
-    Copied(1, 2, 3, 4, 5),
-    Tries(1, 2, True, array("q", (3, 4)).tobytes()),
+    ReaderPosition(1, 2, 3, 4, -1, 6),
+    HighWatermarkReading(1, 2, 3),
+    FetchAttempt(1, 2, 3, True),
+    FollowerDelivery(1, 2),
+    PartitionError(1, 2),
+    RecordDeletion(1, -1),
+    FollowerCopy(1, 2, 3, 4, 5),
+    AttemptRun(1, 2, True, array("q", (3, 4)).tobytes()),
 ]
 
 
@@ -52,4 +52,8 @@ def test_a_transaction_that_is_no_text_stays_what_it_is(name: Any) -> None:
 
 
 def test_a_fact_that_is_longer_than_64_bits_counts_for_nothing() -> None:
-    assert facts_in(packed_facts([Trim(1, 2**70), Trim(1, 2**63), Trim(1, -(2**63)), Trim(1, 2)])) == [Trim(1, 2)]
+    assert facts_in(
+        packed_facts(
+            [RecordDeletion(1, 2**70), RecordDeletion(1, 2**63), RecordDeletion(1, -(2**63)), RecordDeletion(1, 2)]
+        )
+    ) == [RecordDeletion(1, 2)]

@@ -12,17 +12,23 @@ import pytest
 
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, REPORTED, Change, KnownCluster, Unfenced
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+    GIVEN,
+    REPORTED,
+    BrokerUnfenced,
+    ClusterMetadata,
+    PartitionChange,
+)
 from purgatory_udf.sources.request_log.partitions.partition_timeline import build_timeline
-from purgatory_udf.sources.request_log.requests.fetch_sessions import Try
+from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
     Fact,
+    HighWatermarkReading,
+    PartitionError,
     PartitionFacts,
-    Position,
-    Sight,
-    Trim,
-    Trouble,
+    ReaderPosition,
+    RecordDeletion,
 )
 from tests.sources.request_log.lines import START_US, us
 
@@ -37,20 +43,20 @@ def _append(at: float, base: int = -1, end: int = -1, line: int = -1, **more: An
     return Append(us(at), us(at + 0.4), us(at + 1), us(at + 1), base=base, end=end, bytes=10, line=line, **more)
 
 
-def _asked(at: float, replica: int, offset: int, log_start: int = -1) -> Position:
-    return Position(us(at), us(at), us(at + 1), us(at), replica, offset, log_start)
+def _asked(at: float, replica: int, offset: int, log_start: int = -1) -> ReaderPosition:
+    return ReaderPosition(us(at), us(at), us(at + 1), us(at), replica, offset, log_start)
 
 
-def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, epoch: int = 0) -> Change:
-    return Change(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
+def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, epoch: int = 0) -> PartitionChange:
+    return PartitionChange(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
 
 
 def _events(
-    facts: Facts, *changes: Change, unfenced: Iterable[Unfenced] = ()
+    facts: Facts, *changes: PartitionChange, unfenced: Iterable[BrokerUnfenced] = ()
 ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
     """Events in time order, and what the report counts."""
     report = Report()
-    context = Context(changes={("t", 0): [*changes]}, cluster=KnownCluster(unfenced=[*unfenced]))
+    context = Context(changes={("t", 0): [*changes]}, cluster=ClusterMetadata(unfenced=[*unfenced]))
     timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
     events = []
     for timed in sorted(timeline.events, key=lambda timed: (timed.at_us, timed.rank)):
@@ -84,16 +90,16 @@ def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_
     ids=["nothing", "reached", "not yet", "between", "later"],
 )
 def test_the_high_watermarks_in_answers_date_a_follower_s_offset(sights: list[tuple[float, int]], when: int) -> None:
-    moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
-    seen: Facts = [Sight(us(at), us(at), offset) for at, offset in sights]
+    moved = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    seen: Facts = [HighWatermarkReading(us(at), us(at), offset) for at, offset in sights]
     events, _ = _events([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
     assert events[-1] == (when, "replica_end", OTHER, 1)
 
 
 def test_a_high_watermark_below_an_offset_says_nothing_of_one_follower_while_another_may_hold_it_back() -> None:
-    moved = Position(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    moved = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
     others: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
-    events, _ = _events([_append(10, 0, 1, line=1), *others, moved, Sight(us(28), us(28), 0)], _led(0))
+    events, _ = _events([_append(10, 0, 1, line=1), *others, moved, HighWatermarkReading(us(28), us(28), 0)], _led(0))
     assert events[-1] == (26, "replica_end", OTHER, 1)
 
 
@@ -150,12 +156,16 @@ def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one
 
 
 def test_a_new_leader_turns_requests_away_until_it_knows_that_it_leads() -> None:
-    events, _ = _events([Trouble(us(5), NOT_LEADER), Trouble(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0))
+    events, _ = _events(
+        [PartitionError(us(5), NOT_LEADER), PartitionError(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0)
+    )
     assert events == [(5, "not_leader"), (5, "log_end", 0), (8, "leader", [THIS, OTHER]), (12, "replica_end", OTHER, 0)]
 
 
 def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_it() -> None:
-    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1))
+    events, _ = _events(
+        [_asked(5, OTHER, 0), PartitionError(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1)
+    )
     assert events == [
         (5, "leader", [THIS, OTHER]),
         (5, "log_end", 0),
@@ -173,19 +183,19 @@ def test_who_takes_over_leads_from_the_metadata_on_or_from_the_first_that_it_ser
         (130, "log_end"),
         (130, "replica_end"),
     ]
-    refused, _ = _events([Trouble(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
+    refused, _ = _events([PartitionError(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
     assert [event[:2] for event in refused if "leader" in event[1]] == [(100, "not_leader"), (190, "leader")]
 
 
 def test_a_leader_that_was_stopped_learns_that_it_leads_no_more_when_it_goes_on() -> None:
-    facts: Facts = [_asked(5, OTHER, 0), Trouble(us(9_000), NOT_LEADER)]
+    facts: Facts = [_asked(5, OTHER, 0), PartitionError(us(9_000), NOT_LEADER)]
     events, _ = _events(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
     assert events[-1] == (9_000, "not_leader")
 
 
 def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the_first_that_it_lets_go() -> None:
     both: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
-    late: Facts = [*both, _append(10, 0, 1, line=1), Trouble(us(300), TIMED_OUT)]
+    late: Facts = [*both, _append(10, 0, 1, line=1), PartitionError(us(300), TIMED_OUT)]
     events, _ = _events(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
     assert events[-1] == (300, "isr", [THIS, OTHER])
     events, _ = _events(
@@ -195,28 +205,28 @@ def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the
 
 
 def test_a_high_watermark_waits_for_who_is_back_before_the_in_sync_set_has_grown() -> None:
-    tried = Try(us(20), THIRD, 0)
+    tried = FetchAttempt(us(20), THIRD, 0)
     changes = [_led(0, (THIS, OTHER, THIRD)), _led(9_000), _led(20_500, (THIS, OTHER, THIRD))]
-    events, _ = _events([_asked(12, THIRD, 0), tried], *changes, unfenced=[Unfenced(us(20_000), THIRD)])
+    events, _ = _events([_asked(12, THIRD, 0), tried], *changes, unfenced=[BrokerUnfenced(us(20_000), THIRD)])
     assert [(at, isr) for at, change, *isr in events if change == "isr"] == [
         (9_060, [[THIS, OTHER]]),
         (20_060, [[THIS, OTHER, THIRD]]),
         (20_500, [[THIS, OTHER, THIRD]]),
     ]
     # Too long away, it has to catch up first.
-    later, _ = _events([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[Unfenced(us(40_000), THIRD)])
+    later, _ = _events([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[BrokerUnfenced(us(40_000), THIRD)])
     assert [event[0] for event in later if event[1] == "isr"] == [9_060]
 
 
 def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:
-    gone = Change(us(35), "t", 0, GIVEN, deleted=True)
-    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(40), UNKNOWN_TOPIC)], _led(0), gone)
+    gone = PartitionChange(us(35), "t", 0, GIVEN, deleted=True)
+    events, _ = _events([_asked(5, OTHER, 0), PartitionError(us(40), UNKNOWN_TOPIC)], _led(0), gone)
     assert events[-1] == (40, "deleted")
 
 
 def test_who_served_followers_before_anybody_reported_another_leader_led_until_then() -> None:
-    later = Change(us(90), "t", 0, REPORTED, OTHER, 1, (THIS, OTHER), (THIS, OTHER))
-    events, _ = _events([_asked(5, OTHER, 0), Trouble(us(95), NOT_LEADER)], later)
+    later = PartitionChange(us(90), "t", 0, REPORTED, OTHER, 1, (THIS, OTHER), (THIS, OTHER))
+    events, _ = _events([_asked(5, OTHER, 0), PartitionError(us(95), NOT_LEADER)], later)
     assert events == [
         (5, "leader", [THIS, OTHER]),
         (5, "log_end", 0),
@@ -229,7 +239,7 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
     facts: Facts = [
         _asked(5, OTHER, 0),
         _append(10, 0, 1, line=1),
-        Trouble(us(40), NOT_LEADER),
+        PartitionError(us(40), NOT_LEADER),
         _append(60, 1, 2, line=2),
     ]
     events, counts = _events(facts)
@@ -242,18 +252,23 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
 
 
 def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> None:
-    facts: Facts = [_append(1, 0, 9, line=1), _asked(5, OTHER, 9), Trim(us(10), 4), _asked(12, OTHER, 9, log_start=4)]
+    facts: Facts = [
+        _append(1, 0, 9, line=1),
+        _asked(5, OTHER, 9),
+        RecordDeletion(us(10), 4),
+        _asked(12, OTHER, 9, log_start=4),
+    ]
     events, _ = _events(facts, _led(0))
     assert events[-1] == (12, "log_start", 4)
 
 
 def test_where_nobody_follows_an_append_ends_at_the_high_watermark_of_an_answer() -> None:
-    events, counts = _events([_append(10, 5, line=1), Sight(us(20), us(21), 8)], _led(0, (THIS,)))
+    events, counts = _events([_append(10, 5, line=1), HighWatermarkReading(us(20), us(21), 8)], _led(0, (THIS,)))
     assert [event for event in events if event[1] == "log_end"] == [(10, "log_end", 5), (11, "log_end", 8)]
     assert counts["end_from_offsets"] == 1
 
 
 def test_a_reader_that_waits_for_what_others_had_before_proves_nothing() -> None:
-    facts: Facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), Sight(us(25), us(26), 1)]
-    again = Try(us(50), NO_REPLICA, 0, barren=True)
+    facts: Facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), HighWatermarkReading(us(25), us(26), 1)]
+    again = FetchAttempt(us(50), NO_REPLICA, 0, empty=True)
     assert _events([*facts, again], _led(0)) == _events(facts, _led(0))

@@ -13,8 +13,8 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, KnownCluster
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.requests.recorded_operation import first_slot
@@ -60,9 +60,9 @@ def _marker(producer: int, base: int, at: float = 100) -> StoredBatch:
     return StoredBatch(base, base, 78, us(at), True, True, producer)
 
 
-def _given(batches: dict[tuple[str, int], list[StoredBatch]], **more: Any) -> Given:
-    changes = [Change(us(-5_000), *key, GIVEN, 1, 0, (1, 2), (1, 2)) for key in batches]
-    return Given({}, KnownCluster(changes=changes), batches, **more)
+def _given(batches: dict[tuple[str, int], list[StoredBatch]], **more: Any) -> GivenMetadata:
+    changes = [PartitionChange(us(-5_000), *key, GIVEN, 1, 0, (1, 2), (1, 2)) for key in batches]
+    return GivenMetadata({}, ClusterMetadata(changes=changes), batches, **more)
 
 
 # Two transactions end with one request, which comes at 100 and is answered at 104.
@@ -101,7 +101,7 @@ def test_each_marker_is_a_produce_of_its_transactions_partitions_after_they_were
 
 def test_in_a_table_each_produce_of_a_line_gets_its_own_offsets() -> None:
     """What Spark gathers of a line are the offsets of all its markers."""
-    translated = translate(requests(LINES), Given({}))
+    translated = translate(requests(LINES), GivenMetadata({}))
     offsets = [{"slot": slot, "base": base, "end": base + 1} for slot, base in ((0, 5), (first_slot(1), 6), (1, 9))]
     rows = [
         {
@@ -168,9 +168,9 @@ def test_without_batches_a_followers_offset_shows_the_marker() -> None:
     """What no reader has asked for is not known to be there: such a partition is not waited for."""
     waited = fetched(102, {0: 5}, replica=2, client="f", remote=11.0)
     came = [line.replace(T, "t") for line in (waited, fetched(104, {0: 6}, replica=2, client="f", remote=0.0))]
-    changes = [Change(us(-5_000), "t", at, GIVEN, 1, 0, (1, 2), (1, 2)) for at in (0, 1)]
+    changes = [PartitionChange(us(-5_000), "t", at, GIVEN, 1, 0, (1, 2), (1, 2)) for at in (0, 1)]
     lines = [_begun("x", 7), _ended(104, (7, {"t": {0: 0, 1: 0}})), *came]
-    (ended,) = _ends(translate(requests(lines), Given({}, KnownCluster(changes=changes))))
+    (ended,) = _ends(translate(requests(lines), GivenMetadata({}, ClusterMetadata(changes=changes))))
     assert [
         (partition["partition"], partition["base_offset"], partition["last_offset"])
         for partition in ended["partitions"]

@@ -8,16 +8,16 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_context import Given
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, Change, KnownCluster
+from purgatory_udf.sources.request_log.cluster.cluster_context import GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import GIVEN, ClusterMetadata, PartitionChange
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from tests.sources.request_log.lines import START_US, T, body, fetched, produced, requests, us, written
 from tests.sources.request_log.translate import Translation, translate
 
-LEADER = Change(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
+LEADER = PartitionChange(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
 FIRST, SECOND = StoredBatch(10, 12, 100, us(20), False, False, -1), StoredBatch(13, 13, 60, us(40), False, False, -1)
-CLUSTER = KnownCluster(names={T: "t"}, changes=[LEADER])
-GIVEN_ALL = Given({T: "t"}, CLUSTER, {("t", 0): [FIRST]})
+CLUSTER = ClusterMetadata(names={T: "t"}, changes=[LEADER])
+GIVEN_ALL = GivenMetadata({T: "t"}, CLUSTER, {("t", 0): [FIRST]})
 
 # A follower and a consumer wait at the end of the log; a produce of three records wakes the follower, whose next fetch
 # moves the high watermark, which wakes the consumer and answers the produce.
@@ -84,7 +84,7 @@ def test_events_name_the_line_they_come_from() -> None:
 
 
 def test_without_batches_the_end_of_an_append_is_the_offset_that_a_follower_asks_for_next() -> None:
-    translation = translate(requests(LOG), Given({T: "t"}, CLUSTER))
+    translation = translate(requests(LOG), GivenMetadata({T: "t"}, CLUSTER))
     assert (21.0, "produce", None, 10, 12) in _said(translation)
     counts = translation.report.counts
     assert (counts["end_from_offsets"], counts["end_from_batches"], counts["end_supposed"]) == (1, 0, 0)
@@ -114,7 +114,7 @@ def _joined(at: float, code: int) -> str:
 
 def test_a_transactions_produce_is_appended_when_its_partition_has_joined_and_tried_when_all_have() -> None:
     lines = [*LOG, _joined(70, 51), _joined(80, 0), produced(99, 13, size=60, transaction="x", local=1, remote=38)]
-    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    translation = translate(requests(lines), GivenMetadata({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
     assert _said(translation)[-1] == (80.3, "produce", None, 13, 13)
     (waited,) = [
         record.remote_ms
@@ -128,7 +128,7 @@ def test_it_is_appended_later_where_a_follower_that_came_later_still_found_nothi
     """The coordinator's answer waits for a thread of the broker (`KafkaRequestHandler.wrapAsyncCallback`)."""
     waits = fetched(90, {0: 13}, {0: 60}, session=7, epoch=3, local=1, remote=6, replica=2, client="f")
     lines = [*LOG, _joined(80, 0), waits, produced(99, 13, size=60, transaction="x", local=1, remote=38)]
-    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    translation = translate(requests(lines), GivenMetadata({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
     (produce,) = [event for event in translation.events if event["type"] == "produce" and event["time_us"] > us(60)]
     assert us(84) < produce["time_us"] < us(90), "its first try was at 84, and it was answered at 90"
 
@@ -141,7 +141,10 @@ def test_a_produce_that_was_refused_waited_in_no_purgatory() -> None:
 
 
 def test_a_follower_whose_log_parts_from_the_leaders_has_what_lies_below() -> None:
-    lines = [*LOG, fetched(70, {0: 20}, {0: 0}, session=7, epoch=3, local=1, replica=2, client="f", parts_at=13)]
+    lines = [
+        *LOG,
+        fetched(70, {0: 20}, {0: 0}, session=7, epoch=3, local=1, replica=2, client="f", diverging_end_offset=13),
+    ]
     translation = translate(requests(lines), GIVEN_ALL)
     assert _said(translation)[-1] == (70.0, "fetch", 2, 13)
     assert max(event["offset"] for event in translation.events if event.get("change") == "replica_end") == 13
@@ -149,7 +152,7 @@ def test_a_follower_whose_log_parts_from_the_leaders_has_what_lies_below() -> No
 
 def test_a_produce_without_an_answer_has_the_batch_that_no_other_names() -> None:
     lines = [*LOG, produced(41, -1, size=60, acks=0, local=1)]
-    translation = translate(requests(lines), Given({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
+    translation = translate(requests(lines), GivenMetadata({T: "t"}, CLUSTER, {("t", 0): [FIRST, SECOND]}))
     assert [event[3:] for event in _said(translation) if event[1] == "produce"] == [(10, 12), (13, 13)]
     assert translation.report.counts["unanswered_offsets"] == 1
     assert translation.report.counts["acks_zero_errors"] == 1

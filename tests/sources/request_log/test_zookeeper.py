@@ -16,7 +16,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.reference.reference_replay import replay
-from purgatory_udf.sources.request_log.cluster.cluster_facts import Telling
+from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.importing.import_options import pseudonyms
 from purgatory_udf.sources.request_log.importing.import_tasks import finish_events
 from purgatory_udf.sources.request_log.lines.logged_request import Request
@@ -133,8 +133,8 @@ def test_deletions_and_elections_are_counted_and_no_more() -> None:
     assert translate(requests([_updated(5, {0: 1}), *others])).report.counts["topic_admin"] == 2
 
 
-def _telling(log: list[str]) -> Telling:
-    telling = Telling()
+def _telling(log: list[str]) -> ClusterFacts:
+    telling = ClusterFacts()
     for request in requests(log):
         assert isinstance(request, Request)
         telling.read(request)
@@ -146,7 +146,7 @@ def test_what_a_controller_tells_is_who_leads_and_when_a_topic_goes() -> None:
     state = {"topicName": "t", "partitionIndex": 3, "leader": 2, "leaderEpoch": 7, "isr": [2], "replicas": [2, 1]}
     single = written(9, body("UPDATE_METADATA", {"ungroupedPartitionStates": [state]}, {"errorCode": 0}, version=4))
     telling = _telling([single, _updated(20, {0: -2})])
-    assert telling.zookeeper and Telling.resumed(telling.snapshot()).zookeeper
+    assert telling.zookeeper and ClusterFacts.resumed(telling.snapshot()).zookeeper
     changes = [
         (change.topic, change.partition, change.leader, change.leader_epoch, change.isr, change.deleted)
         for change in telling.changes

@@ -14,12 +14,12 @@ from purgatory_udf.backend.dialect import locally
 from purgatory_udf.backend.local.session import LocalSession
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context, Given
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
 from purgatory_udf.sources.request_log.importing.log_import import WholeLog, told_together
 from purgatory_udf.sources.request_log.importing.log_reader import Row, Rows, Tally, in_time, row_of
 from purgatory_udf.sources.request_log.lines.log_line import BadLine
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.requests.recorded_operation import Recorded
+from purgatory_udf.sources.request_log.requests.recorded_operation import RecordedOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -35,28 +35,28 @@ class Translation:
     """`events` have their `seq`, by which `recorded` is keyed."""
 
     events: list[Event]
-    recorded: dict[int, Recorded]
+    recorded: dict[int, RecordedOutcome]
     bad: list[BadLine]
     report: Report
 
 
 def translate(
-    requests: Iterable[Request], given: Given | None = None, sources: Mapping[int, str] = NO_SOURCES
+    requests: Iterable[Request], given: GivenMetadata | None = None, sources: Mapping[int, str] = NO_SOURCES
 ) -> Translation:
     """`sources` are the names of the files; one without a name has its number."""
     log = list(requests)
     with locally():
         session: Any = LocalSession()
-        whole = WholeLog(session, given or Given(), _source(log, sources), lambda _, frame: cached(frame))
+        whole = WholeLog(session, given or GivenMetadata(), _source(log, sources), lambda _, frame: cached(frame))
         taken = whole.take(session.frame_of(read_rows(log)))
         rows = numbered(taken.finished.events)
         bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
     accepted = [row for row in rows if row["rule"] is None]
-    recorded = {row["number"]: Recorded(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
+    recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
     return Translation([event_of(row) for row in accepted], recorded, bad, taken.report)
 
 
-def context_of(requests: Iterable[Request], given: Given) -> Context:
+def context_of(requests: Iterable[Request], given: GivenMetadata) -> Context:
     """What the log tells of the cluster."""
     with locally():
         session: Any = LocalSession()

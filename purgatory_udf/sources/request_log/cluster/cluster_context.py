@@ -6,18 +6,21 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from purgatory_udf.sources.request_log.cluster.cluster_facts import TELLING, Telling
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import Change, KnownCluster, Stop, stops
+from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+    BrokerStop,
+    ClusterMetadata,
+    PartitionChange,
+    broker_stops,
+)
 from purgatory_udf.sources.request_log.cluster.group_history import GroupHistory
 from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
 from purgatory_udf.sources.request_log.cluster.record_batches import StoredBatch
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 
-__all__ = ["TELLING", "Context", "Given", "build_context", "context_from", "nameless"]
-
 Key = tuple[str, int]
 
-NOTHING: Mapping[str, int] = {}
+NO_COUNTS: Mapping[str, int] = {}
 
 # A UUID in URL-safe base64.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -31,13 +34,13 @@ class Context:
     """
 
     names: dict[str, str] = field(default_factory=dict)
-    changes: dict[Key, list[Change]] = field(default_factory=dict)
+    changes: dict[Key, list[PartitionChange]] = field(default_factory=dict)
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
-    cluster: KnownCluster = field(default_factory=KnownCluster)
+    cluster: ClusterMetadata = field(default_factory=ClusterMetadata)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     partition_counts: dict[str, int] = field(default_factory=dict)
     groups: GroupHistory = field(default_factory=GroupHistory)
-    stops: list[Stop] = field(default_factory=list)
+    stops: list[BrokerStop] = field(default_factory=list)
     classic_brokers: frozenset[int] = frozenset()
     classic: bool | None = None
     follower_reads: bool = False
@@ -45,7 +48,7 @@ class Context:
     zookeeper: bool = False
     span_us: tuple[int, int] = (0, 2**62)
 
-    def is_classic(self, broker: int) -> bool:
+    def has_classic_coordinator(self, broker: int) -> bool:
         """Whether its group coordinator works in the thread that handles the request, and waits in purgatories."""
         return broker in self.classic_brokers if self.classic is None else self.classic
 
@@ -54,38 +57,38 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenMetadata:
     """What the operator hands over beside the log; it wins over what the log tells."""
 
     names: dict[str, str] = field(default_factory=dict)
-    cluster: KnownCluster = field(default_factory=KnownCluster)
+    cluster: ClusterMetadata = field(default_factory=ClusterMetadata)
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
     classic: bool | None = None  # whether the brokers' group coordinators are classic ones; None: the log tells
 
 
 def build_context(
     telling: Iterable[Request],
-    given: Given,
+    given: GivenMetadata,
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
-    asked: Mapping[str, int] = NOTHING,
+    asked: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
 ) -> Context:
     """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
     topic (or its id) followers have asked for."""
-    facts = Telling()
+    facts = ClusterFacts()
     for request in telling:
         facts.read(request)
-    return context_from(facts, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
+    return context_from_facts(facts, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
 
 
-def context_from(
-    telling: Telling,
-    given: Given,
+def context_from_facts(
+    telling: ClusterFacts,
+    given: GivenMetadata,
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
-    asked: Mapping[str, int] = NOTHING,
+    asked: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
     unnamed: Iterable[str] = (),
@@ -100,7 +103,7 @@ def context_from(
         batches=given.batches,
         transactions=telling.transactions,
         groups=telling.groups,
-        stops=stops(given.cluster.signs or telling.signs),
+        stops=broker_stops(given.cluster.lifecycle or telling.lifecycle),
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         classic=given.classic,
@@ -117,7 +120,7 @@ def context_from(
     return context
 
 
-def nameless(topics: Iterable[str], context: Context) -> set[str]:
+def unnamed_topics(topics: Iterable[str], context: Context) -> set[str]:
     """Those of the topics that go by their id, because nothing told their name."""
     known = set(context.names.values())
     return {topic for topic in topics if _TOPIC_ID.fullmatch(topic) and topic not in known}

@@ -13,8 +13,14 @@ from typing import Any
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.cluster import cluster_metadata as clusters
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, REGISTRATION, Change, Sign, signs_in
-from purgatory_udf.sources.request_log.cluster.group_history import STORING, GroupHistory
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
+    HEARTBEAT,
+    REGISTRATION,
+    LifecycleEvent,
+    PartitionChange,
+    lifecycle_events_in,
+)
+from purgatory_udf.sources.request_log.cluster.group_history import GROUP_STORE_APIS, GroupHistory
 from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts
 from purgatory_udf.sources.request_log.lines.log_files import read_text
 from purgatory_udf.sources.request_log.lines.log_line import MALFORMED
@@ -25,15 +31,15 @@ from purgatory_udf.sources.request_log.lines.request_bodies import NO_TOPIC_ID
 
 
 # Answers that carry a topic's id beside its name.
-NAMING = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
+TOPIC_ID_APIS = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
 
 _DESCRIBED = re.compile(r"^\s*Topic:\s*(\S+)\s+TopicId:\s*(\S+)")
 _PAIR = re.compile(r"^\s*([A-Za-z0-9_-]{22})[\s,;=:]+(\S+)\s*$")
 
 
-def names_in(request: Request) -> dict[str, str]:
+def topic_names_in(request: Request) -> dict[str, str]:
     """id → name, from one answer of the log."""
-    if request.api not in NAMING or not request.answer:
+    if request.api not in TOPIC_ID_APIS or not request.answer:
         return {}
     topics = request.answer.get("topics") or request.answer.get("responses") or []
     return {
@@ -43,11 +49,15 @@ def names_in(request: Request) -> dict[str, str]:
     }
 
 
-def names_in_file(path: str | Path) -> dict[str, str]:
+def topic_names_in_file(path: str | Path) -> dict[str, str]:
     """id → name, from a JSON list of {name, topicId}, a JSON object, `kafka-topics --describe`, or lines `id name`."""
     text = read_text(path)
     try:
-        names = _from_json(json.loads(text)) if text.lstrip()[:1] in ("[", "{") else _from_lines(text.splitlines())
+        names = (
+            _names_from_json(json.loads(text))
+            if text.lstrip()[:1] in ("[", "{")
+            else _names_from_lines(text.splitlines())
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not a list of topics: {error}") from None
     if not names:
@@ -55,13 +65,13 @@ def names_in_file(path: str | Path) -> dict[str, str]:
     return names
 
 
-def _from_json(value: Any) -> dict[str, str]:
+def _names_from_json(value: Any) -> dict[str, str]:
     if isinstance(value, dict):
         return {str(topic_id): str(name) for topic_id, name in value.items()}
     return {str(topic["topicId"]): str(topic["name"]) for topic in value}
 
 
-def _from_lines(lines: Iterable[str]) -> dict[str, str]:
+def _names_from_lines(lines: Iterable[str]) -> dict[str, str]:
     names = {}
     for line in lines:
         if described := _DESCRIBED.match(line):
@@ -74,7 +84,7 @@ def _from_lines(lines: Iterable[str]) -> dict[str, str]:
 Key = tuple[str, int]
 
 # The requests that tell something.
-TELLING = frozenset(
+CLUSTER_APIS = frozenset(
     {
         "METADATA",
         "DESCRIBE_TOPIC_PARTITIONS",
@@ -87,56 +97,56 @@ TELLING = frozenset(
         REGISTRATION,
         HEARTBEAT,
     }
-    | STORING
+    | GROUP_STORE_APIS
 )
 
 
 @dataclass(slots=True)
-class Telling:
+class ClusterFacts:
     """Feed it requests in the order of time. Topics are called as the requests call them: by name or by id.
 
     `zookeeper`: a controller tells brokers of partitions, which a KRaft controller never does.
     """
 
     names: dict[str, str] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
+    changes: list[PartitionChange] = field(default_factory=list)
     deletions: list[tuple[int, str]] = field(default_factory=list)
     min_isr: dict[str, int] = field(default_factory=dict)
     transactions: TransactionFacts = field(default_factory=TransactionFacts)
     groups: GroupHistory = field(default_factory=GroupHistory)
-    signs: list[Sign] = field(default_factory=list)
+    lifecycle: list[LifecycleEvent] = field(default_factory=list)
     zookeeper: bool = False
 
     def read(self, request: Request) -> None:
         # What cannot be read is rejected where it becomes an event; here it only tells nothing.
         with suppress(*MALFORMED):
-            if request.api in STORING:
+            if request.api in GROUP_STORE_APIS:
                 self.groups.read(request)
                 return
             self.zookeeper = self.zookeeper or request.api == clusters.UPDATE_METADATA
-            self.signs.extend(signs_in(request))
-            self.names.update(names_in(request))
+            self.lifecycle.extend(lifecycle_events_in(request))
+            self.names.update(topic_names_in(request))
             self.changes.extend(clusters.changes_in(request))
             self.deletions.extend(clusters.deletions_in(request))
             for topic, size in clusters.min_isr_in(request):
                 self.min_isr.setdefault(topic, size)
             self.transactions.read(request)
 
-    def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[Change]]:
+    def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[PartitionChange]]:
         """In the order of time; `name` is a topic's, for its name or its id."""
-        by_partition: dict[Key, list[Change]] = {}
-        for change in sorted(clusters.named(self.changes, name), key=lambda change: change.at_us):
+        by_partition: dict[Key, list[PartitionChange]] = {}
+        for change in sorted(clusters.with_topic_names(self.changes, name), key=lambda change: change.at_us):
             by_partition.setdefault((change.topic, change.partition), []).append(change)
         for at_us, topic in self.deletions:
-            _delete(by_partition, name(topic), at_us)
+            _add_deletion(by_partition, name(topic), at_us)
         return by_partition
 
     def forget(self, before_us: int, name: Callable[[str], str]) -> None:
         """Keep of what is older only what it has come to."""
-        kept: list[Change] = []
+        kept: list[PartitionChange] = []
         for changes in self.changes_by_partition(name).values():
             old = [change for change in changes if change.at_us < before_us]
-            last = clusters.merged(old)
+            last = clusters.merge_changes(old)
             for change in [*([last] if last else []), *changes[len(old) :]]:
                 if last is None or change is last or not change.repeats(last):
                     kept.append(change)
@@ -154,28 +164,28 @@ class Telling:
             "min_isr": self.min_isr,
             "transactions": self.transactions.snapshot(),
             "groups": self.groups.snapshot(),
-            "signs": list(map(list, self.signs)),
+            "signs": list(map(list, self.lifecycle)),
             "zookeeper": self.zookeeper,
         }
 
     @classmethod
-    def resumed(cls, state: dict[str, Any]) -> Telling:
+    def resumed(cls, state: dict[str, Any]) -> ClusterFacts:
         """From a `snapshot`."""
         return cls(
             names=dict(state["names"]),
-            changes=[clusters.change_of(change) for change in state["changes"]],
+            changes=[clusters.change_from_json(change) for change in state["changes"]],
             deletions=[(at_us, topic) for at_us, topic in state["deletions"]],
             min_isr=dict(state["min_isr"]),
             transactions=TransactionFacts.resumed(state["transactions"]),
             groups=GroupHistory.resumed(state["groups"]),
-            signs=[Sign(*sign) for sign in state.get("signs", ())],
+            lifecycle=[LifecycleEvent(*sign) for sign in state.get("signs", ())],
             zookeeper=bool(state.get("zookeeper")),
         )
 
 
-def _delete(changes_of: dict[Key, list[Change]], topic: str, at_us: int) -> None:
+def _add_deletion(changes_of: dict[Key, list[PartitionChange]], topic: str, at_us: int) -> None:
     """A deletion of which only the answer to DELETE_TOPICS tells."""
     for key, changes in changes_of.items():
         if key[0] == topic and not any(change.deleted for change in changes):
-            changes.append(Change(at_us, *key, clusters.REPORTED, deleted=True))
+            changes.append(PartitionChange(at_us, *key, clusters.REPORTED, deleted=True))
             changes.sort(key=lambda change: change.at_us)

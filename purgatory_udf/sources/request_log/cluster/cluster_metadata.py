@@ -38,13 +38,13 @@ REGISTRATION, HEARTBEAT = "BROKER_REGISTRATION", "BROKER_HEARTBEAT"
 NEVER = 2**62
 
 
-class Sign(NamedTuple):
+class LifecycleEvent(NamedTuple):
     at_us: int
     broker: int
-    what: str
+    kind: str
 
 
-class Stop(NamedTuple):
+class BrokerStop(NamedTuple):
     """The broker was not there from `at_us` to `started_us`. Where nobody saw it stop, that is when it was back."""
 
     broker: int
@@ -52,37 +52,39 @@ class Stop(NamedTuple):
     started_us: int
 
 
-def lets_stop(request: Request) -> bool:
+def permits_shutdown(request: Request) -> bool:
     return request.api == HEARTBEAT and bool((request.answer or {}).get("shouldShutDown"))
 
 
-def signs_in(request: Request) -> Iterator[Sign]:
+def lifecycle_events_in(request: Request) -> Iterator[LifecycleEvent]:
     """What one line of a controller's log says."""
     if not request.answer or request.answer.get("errorCode"):
         return
     if request.api == REGISTRATION:
         again = int(request.body.get("previousBrokerEpoch", -1)) >= 0
-        yield Sign(request.arrival_us, int(request.body["brokerId"]), REGISTERED_AGAIN if again else REGISTERED)
-    elif lets_stop(request):
-        yield Sign(request.answered_us, int(request.body["brokerId"]), MAY_STOP)
+        yield LifecycleEvent(
+            request.arrival_us, int(request.body["brokerId"]), REGISTERED_AGAIN if again else REGISTERED
+        )
+    elif permits_shutdown(request):
+        yield LifecycleEvent(request.answered_us, int(request.body["brokerId"]), MAY_STOP)
 
 
-def stops(signs: Iterable[Sign]) -> list[Stop]:
+def broker_stops(signs: Iterable[LifecycleEvent]) -> list[BrokerStop]:
     """In the order of time."""
-    of: dict[int, list[Sign]] = {}
+    of: dict[int, list[LifecycleEvent]] = {}
     for sign in sorted(signs):
         of.setdefault(sign.broker, []).append(sign)
     return sorted((stop for its_signs in of.values() for stop in _stops_of(its_signs)), key=lambda stop: stop.at_us)
 
 
-def _stops_of(signs: Iterable[Sign]) -> Iterator[Stop]:
+def _stops_of(signs: Iterable[LifecycleEvent]) -> Iterator[BrokerStop]:
     known = ordered = False
     gone_us: int | None = None
     broker = -1
     for at_us, broker, what in signs:
         if what in (REGISTERED, REGISTERED_AGAIN):
             if known or what == REGISTERED_AGAIN:
-                yield Stop(broker, at_us if gone_us is None else gone_us, at_us)
+                yield BrokerStop(broker, at_us if gone_us is None else gone_us, at_us)
             known, ordered, gone_us = True, False, None
         elif what == STOPPING:
             ordered = True
@@ -92,7 +94,7 @@ def _stops_of(signs: Iterable[Sign]) -> Iterator[Stop]:
             ordered |= what == MAY_STOP
             gone_us = at_us if gone_us is None else gone_us
     if ordered and gone_us is not None:
-        yield Stop(broker, gone_us, NEVER)
+        yield BrokerStop(broker, gone_us, NEVER)
 
 
 Key = tuple[str, int]
@@ -104,7 +106,7 @@ LEADER_DURING_DELETE = -2
 UPDATE_METADATA = "UPDATE_METADATA"
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 # A broker is fenced (1), or no longer (-1).
-NO_LONGER = -1
+UNFENCE = -1
 _REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
 _UNFENCED = frozenset({_REGISTRATION_CHANGE, "UNFENCE_BROKER_RECORD"})
 
@@ -113,7 +115,7 @@ GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PartitionChange:
     """What became of one partition at a time. A None says nothing about its field; `deleted` ends the partition.
 
     `asked_us`: when the leader asked for what it was granted.
@@ -130,12 +132,12 @@ class Change:
     deleted: bool = False
     asked_us: int = 0
 
-    def repeats(self, other: Change) -> bool:
+    def repeats(self, other: PartitionChange) -> bool:
         """Whether it says the same again."""
         return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
 
 
-class Unfenced(NamedTuple):
+class BrokerUnfenced(NamedTuple):
     """A broker that the controller had given up is back: its replicas count again."""
 
     at_us: int
@@ -143,13 +145,13 @@ class Unfenced(NamedTuple):
 
 
 @dataclass(slots=True)
-class KnownCluster:
+class ClusterMetadata:
     """Everything of the cluster that brokers' logs need to know of each other."""
 
     names: dict[str, str] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
-    unfenced: list[Unfenced] = field(default_factory=list)
-    signs: list[Sign] = field(default_factory=list)
+    changes: list[PartitionChange] = field(default_factory=list)
+    unfenced: list[BrokerUnfenced] = field(default_factory=list)
+    lifecycle: list[LifecycleEvent] = field(default_factory=list)
     min_isr: int | None = None
     topic_min_isr: dict[str, int] = field(default_factory=dict)
 
@@ -161,9 +163,9 @@ def _replicas(value: Any) -> tuple[int, ...] | None:
     return tuple(int(replica) for replica in value) if value is not None else None
 
 
-def cluster_in_file(path: str | Path) -> KnownCluster:
+def read_metadata_dump(path: str | Path) -> ClusterMetadata:
     """A decoded metadata log. Raises UserError when no record of a partition is in it."""
-    cluster = KnownCluster()
+    cluster = ClusterMetadata()
     # A change record leaves out what did not change, and never says the epoch: it counts the leaders named.
     leaders: dict[Key, tuple[int, int]] = {}
     with open_text(path) as lines:
@@ -182,15 +184,15 @@ def cluster_in_file(path: str | Path) -> KnownCluster:
 
 
 def _read_record(
-    cluster: KnownCluster, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
+    cluster: ClusterMetadata, leaders: dict[Key, tuple[int, int]], at_us: int, kind: str, data: dict[str, Any]
 ) -> None:
-    cluster.signs.extend(_signs(at_us, kind, data))
+    cluster.lifecycle.extend(_lifecycle_events(at_us, kind, data))
     if kind == "TOPIC_RECORD":
         cluster.names[data["topicId"]] = data["name"]
     elif kind == "REMOVE_TOPIC_RECORD":
         for topic, partition in [key for key in leaders if key[0] == data["topicId"]]:
             del leaders[topic, partition]
-            cluster.changes.append(Change(at_us, topic, partition, GIVEN, deleted=True))
+            cluster.changes.append(PartitionChange(at_us, topic, partition, GIVEN, deleted=True))
     elif kind == "CONFIG_RECORD" and data.get("name") == "min.insync.replicas":
         value = data.get("value")
         if value is None:
@@ -199,8 +201,8 @@ def _read_record(
             cluster.topic_min_isr[data["resourceName"]] = int(value)
         elif data["resourceType"] == BROKER_RESOURCE and not data["resourceName"]:
             cluster.min_isr = int(value)
-    elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == NO_LONGER):
-        cluster.unfenced.append(Unfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
+    elif kind in _UNFENCED and (kind != _REGISTRATION_CHANGE or data.get("fenced") == UNFENCE):
+        cluster.unfenced.append(BrokerUnfenced(at_us, int(data.get("brokerId", data.get("id", -1)))))
     elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
         key = (data["topicId"], int(data["partitionId"]))
         leader, epoch = leaders.get(key, (-1, -1))
@@ -211,22 +213,24 @@ def _read_record(
             leader, epoch = named, epoch + 1
         leaders[key] = leader, epoch
         cluster.changes.append(
-            Change(at_us, *key, GIVEN, leader, epoch, _replicas(data.get("replicas")), _replicas(data.get("isr")))
+            PartitionChange(
+                at_us, *key, GIVEN, leader, epoch, _replicas(data.get("replicas")), _replicas(data.get("isr"))
+            )
         )
 
 
-def _signs(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[Sign]:
+def _lifecycle_events(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[LifecycleEvent]:
     """Of a broker's stop and start."""
     if kind == "REGISTER_BROKER_RECORD":
-        yield Sign(at_us, int(data["brokerId"]), REGISTERED)
+        yield LifecycleEvent(at_us, int(data["brokerId"]), REGISTERED)
     elif kind == _REGISTRATION_CHANGE:
         if data.get("inControlledShutdown"):
-            yield Sign(at_us, int(data["brokerId"]), STOPPING)
+            yield LifecycleEvent(at_us, int(data["brokerId"]), STOPPING)
         if data.get("fenced"):
-            yield Sign(at_us, int(data["brokerId"]), UNFENCED if data["fenced"] == NO_LONGER else FENCED)
+            yield LifecycleEvent(at_us, int(data["brokerId"]), UNFENCED if data["fenced"] == UNFENCE else FENCED)
 
 
-def changes_in(request: Request) -> Iterator[Change]:
+def changes_in(request: Request) -> Iterator[PartitionChange]:
     """What one line of the log says of partitions, dated by its answer."""
     answer = request.answer
     if not answer:
@@ -237,7 +241,7 @@ def changes_in(request: Request) -> Iterator[Change]:
                 continue
             for partition in topic.get("partitions") or []:
                 if partition.get("errorCode") in (0, None) and partition.get("isrNodes") is not None:
-                    yield Change(
+                    yield PartitionChange(
                         request.answered_us,
                         topic_of(topic),
                         int(partition["partitionIndex"]),
@@ -253,7 +257,7 @@ def changes_in(request: Request) -> Iterator[Change]:
         for topic in answer.get("topics") or []:
             for partition in topic["partitions"]:
                 if not partition.get("errorCode"):
-                    yield Change(
+                    yield PartitionChange(
                         request.answered_us,
                         topic_of(topic),
                         int(partition["partitionIndex"]),
@@ -266,14 +270,14 @@ def changes_in(request: Request) -> Iterator[Change]:
                     )
 
 
-def _updates(request: Request) -> Iterator[Change]:
+def _updates(request: Request) -> Iterator[PartitionChange]:
     """Of partitions one by one, or from version 5 on by topic."""
     states = [(state.get("topicName"), state) for state in request.body.get("ungroupedPartitionStates") or []]
     for topic in request.body.get("topicStates") or []:
         states += [(topic["topicName"], state) for state in topic["partitionStates"]]
     for name, state in states:
         leader = int(state["leader"])
-        yield Change(
+        yield PartitionChange(
             request.answered_us,
             str(name),
             int(state["partitionIndex"]),
@@ -303,14 +307,14 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
                     yield str(topic["name"]), int(config["value"])
 
 
-def named(changes: Iterable[Change], name: Callable[[str], str]) -> list[Change]:
+def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], str]) -> list[PartitionChange]:
     """The changes with topic names for ids."""
     return [replace(change, topic=name(change.topic)) for change in changes]
 
 
-def merged(changes: Sequence[Change]) -> Change | None:
+def merge_changes(changes: Sequence[PartitionChange]) -> PartitionChange | None:
     """What one partition's changes have come to by the last of them; None if there is none."""
-    latest: Change | None = None
+    latest: PartitionChange | None = None
     for change in changes:
         if latest is None or change.deleted or latest.deleted:
             latest = change
@@ -321,7 +325,7 @@ def merged(changes: Sequence[Change]) -> Change | None:
     return latest
 
 
-def change_of(fields: Mapping[str, Any]) -> Change:
+def change_from_json(fields: Mapping[str, Any]) -> PartitionChange:
     """From what JSON has kept of one."""
     lists = {name: _replicas(fields[name]) for name in ("replicas", "isr")}
-    return Change(**{**fields, **lists})
+    return PartitionChange(**{**fields, **lists})

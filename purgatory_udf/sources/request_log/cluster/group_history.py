@@ -13,9 +13,9 @@ from typing import Any
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 
 # Requests that change what is stored.
-STORING = frozenset({"JOIN_GROUP", "SYNC_GROUP", "LEAVE_GROUP"})
+GROUP_STORE_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "LEAVE_GROUP"})
 # How many stored states of a group are remembered: an old coordinator may go on for a while.
-KEPT = 8
+MAX_RECORDS = 8
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class GroupHistory:
         elif request.api == "SYNC_GROUP" and request.body.get("assignments"):
             self._assigned(group, request)
         elif request.api == "LEAVE_GROUP":
-            for member_id in _left(request.body, answer):
+            for member_id in _leaving_members(request.body, answer):
                 self._gone(group, member_id, request.start_us)
 
     def at(self, group: str, at_us: int) -> GroupRecord | None:
@@ -80,7 +80,7 @@ class GroupHistory:
             self._store(group, GroupRecord(at_us, generation + 1, None))
 
     def _store(self, group: str, stored: GroupRecord) -> None:
-        self.stored[group] = [*self.stored.get(group, ()), stored][-KEPT:]
+        self.stored[group] = [*self.stored.get(group, ()), stored][-MAX_RECORDS:]
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
@@ -98,7 +98,7 @@ class GroupHistory:
         )
 
 
-def _left(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
+def _leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
     if body.get("members") is None:
         yield str(body.get("memberId") or "")
         return

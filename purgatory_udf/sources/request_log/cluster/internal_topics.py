@@ -38,7 +38,7 @@ def partition_for(text: str, partitions: int) -> int:
     return (java_hash(text) & 0x7FFFFFFF) % partitions
 
 
-def writes(request: Request) -> Iterator[tuple[str, str, int]]:
+def coordinator_appends(request: Request) -> Iterator[tuple[str, str, int]]:
     """(topic, id, records at least) of what this request may append to a coordinator's topic."""
     body = request.body
     if request.api in ("OFFSET_COMMIT", "TXN_OFFSET_COMMIT"):
@@ -79,7 +79,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)(\.\d+)*")
 _LAST_CLASSIC = (3, 9)
 
 
-def is_classic(version: str) -> bool:
+def has_classic_coordinator(version: str) -> bool:
     """Whether group coordinators of that Kafka wait in purgatories. Raises ValueError where it is no version."""
     match = _VERSION.fullmatch(version)
     if not match:
@@ -87,7 +87,7 @@ def is_classic(version: str) -> bool:
     return (int(match[1]), int(match[2])) <= _LAST_CLASSIC
 
 
-def waits_ms(topic: str, classic: bool) -> int:
+def replication_wait_ms(topic: str, classic: bool) -> int:
     """How long an append to the topic that no PRODUCE line shows waits for replicas; -1: it does not."""
     if topic == TRANSACTIONS_TOPIC:
         return TRANSACTION_TIMEOUT_MS
@@ -103,7 +103,7 @@ def waits_ms(topic: str, classic: bool) -> int:
 Key = tuple[str, int]
 
 # Of how many producers it is remembered whose they are.
-PRODUCERS_KEPT = 100_000
+MAX_PRODUCERS = 100_000
 
 
 @dataclass(slots=True)
@@ -124,8 +124,8 @@ class TransactionFacts:
                     request.body.get("transactionTimeoutMs", TRANSACTION_TIMEOUT_MS)
                 )
         elif request.api == "ADD_PARTITIONS_TO_TXN":
-            refused = set(_refused(request.answer))
-            for transaction, producer, topics in _added(request.body):
+            refused = set(_refused_partitions(request.answer))
+            for transaction, producer, topics in _added_partitions(request.body):
                 self.producers.setdefault(producer, transaction)
                 for topic in topics:
                     for partition in topic.get("partitions") or []:
@@ -140,8 +140,8 @@ class TransactionFacts:
         """The moments of old, and producers whose number is long exceeded."""
         moments = {place: [at for at in added_at if at >= before_us] for place, added_at in self.added.items()}
         self.added = {place: added_at for place, added_at in moments.items() if added_at}
-        self.producers = dict(list(self.producers.items())[-PRODUCERS_KEPT:])
-        self.timeouts_ms = dict(list(self.timeouts_ms.items())[-PRODUCERS_KEPT:])
+        self.producers = dict(list(self.producers.items())[-MAX_PRODUCERS:])
+        self.timeouts_ms = dict(list(self.timeouts_ms.items())[-MAX_PRODUCERS:])
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
@@ -161,18 +161,18 @@ class TransactionFacts:
         """Topic names for ids."""
         self.added = {(who, names.get(topic, topic), place): at for (who, topic, place), at in self.added.items()}
 
-    def name(self, producer: int) -> str:
+    def transaction_of(self, producer: int) -> str:
         """The producer's transaction, or a name that stands for the unknown one."""
         return self.producers.get(producer, f"#{producer}")
 
-    def joined(self, transaction: str, key: Key, start_us: int, until_us: int) -> int | None:
+    def joined_us(self, transaction: str, key: Key, start_us: int, until_us: int) -> int | None:
         """When the coordinator answered for this partition while a produce of it waited; None if it did not have to."""
         moments = self.added.get((transaction, *key), [])
         place = bisect_left(moments, start_us)
         return moments[place] if place < len(moments) and moments[place] <= until_us else None
 
 
-def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+def _added_partitions(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
     """(transactional id, producer id, topics) in every version's shape: one transaction up to 3, many from 4 on."""
     for txn in body.get("transactions") or []:
         yield str(txn["transactionalId"]), int(txn["producerId"]), txn.get("topics") or []
@@ -183,7 +183,7 @@ def _added(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dict[str, Any]
             yield str(transaction), int(producer), body.get(f"{prefix}Topics" if prefix else "topics") or []
 
 
-def _refused(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, int]]:
+def _refused_partitions(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, int]]:
     """(transactional id, topic, partition) of those that did not join: the coordinator was not ready for them.
 
     Up to version 3 the answer does not repeat the transaction.

@@ -30,7 +30,7 @@ class StoredBatch(NamedTuple):
 Key = tuple[str, int]
 
 # A request that writes more batches than this to one partition has not been seen.
-MOST_BATCHES = 1_000
+MAX_BATCHES = 1_000
 
 _COLUMNS = ("topic", "partition", "baseOffset", "lastOffset", "size", "createTimeMs")
 _DUMPED_FILE = re.compile(r"^Dumping .*?([^/\\]+)-(\d+)[/\\]\d+\.log")
@@ -46,9 +46,9 @@ class BatchIndex:
     def between(self, base: int, end: int) -> list[StoredBatch]:
         """The batches that lie in [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
-        return [batch for batch in self.batches[place : place + MOST_BATCHES] if batch.last < end]
+        return [batch for batch in self.batches[place : place + MAX_BATCHES] if batch.last < end]
 
-    def run(self, base: int, size: int) -> list[StoredBatch]:
+    def batches_of_request(self, base: int, size: int) -> list[StoredBatch]:
         """The batches that one request of `size` bytes wrote from `base` on; none if no batch begins there.
 
         A request writes one batch a partition as a rule; a few clients write several, whose sizes add up.
@@ -56,7 +56,7 @@ class BatchIndex:
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         written: list[StoredBatch] = []
         taken, end = 0, base
-        for batch in self.batches[place : place + MOST_BATCHES]:
+        for batch in self.batches[place : place + MAX_BATCHES]:
             if batch.base != end or (written and taken + batch.bytes > size):
                 break
             written.append(batch)

@@ -13,22 +13,27 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf.backend.dialect import local
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import Context, Given, context_from, nameless
-from purgatory_udf.sources.request_log.cluster.cluster_facts import Telling
+from purgatory_udf.sources.request_log.cluster.cluster_context import (
+    Context,
+    GivenMetadata,
+    context_from_facts,
+    unnamed_topics,
+)
+from purgatory_udf.sources.request_log.cluster.cluster_facts import ClusterFacts
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER
 from purgatory_udf.sources.request_log.importing.import_rows import CHANGES, PARTS, REQUESTS
 from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.partitions.partition_status import Stretch
-from purgatory_udf.sources.request_log.requests.fetch_sessions import Tries, Try
+from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
+from purgatory_udf.sources.request_log.requests.fetch_sessions import AttemptRun, FetchAttempt
 from purgatory_udf.sources.request_log.requests.partition_facts import (
     Append,
-    Copied,
-    Delivered,
     Fact,
-    Position,
-    Sight,
-    Trim,
-    Trouble,
+    FollowerCopy,
+    FollowerDelivery,
+    HighWatermarkReading,
+    PartitionError,
+    ReaderPosition,
+    RecordDeletion,
 )
 from purgatory_udf.storage.file_system import files_of
 
@@ -44,7 +49,16 @@ LOOK_BACK_US = 15_000_000
 
 
 # A fact that tells of one moment.
-Single = Append | Position | Sight | Try | Delivered | Trouble | Trim | Copied
+Single = (
+    Append
+    | ReaderPosition
+    | HighWatermarkReading
+    | FetchAttempt
+    | FollowerDelivery
+    | PartitionError
+    | RecordDeletion
+    | FollowerCopy
+)
 
 
 def moment_of(fact: Single) -> int:
@@ -52,7 +66,7 @@ def moment_of(fact: Single) -> int:
     # Of all that a step does it is done most often: no pattern is matched.
     if isinstance(fact, Append):
         return fact.start_us
-    return fact.until_us if isinstance(fact, Sight) else fact.at_us
+    return fact.until_us if isinstance(fact, HighWatermarkReading) else fact.at_us
 
 
 def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
@@ -61,7 +75,7 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
     before_us = until_us - LOOK_BACK_US
     last: dict[tuple[object, ...], Single] = {}
     for fact in _parted(facts, before_us):
-        if isinstance(fact, Tries) or moment_of(fact) >= before_us:
+        if isinstance(fact, AttemptRun) or moment_of(fact) >= before_us:
             yield fact
         elif (what := _standing(fact)) is not None:
             known = last.get(what)
@@ -73,7 +87,7 @@ def kept(facts: Iterable[Fact], until_us: int) -> Iterator[Fact]:
 def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
     """Tries do not lie before and after."""
     for fact in facts:
-        if isinstance(fact, Tries):
+        if isinstance(fact, AttemptRun):
             yield from fact.since(at_us)
         else:
             yield fact
@@ -81,12 +95,12 @@ def _parted(facts: Iterable[Fact], at_us: int) -> Iterator[Fact]:
 
 def _standing(fact: Single) -> tuple[object, ...] | None:
     match fact:
-        case Position() | Try():
+        case ReaderPosition() | FetchAttempt():
             return type(fact), fact.replica
         case Append() if fact.base >= 0:
             return (Append,)
-        case Trouble():
-            return (Trouble,)
+        case PartitionError():
+            return (PartitionError,)
         case _:
             return None
 
@@ -95,9 +109,9 @@ def _later(fact: Single, than: Single) -> bool:
     return (moment_of(fact), getattr(fact, "base", 0)) >= (moment_of(than), getattr(than, "base", 0))
 
 
-def is_said(append: Append, stretch: Stretch) -> bool:
+def is_said(append: Append, stretch: TimeRange) -> bool:
     """Whether its place in the log has been told, and stays."""
-    return append.end >= 0 and append.base >= 0 and stretch.within(append.check_us) < stretch.until_us
+    return append.end >= 0 and append.base >= 0 and stretch.clamp(append.check_us) < stretch.until_us
 
 
 # Of each broker: how many heartbeats it answered in the thread that handled them, and how many in all.
@@ -116,24 +130,24 @@ class Carried:
     seq: int = 0
     first_us: int = NEVER
     last_us: int = -NEVER
-    told: dict[str, Any] = field(default_factory=lambda: Telling().snapshot())
+    told: dict[str, Any] = field(default_factory=lambda: ClusterFacts().snapshot())
     votes: dict[int, tuple[int, int]] = field(default_factory=dict)
     nameless: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     modern: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def stretch(self, newest_us: int, hold_us: int) -> Stretch:
+    def stretch(self, newest_us: int, hold_us: int) -> TimeRange:
         """What a step settles whose newest line was answered at `newest_us`."""
-        return Stretch(self.until_us, max(self.until_us, newest_us - hold_us))
+        return TimeRange(self.until_us, max(self.until_us, newest_us - hold_us))
 
-    def context(self, telling: Iterable[Request], given: Given, votes: Votes, racked: bool) -> Context:
+    def context(self, telling: Iterable[Request], given: GivenMetadata, votes: Votes, racked: bool) -> Context:
         """As far as is known: `telling` and `votes` are of all requests that are not settled yet."""
-        telling_so_far = Telling.resumed(self.told)
+        telling_so_far = ClusterFacts.resumed(self.told)
         for request in telling:
             telling_so_far.read(request)
         own_thread = [broker for broker, (at_once, all_) in self._summed(votes).items() if at_once * 2 > all_]
-        return context_from(
+        return context_from_facts(
             telling_so_far,
             given,
             (self.first_us, self.last_us),
@@ -149,13 +163,13 @@ class Carried:
     ) -> None:
         """Go on to `until_us`: `telling` and `votes` are of the requests that this settles, `topics` are those of which
         something is said by now."""
-        telling_so_far = Telling.resumed(self.told)
+        telling_so_far = ClusterFacts.resumed(self.told)
         for request in telling:
             telling_so_far.read(request)
         telling_so_far.forget(until_us - LOOK_BACK_US, context.name)
         self.told = telling_so_far.snapshot()
         self.votes = self._summed(votes)
-        self.nameless = sorted({*self.nameless, *nameless(topics, context)})
+        self.nameless = sorted({*self.nameless, *unnamed_topics(topics, context)})
         self.until_us = until_us
 
     def count(self, report: Report) -> None:

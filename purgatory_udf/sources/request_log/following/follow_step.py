@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.sources.request_log.assumptions import SESSION_IDLE_US, Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING, Context, Given
+from purgatory_udf.sources.request_log.cluster.cluster_context import Context, GivenMetadata
+from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
 from purgatory_udf.sources.request_log.following.carried_state import (
     KEPT,
     LOOK_BACK_US,
@@ -55,13 +56,17 @@ from purgatory_udf.sources.request_log.importing.import_tasks import (
     rows_of_parts,
     rows_of_timeline,
 )
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, malformed
+from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, malformed_line
 from purgatory_udf.sources.request_log.lines.logged_request import Request
-from purgatory_udf.sources.request_log.partitions.partition_status import Stretch
+from purgatory_udf.sources.request_log.partitions.partition_status import TimeRange
 from purgatory_udf.sources.request_log.partitions.partition_timeline import build_timeline
-from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionReader
+from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, PartitionFacts
-from purgatory_udf.sources.request_log.requests.request_conversion import Parts, copies_of, parts_of
+from purgatory_udf.sources.request_log.requests.request_conversion import (
+    ConvertedRequest,
+    convert_requests,
+    follower_facts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -92,7 +97,7 @@ def take_sessions_apart(context: Callable[[], Context], until_us: int) -> Work:
     return work
 
 
-def say_timelines(context: Callable[[], Context], stretch: Stretch) -> Work:
+def say_timelines(context: Callable[[], Context], stretch: TimeRange) -> Work:
     """Facts, and what was kept of each partition, in the order of broker, topic and partition → SAID."""
 
     def work(batches: Batches) -> Batches:
@@ -107,7 +112,7 @@ def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
         request = request_of(row)
         settled = request.start_us < until_us
         counted = report if settled else Report()
-        for parts in parts_of([request], context, counted):
+        for parts in convert_requests([request], context, counted):
             yield from _settled(parts, settled, counted)
     yield from count_rows(report.counts)
 
@@ -115,51 +120,51 @@ def requests_apart(rows: Iterable[RequestRow], context: Context, until_us: int) 
 def sessions_apart(rows: Iterable[RequestRow], context: Context, until_us: int) -> Iterator[Shown | Row]:
     report = Report()
     for (broker, session), of_session in groupby(rows, key=lambda row: (row.broker, row.session)):
-        yield from _session(broker, session or "", of_session, SessionReader(context, report), context, until_us)
+        yield from _session(broker, session or "", of_session, SessionConverter(context, report), context, until_us)
     yield from count_rows(report.counts)
 
 
 def _session(
-    broker: int, session: str, rows: Iterable[RequestRow], reader: SessionReader, context: Context, until_us: int
+    broker: int, session: str, rows: Iterable[RequestRow], reader: SessionConverter, context: Context, until_us: int
 ) -> Iterator[Shown | Row]:
     report, seen_us = reader.report, 0
     settled = True
     for row in rows:
         if row.api == SESSION:
             state = json.loads(row.body)
-            reader, seen_us = SessionReader.resumed(context, report, state), state["seen_us"]
+            reader, seen_us = SessionConverter.resumed(context, report, state), state["seen_us"]
             continue
         request = request_of(row)
         if settled and request.start_us >= until_us:
             settled = False
-            yield from _settled(Parts(broker, [], reader.tried()), True, report)
+            yield from _settled(ConvertedRequest(broker, [], reader.take_empty_attempts()), True, report)
             yield _state(broker, session, reader, seen_us)
             # What is read from here on is read again, and counted then.
             reader.report = Report()
         seen_us = request.start_us
-        for parts in [_read(reader, request), *copies_of(reader)]:
+        for parts in [_read(reader, request), *follower_facts(reader)]:
             yield from _settled(parts, settled, reader.report)
     if settled:
-        yield from _settled(Parts(broker, [], reader.tried()), True, report)
+        yield from _settled(ConvertedRequest(broker, [], reader.take_empty_attempts()), True, report)
         if seen_us >= until_us - SESSION_IDLE_US:
             yield _state(broker, session, reader, seen_us)
-    yield from _settled(Parts(broker, [], reader.finish()), False, reader.report)
+    yield from _settled(ConvertedRequest(broker, [], reader.finish()), False, reader.report)
 
 
-def _state(broker: int, session: str, reader: SessionReader, seen_us: int) -> Row:
+def _state(broker: int, session: str, reader: SessionConverter, seen_us: int) -> Row:
     state = {**reader.snapshot(), "seen_us": seen_us}
     return {"part": SESSION, "broker": broker, "kind": session, "event": json.dumps(state)}
 
 
-def _read(reader: SessionReader, request: Request) -> Parts:
+def _read(reader: SessionConverter, request: Request) -> ConvertedRequest:
     try:
-        operation, facts = reader.read(request)
+        operation, facts = reader.convert(request)
     except MALFORMED as error:
-        return Parts(request.broker, [], [], malformed(request, error))
-    return Parts(request.broker, [operation] if operation else [], facts)
+        return ConvertedRequest(request.broker, [], [], malformed_line(request, error))
+    return ConvertedRequest(request.broker, [operation] if operation else [], facts)
 
 
-def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Shown | Row]:
+def _settled(parts: ConvertedRequest, settled: bool, report: Report) -> Iterator[Shown | Row]:
     for row in rows_of_parts(parts, report):
         row["settled"] = settled
         yield row
@@ -167,7 +172,7 @@ def _settled(parts: Parts, settled: bool, report: Report) -> Iterator[Shown | Ro
         yield Shown(parts.broker, settled, parts.facts)
 
 
-def timelines(rows: Iterable[Facts | Row], context: Context, stretch: Stretch) -> Iterator[Facts | Row]:
+def timelines(rows: Iterable[Facts | Row], context: Context, stretch: TimeRange) -> Iterator[Facts | Row]:
     report = Report()
     for (broker, topic, partition), of_partition in groupby(rows, key=partition_of):
         yield from _partition(PartitionFacts(broker, topic, partition), of_partition, context, stretch, report)
@@ -180,7 +185,7 @@ def partition_of(row: Facts | Row) -> tuple[int, str, int]:
 
 
 def _partition(
-    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, stretch: Stretch, report: Report
+    empty: PartitionFacts, rows: Iterable[Facts | Row], context: Context, stretch: TimeRange, report: Report
 ) -> Iterator[Facts | Row]:
     broker, key = empty.broker, (empty.topic, empty.partition)
 
@@ -222,7 +227,7 @@ def _partition(
 
 
 def _fixed(
-    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], stretch: Stretch
+    settled: Iterable[tuple[Fact, Fact]], given: Iterable[Fact], appends: Iterable[Append], stretch: TimeRange
 ) -> Iterator[Fact]:
     """Facts as they were, but appends that have been said with the offsets that they were said to have."""
     for fact, used in settled:
@@ -249,7 +254,7 @@ class Step:
     """`source` names a row's `file`, which is the topic's partition; `keep` keeps what is used more than once."""
 
     spark: SparkSession
-    given: Given
+    given: GivenMetadata
     hold_us: int
     source: Column
     keep: Keep
@@ -294,7 +299,7 @@ def _counted(report: Report, parts: DataFrame, said: DataFrame, events: DataFram
 
 
 def _telling(requests: DataFrame) -> list[Request]:
-    telling = requests.where(sf.col("api").isin(*TELLING)).orderBy("start_us", "file", "line")
+    telling = requests.where(sf.col("api").isin(*CLUSTER_APIS)).orderBy("start_us", "file", "line")
     return [request_of(RequestRow(*row)) for row in telling.select(*REQUESTS.names).collect()]
 
 
@@ -306,7 +311,7 @@ def _votes(requests: DataFrame, until_us: int | None = None) -> Votes:
     return {row.broker: (row.at_once, row["all"]) for row in votes.collect()}
 
 
-def _tasks(spark: SparkSession, context: Context, stretch: Stretch) -> Tasks:
+def _tasks(spark: SparkSession, context: Context, stretch: TimeRange) -> Tasks:
     handed, until_us = held(spark, context), stretch.until_us
     apart = take_sessions_apart(handed, until_us), take_requests_apart(handed, until_us)
     return Tasks(*apart, say_timelines(handed, stretch), TAKEN_APART, SAID)

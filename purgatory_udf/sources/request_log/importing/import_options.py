@@ -12,7 +12,7 @@ from typing import Any
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import LawBrokenError, UserError
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.internal_topics import is_classic
+from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.lines.log_files import open_text, zone_of
 from purgatory_udf.sources.trace_files.import_report import EVENTS_PER_FILE
 from purgatory_udf.sources.trace_files.input_files import InputFile
@@ -124,7 +124,7 @@ class RequestLogOptions:
     @property
     def classic(self) -> bool | None:
         """Of the brokers' group coordinators; None: the log tells."""
-        return None if self.kafka_version is None else is_classic(self.kafka_version)
+        return None if self.kafka_version is None else has_classic_coordinator(self.kafka_version)
 
     def require_files(self) -> None:
         """The files beside the log can be opened; what they hold is seen when they are read."""

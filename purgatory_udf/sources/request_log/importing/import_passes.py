@@ -24,7 +24,7 @@ from purgatory_udf.backend.dialect import is_local, local
 from purgatory_udf.backend.task_runner import without_collection
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_options import Rename
-from purgatory_udf.sources.request_log.partitions.partition_status import ALL, Stretch
+from purgatory_udf.sources.request_log.partitions.partition_status import ALL_TIME, TimeRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -155,7 +155,9 @@ class Passed:
     operations: DataFrame
 
 
-def work(requests: DataFrame, tasks: Tasks, keep: Keep, stretch: Stretch = ALL, left: Leavings | None = None) -> Passed:
+def work(
+    requests: DataFrame, tasks: Tasks, keep: Keep, stretch: TimeRange = ALL_TIME, left: Leavings | None = None
+) -> Passed:
     parts = keep("parts", _parts(requests, tasks, left))
     said = keep("said", _said(parts, tasks, left))
     return Passed(parts, said, _dated(parts, said, stretch, left))
@@ -185,7 +187,7 @@ def _said(parts: DataFrame, tasks: Tasks, left: Leavings | None) -> DataFrame:
     return mapped(by_partition, tasks.timelines, tasks.said, PARTITION)
 
 
-def _dated(parts: DataFrame, said: DataFrame, stretch: Stretch, left: Leavings | None) -> DataFrame:
+def _dated(parts: DataFrame, said: DataFrame, stretch: TimeRange, left: Leavings | None) -> DataFrame:
     """A produce is tried when all of its partitions have been appended, at the offsets that their timelines found."""
     operations = parts.where(sf.col("part") == import_rows.OPERATION)
     if left is not None:

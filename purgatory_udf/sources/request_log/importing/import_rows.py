@@ -12,11 +12,11 @@ import msgspec
 import pyarrow as pa
 
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.sources.request_log.lines.fast_parser import quick_fetch
+from purgatory_udf.sources.request_log.lines.fast_parser import parse_fetch
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import fetch_in, fetch_texts
-from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST, Timed
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Copied, Fact, Position
+from purgatory_udf.sources.request_log.lines.request_bodies import decode_fetch, encode_fetch
+from purgatory_udf.sources.request_log.partitions.event_sweep import REQUEST_RANK, TimedEvent
+from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, FollowerCopy, ReaderPosition
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation
 
 # The total order of an import's events: time, then rank, then where each comes from. It decides their `seq`.
@@ -38,14 +38,14 @@ class Order(NamedTuple):
     sub: int
 
 
-def order_of_change(broker: int, topic: str, partition: int, number: int, timed: Timed) -> Order:
+def order_of_change(broker: int, topic: str, partition: int, number: int, timed: TimedEvent) -> Order:
     """`number`: the event's place in its partition's timeline."""
     return Order(timed.at_us, timed.rank, broker, topic, partition, *(timed.cause or NOBODY), number)
 
 
 def order_of_operation(operation: LoggedOperation) -> Order:
     time_us = operation.event["time_us"]
-    return Order(time_us, REQUEST, operation.broker, "", -1, *operation.place, operation.sub)
+    return Order(time_us, REQUEST_RANK, operation.broker, "", -1, *operation.place, operation.sub)
 
 
 REQUESTS = pa.schema(
@@ -133,7 +133,7 @@ FINISHED = pa.schema(
 Row = Mapping[str, Any]
 
 _KINDS = {kind.__struct_config__.tag: kind for kind in get_args(Fact)}
-_MOVED = frozenset({Append, Position, Copied})
+_MOVED = frozenset({Append, ReaderPosition, FollowerCopy})
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[Fact]).decode
@@ -184,7 +184,7 @@ _plain = attrgetter(*(name for name in REQUESTS.names if name not in ("file", "l
 def request_row(request: Request, session: str | None) -> RequestRow:
     """A fetch is told by what was read of it."""
     if request.fetch is not None:
-        return row_of_texts(request, session, *fetch_texts(*request.fetch))
+        return row_of_texts(request, session, *encode_fetch(*request.fetch))
     answer = json.dumps(request.answer) if request.answer is not None else None
     return row_of_texts(request, session, json.dumps(request.body), answer)
 
@@ -215,7 +215,7 @@ def request_batch(rows: Sequence[RequestRow], beside: Mapping[str, Any], schema:
 
 def request_of(row: RequestRow) -> Request:
     body, answer = row.body, row.answer
-    fetch = (fetch_in(body, answer) or quick_fetch(body, answer)) if row.api == "FETCH" else None
+    fetch = (decode_fetch(body, answer) or parse_fetch(body, answer)) if row.api == "FETCH" else None
     return Request(
         row.broker,
         Place(row.file, row.line),

@@ -44,12 +44,16 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
 )
 from purgatory_udf.sources.request_log.partitions.partition_timeline import (
     PartitionTimeline,
-    ProducedAt,
+    ProducedOffsets,
     build_timeline,
 )
 from purgatory_udf.sources.request_log.requests.partition_facts import Fact, Key, PartitionFacts
 from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation, first_slot
-from purgatory_udf.sources.request_log.requests.request_conversion import Parts, parts_of, parts_of_sessions
+from purgatory_udf.sources.request_log.requests.request_conversion import (
+    ConvertedRequest,
+    convert_requests,
+    convert_sessions,
+)
 from purgatory_udf.sources.trace_files.typed_columns import Taken, take
 
 _outermost = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -76,7 +80,7 @@ def take_requests_apart(context: Callable[[], Context]) -> Work:
     def work(batches: Batches) -> Batches:
         report = Report()
         requests = map(request_of, request_rows_in(batches))
-        yield from _parts(parts_of(requests, context(), report), report)
+        yield from _parts(convert_requests(requests, context(), report), report)
 
     return work
 
@@ -87,7 +91,7 @@ def take_sessions_apart(context: Callable[[], Context]) -> Work:
     def work(batches: Batches) -> Batches:
         report = Report()
         fetches = ((row.session or "", request_of(row)) for row in request_rows_in(batches))
-        yield from _parts(parts_of_sessions(fetches, context(), report), report)
+        yield from _parts(convert_sessions(fetches, context(), report), report)
 
     return work
 
@@ -98,7 +102,7 @@ def build_timelines(context: Callable[[], Context]) -> Work:
     def work(batches: Batches) -> Batches:
         report = Report()
         changes: list[tuple[Any, ...]] = []
-        produced: list[ProducedAt] = []
+        produced: list[ProducedOffsets] = []
         key = ("broker", "topic", "partition")
         for (broker, topic, partition), of_partition in groupby(
             rows_in(batches), lambda row: tuple(row[name] for name in key)
@@ -110,10 +114,10 @@ def build_timelines(context: Callable[[], Context]) -> Work:
             produced += timeline.produced
             if len(changes) + len(produced) >= ROWS:
                 yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
-                yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
+                yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
                 changes, produced = [], []
         yield batch_of_part(CHANGE, CHANGE_FIELDS, changes, CHANGES)
-        yield batch_of_part(PRODUCED, ProducedAt._fields, produced, CHANGES)
+        yield batch_of_part(PRODUCED, ProducedOffsets._fields, produced, CHANGES)
         yield pa.RecordBatch.from_pylist(count_rows(report.counts), schema=CHANGES)
 
     return work
@@ -220,7 +224,7 @@ def _waiting_since(recorded: str, later_us: int) -> bytes:
     return to_json(record)
 
 
-def _parts(apart: Iterable[Parts], report: Report) -> Batches:
+def _parts(apart: Iterable[ConvertedRequest], report: Report) -> Batches:
     operations: list[tuple[Any, ...]] = []
     held: list[Row] = []
     facts: dict[tuple[int, Key], list[Fact]] = {}
@@ -249,7 +253,7 @@ def _that_can_be(facts: Mapping[tuple[int, Key], list[Fact]]) -> dict[tuple[Any,
     return {(broker, *key, None): its_facts for (broker, key), its_facts in facts.items() if _can_be(broker, key)}
 
 
-def rows_of_parts(parts: Parts, report: Report) -> Iterator[Row]:
+def rows_of_parts(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
     """All but the facts."""
     for operation in parts.operations:
         yield {"part": OPERATION, **dict(zip(OPERATION_FIELDS, _row_of(operation), strict=True))}
@@ -261,7 +265,7 @@ def _row_of(operation: LoggedOperation) -> tuple[Any, ...]:
     return *order_of_operation(operation), event["type"], to_json(event), to_json(operation.recorded)
 
 
-def _bad_row(parts: Parts, report: Report) -> Iterator[Row]:
+def _bad_row(parts: ConvertedRequest, report: Report) -> Iterator[Row]:
     if parts.bad is not None:
         file, line = parts.bad.place
         report.count("bad_lines")

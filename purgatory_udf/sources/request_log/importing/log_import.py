@@ -23,9 +23,14 @@ from purgatory_udf.backend.task_runner import spread
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
-from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING, Context, Given, build_context, nameless
-from purgatory_udf.sources.request_log.cluster.cluster_facts import names_in_file
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import KnownCluster, cluster_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_context import (
+    Context,
+    GivenMetadata,
+    build_context,
+    unnamed_topics,
+)
+from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS, topic_names_in_file
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import ClusterMetadata, read_metadata_dump
 from purgatory_udf.sources.request_log.cluster.record_batches import batches_in_file
 from purgatory_udf.sources.request_log.importing import import_rows, import_tasks, log_reader
 from purgatory_udf.sources.request_log.importing.import_options import (
@@ -105,7 +110,7 @@ class WholeLog:
     """`source` names a row's file; `keep` keeps what is used more than once; `rename` makes names into pseudonyms."""
 
     spark: SparkSession
-    given: Given
+    given: GivenMetadata
     source: Column
     keep: Keep
     rename: Rename | None = None
@@ -126,11 +131,11 @@ class WholeLog:
         return TakenLog(Finished(events, refused, self.source), _report(overview.tally.counts, passed, context))
 
 
-def given_by(options: RequestLogOptions) -> Given:
+def given_by(options: RequestLogOptions) -> GivenMetadata:
     """The files beside the log."""
-    return Given(
-        names=names_in_file(options.topics) if options.topics else {},
-        cluster=cluster_in_file(options.isr) if options.isr else KnownCluster(),
+    return GivenMetadata(
+        names=topic_names_in_file(options.topics) if options.topics else {},
+        cluster=read_metadata_dump(options.isr) if options.isr else ClusterMetadata(),
         batches=batches_in_file(options.batches) if options.batches else {},
         classic=options.classic,
     )
@@ -151,7 +156,7 @@ class ToldTogether:
     tally: log_reader.Tally
     telling: list[Request]
 
-    def context(self, given: Given) -> Context:
+    def context(self, given: GivenMetadata) -> Context:
         classic = [broker for broker, (at_once, every) in self.tally.votes.items() if at_once * 2 > every]
         racked = bool(self.tally.counts["racked"])
         span = self.tally.span_us or (0, 0)
@@ -160,7 +165,7 @@ class ToldTogether:
 
 def told_together(read: DataFrame) -> ToldTogether:
     """`begins`: (file, piece, the lines before it in its file)."""
-    wanted = (sf.col("row") == log_reader.END) | sf.col("api").isin(*TELLING)
+    wanted = (sf.col("row") == log_reader.END) | sf.col("api").isin(*CLUSTER_APIS)
     beside = ("row", "piece", "counts")
     collected = read.where(wanted).select(*beside, *import_rows.REQUESTS.names).collect()
     ends = sorted((row for row in collected if row.row == log_reader.END), key=lambda row: (row.file, row.piece))
@@ -214,7 +219,7 @@ def _report(counts: Mapping[str, int], passed: Passed, context: Context) -> Repo
         if row.part == import_rows.COUNT:
             report.count(row.kind, row.number)
     topics = {row.topic for row in summed if row.part == import_rows.FACT}
-    report.count("unnamed_topic", len(nameless(topics, context)))
+    report.count("unnamed_topic", len(unnamed_topics(topics, context)))
     return report
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from purgatory_udf.contract import Rejection
-from purgatory_udf.sources.request_log.cluster.cluster_context import TELLING
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, lets_stop
+from purgatory_udf.sources.request_log.cluster.cluster_facts import CLUSTER_APIS
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import HEARTBEAT, permits_shutdown
 from purgatory_udf.sources.request_log.importing.import_rows import (
     REQUESTS,
     RequestRow,
@@ -25,14 +25,22 @@ from purgatory_udf.sources.request_log.importing.import_rows import (
     request_row,
     row_of_texts,
 )
-from purgatory_udf.sources.request_log.lines.fast_parser import Texts, quick, quick_fetch
+from purgatory_udf.sources.request_log.lines.fast_parser import UnparsedRequest, parse_fetch, parse_line
 from purgatory_udf.sources.request_log.lines.log_files import broker_of
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, NO_BROKER, BadLine, malformed, read_line
+from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, NO_BROKER, BadLine, malformed_line, read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import FetchBody, fetch_answer_of, fetch_of
+from purgatory_udf.sources.request_log.lines.request_bodies import (
+    FetchRequestBody,
+    decode_fetch_request,
+    decode_fetch_response,
+)
 from purgatory_udf.sources.request_log.requests.fetch_sessions import session_key
-from purgatory_udf.sources.request_log.requests.group_conversion import MODERN
-from purgatory_udf.sources.request_log.requests.request_conversion import USED_APIS, is_controllers, left_to
+from purgatory_udf.sources.request_log.requests.group_conversion import NON_CLASSIC_HEARTBEATS
+from purgatory_udf.sources.request_log.requests.request_conversion import (
+    CONVERTED_APIS,
+    is_controller_request,
+    skip_cause,
+)
 from purgatory_udf.sources.trace_files.text_lines import Piece, lines_of
 
 Row = dict[str, Any]
@@ -68,14 +76,14 @@ class Tally:
 
     def not_kept(self, request: Request) -> None:
         """A line that is none of a broker's purgatories."""
-        if request.api in MODERN and isinstance(request.body.get("groupId"), str):
+        if request.api in NON_CLASSIC_HEARTBEATS and isinstance(request.body.get("groupId"), str):
             self.modern.add(request.body["groupId"])
             self.counts["modern_group"] += 1
         else:
-            self.counts[left_to(request)] += 1
+            self.counts[skip_cause(request)] += 1
 
-    def asked(self, fetch: FetchBody) -> None:
-        self.counts["racked"] += fetch.racked
+    def asked(self, fetch: FetchRequestBody) -> None:
+        self.counts["racked"] += fetch.has_rack
         if fetch.replica_id >= 0:
             for part in fetch.partitions:
                 self.partitions[part.topic] = max(part.partition + 1, self.partitions.get(part.topic, 0))
@@ -192,13 +200,13 @@ def in_time(row: RequestRow | Row | None, since_us: int, text: str, tally: Tally
 
 def _row(line: bytes, place: Place, zone: tzinfo, by_path: int | None, tally: Tally) -> RequestRow | Row | None:
     """The row of a line, None for one that only counts."""
-    texts = quick(line, place, zone)
+    texts = parse_line(line, place, zone)
     if texts is not None and (row := _quick_row(texts, by_path, tally)) is not None:
         return row or None
     return _plain_row(line.decode("utf-8", errors="replace"), place, zone, by_path, tally)
 
 
-def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
+def _quick_row(texts: UnparsedRequest, by_path: int | None, tally: Tally) -> RequestRow | tuple[()] | None:
     """As `_plain_row` makes it, without its decoding; empty for a request that only counts, None where that must tell
     and nothing has been counted yet."""
     request, body, answer = texts
@@ -210,7 +218,7 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> RequestRow | 
         return None
     session = fetch = None
     if request.api == "FETCH":
-        parsed = quick_fetch(body, answer)
+        parsed = parse_fetch(body, answer)
         if parsed is None:
             return None
         fetch, answered = request.fetch = parsed
@@ -220,7 +228,7 @@ def _quick_row(texts: Texts, by_path: int | None, tally: Tally) -> RequestRow | 
         tally.counts["no_broker"] += 1
         request.broker = by_path
     if not matters(request):
-        if request.api in MODERN:
+        if request.api in NON_CLASSIC_HEARTBEATS:
             request.body = from_json(body)
         tally.not_kept(request)
         return ()
@@ -261,7 +269,7 @@ def row_of(request: Request, tally: Tally) -> RequestRow | Row | None:
         session = _session(request, tally)
     except MALFORMED as error:
         tally.counts["bad_lines"] += 1
-        return _bad(malformed(request, error))
+        return _bad(malformed_line(request, error))
     tally.kept(request)
     return request_row(request, session)
 
@@ -279,16 +287,16 @@ def _bad(bad: BadLine) -> dict[str, Any]:
 
 def matters(request: Request) -> bool:
     if request.api == HEARTBEAT:
-        return lets_stop(request)
-    if request.api in TELLING:
+        return permits_shutdown(request)
+    if request.api in CLUSTER_APIS:
         return True
-    return (request.api == "FETCH" or request.api in USED_APIS) and not is_controllers(request)
+    return (request.api == "FETCH" or request.api in CONVERTED_APIS) and not is_controller_request(request)
 
 
 def _session(request: Request, tally: Tally) -> str | None:
     if request.api != "FETCH":
         return None
-    fetch = fetch_of(request.body)
+    fetch = decode_fetch_request(request.body)
     tally.asked(fetch)
-    request.fetch = fetch, fetch_answer_of(request.answer)
+    request.fetch = fetch, decode_fetch_response(request.answer)
     return session_key(*request.fetch, request.connection)

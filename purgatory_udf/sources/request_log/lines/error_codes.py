@@ -67,10 +67,10 @@ UNKNOWN_TOPIC_ID = 100
 MEMBER_ID_REQUIRED = 79
 
 # A group's request answered so has not reached the group: the broker does not coordinate it, or not yet.
-TURNED_AWAY = frozenset({14, 15, 16, 30})
+REFUSED_BY_COORDINATOR = frozenset({14, 15, 16, 30})
 
 # A partition answered so in a fetch was left out before the fetch was tried: it can neither hold it nor end it.
-LEFT_OUT_OF_A_FETCH = frozenset({TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, 103, 106})
+EXCLUDED_FROM_FETCH = frozenset({TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, 103, 106})
 
 
 def name_of(code: int) -> str:

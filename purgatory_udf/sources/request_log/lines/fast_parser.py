@@ -13,39 +13,39 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.sources.request_log.lines.log_files import stamp_us
+from purgatory_udf.sources.request_log.lines.log_files import timestamp_us
 from purgatory_udf.sources.request_log.lines.log_line import (
     API_NAMES,
-    DEEPEST,
-    MARK,
-    MOST_MS,
+    MARKER,
+    MAX_DEPTH,
+    MAX_MS,
+    NETWORK_THREAD,
     NO_BROKER,
-    RENAMED,
-    THREAD,
+    RENAMED_APIS,
 )
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 from purgatory_udf.sources.request_log.lines.request_bodies import (
-    MOST,
+    MAX_NUMBER,
     NO_TOPIC_ID,
-    AskedPartition,
-    FetchAnswer,
-    FetchBody,
-    ReadPartition,
+    FetchPartitionData,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
 )
 
-_MARK = MARK.encode()
-_STAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
+_MARK = MARKER.encode()
+_ISO_TIMESTAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
 
 # Python reads no longer numbers.
-_HUGE = re.compile(rb"\d{4000}")
+_HUGE_NUMBER = re.compile(rb"\d{4000}")
 # Too short for what nests deeper: each level begins and ends.
-_SHALLOW = 2 * DEEPEST
+_MAX_SHALLOW_BYTES = 2 * MAX_DEPTH
 
 _EMPTY: dict[str, Any] = {}
 
 
 _Version = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-_Whole = Annotated[int, msgspec.Meta(gt=-MOST, lt=MOST)]
+_Whole = Annotated[int, msgspec.Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
 
 
 class _Header(msgspec.Struct, gc=False):
@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, gc=False):
     isForwarded: bool = False  # noqa: N815
 
 
-class Texts(NamedTuple):
+class UnparsedRequest(NamedTuple):
     """A request whose body and answer are text still (`body` and `answer` of the request are not filled in)."""
 
     request: Request
@@ -81,46 +81,46 @@ class Texts(NamedTuple):
     answer: str | None
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode_line = msgspec.json.Decoder(_Line).decode
 
 
-def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
+def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | None:
     mark = line.find(_MARK)
     if mark < 0:
         return None
     start = mark + len(_MARK)
     end = line.rfind(b"}") + 1
     message = line[start:end]
-    if len(message) > _SHALLOW and _may_be_refused(message):
+    if len(message) > _MAX_SHALLOW_BYTES and _needs_full_check(message):
         return None
     try:
         # Text that is not UTF-8 has its broken bytes replaced: not here.
         around = line[:mark].decode()
-        body = _decode(message)
+        body = _decode_line(message)
         request, answer = str(body.request, "utf-8"), str(body.response, "utf-8")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    written = _stamp(around, zone)
+    written = _timestamp_us(around, zone)
     header = body.requestHeader
     api = header.requestApiKeyName or API_NAMES.get(-1 if header.requestApiKey is None else header.requestApiKey)
     if written is None or not request.startswith("{") or not api:
         return None
     micros = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
     micros += [body.responseQueueTimeMs, body.sendTimeMs]
-    if not (min(micros) > -MOST_MS and max(micros) < MOST_MS):
+    if not (min(micros) > -MAX_MS and max(micros) < MAX_MS):
         return None
     total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in micros]
-    thread = THREAD.search(around) or THREAD.search(line[end:].decode(errors="replace"))
+    thread = NETWORK_THREAD.search(around) or NETWORK_THREAD.search(line[end:].decode(errors="replace"))
     broker = int(thread[1]) if thread else NO_BROKER
     if broker >= 2**31:
         return None
     arrival = written - total
     done = arrival + queue + local
-    return Texts(
+    return UnparsedRequest(
         Request(
             broker,
             place,
-            RENAMED.get(api, api),
+            RENAMED_APIS.get(api, api),
             header.requestApiVersion,
             header.clientId,
             body.connection,
@@ -140,40 +140,40 @@ def quick(line: bytes, place: Place, zone: tzinfo) -> Texts | None:
     )
 
 
-def _may_be_refused(message: bytes) -> bool:
+def _needs_full_check(message: bytes) -> bool:
     """For its depth, or a number in it."""
-    deep = message.count(b"{") + message.count(b"[") > DEEPEST
-    return deep or (len(message) > 4000 and _HUGE.search(message) is not None)
+    deep = message.count(b"{") + message.count(b"[") > MAX_DEPTH
+    return deep or (len(message) > 4000 and _HUGE_NUMBER.search(message) is not None)
 
 
-def _stamp(around: str, zone: tzinfo) -> int | None:
+def _timestamp_us(around: str, zone: tzinfo) -> int | None:
     """As `stamp.stamp_us`, which it asks but for the layouts that most logs have."""
-    match = _STAMP.match(around)
+    match = _ISO_TIMESTAMP.match(around)
     if match is None:
-        return stamp_us(around, zone)
+        return timestamp_us(around, zone)
     second, part, utc = match.groups()
-    whole = _second(second, UTC if utc else zone)
-    return stamp_us(around, zone) if whole is None else whole + int(part) * 10 ** (6 - len(part))
+    whole = _second_us(second, UTC if utc else zone)
+    return timestamp_us(around, zone) if whole is None else whole + int(part) * 10 ** (6 - len(part))
 
 
 @lru_cache(maxsize=64)
-def _second(text: str, zone: tzinfo) -> int | None:
+def _second_us(text: str, zone: tzinfo) -> int | None:
     """Many lines are of one second."""
-    midnight, hour = _midnight(text[:10], zone), text[11:13]
+    midnight, hour = _midnight_us(text[:10], zone), text[11:13]
     if midnight is None or hour > "23":
         return None
     return midnight + (int(hour) * 3600 + int(text[14:16]) * 60 + int(text[17:19])) * 1_000_000
 
 
 @lru_cache(maxsize=64)
-def _midnight(day: str, zone: tzinfo) -> int | None:
-    return stamp_us(f"{day} 00:00:00.000", zone)
+def _midnight_us(day: str, zone: tzinfo) -> int | None:
+    return timestamp_us(f"{day} 00:00:00.000", zone)
 
 
 # A fetch and its answer, in the shape of the versions that are in use.
 
 
-class _Asked(msgspec.Struct, gc=False):
+class _FetchPartition(msgspec.Struct, gc=False):
     fetchOffset: _Whole  # noqa: N815
     partitionMaxBytes: _Whole  # noqa: N815
     partition: _Whole
@@ -181,77 +181,77 @@ class _Asked(msgspec.Struct, gc=False):
     logStartOffset: _Whole = -1  # noqa: N815
 
 
-class _AskedTopic(msgspec.Struct, gc=False):
-    partitions: list[_Asked]
+class _FetchTopic(msgspec.Struct, gc=False):
+    partitions: list[_FetchPartition]
     topicId: str | None = None  # noqa: N815
     topic: str | None = None
 
 
-class _Forgotten(msgspec.Struct, gc=False):
+class _ForgottenTopic(msgspec.Struct, gc=False):
     partitions: list[_Whole]
     topicId: str | None = None  # noqa: N815
     topic: str | None = None
 
 
-class _Replica(msgspec.Struct, gc=False):
+class _ReplicaState(msgspec.Struct, gc=False):
     replicaId: _Whole = -1  # noqa: N815
 
 
-class _Fetch(msgspec.Struct, gc=False):
+class _FetchRequest(msgspec.Struct, gc=False):
     maxWaitMs: _Whole  # noqa: N815
     minBytes: _Whole  # noqa: N815
     replicaId: _Whole = -1  # noqa: N815
-    replicaState: _Replica | None = None  # noqa: N815
+    replicaState: _ReplicaState | None = None  # noqa: N815
     maxBytes: _Whole = 2**31 - 1  # noqa: N815
     isolationLevel: _Whole = 0  # noqa: N815
     sessionId: _Whole = 0  # noqa: N815
     sessionEpoch: _Whole = -1  # noqa: N815
-    topics: list[_AskedTopic] | None = None
-    forgottenTopicsData: list[_Forgotten] | None = None  # noqa: N815
+    topics: list[_FetchTopic] | None = None
+    forgottenTopicsData: list[_ForgottenTopic] | None = None  # noqa: N815
     rackId: str | None = None  # noqa: N815
 
 
-class _Parting(msgspec.Struct, gc=False):
+class _EpochEndOffset(msgspec.Struct, gc=False):
     endOffset: _Whole = -1  # noqa: N815
 
 
-class _Read(msgspec.Struct, gc=False):
+class _PartitionData(msgspec.Struct, gc=False):
     partitionIndex: _Whole  # noqa: N815
     errorCode: _Whole = 0  # noqa: N815
     highWatermark: _Whole = -1  # noqa: N815
     recordsSizeInBytes: _Whole | None = None  # noqa: N815
     preferredReadReplica: _Whole = -1  # noqa: N815
-    divergingEpoch: _Parting | None = None  # noqa: N815
+    divergingEpoch: _EpochEndOffset | None = None  # noqa: N815
 
 
-class _ReadTopic(msgspec.Struct, gc=False):
-    partitions: list[_Read]
+class _FetchableTopicResponse(msgspec.Struct, gc=False):
+    partitions: list[_PartitionData]
     topicId: str | None = None  # noqa: N815
     topic: str | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _FetchResponse(msgspec.Struct, gc=False):
     errorCode: _Whole = 0  # noqa: N815
     sessionId: _Whole = 0  # noqa: N815
-    responses: list[_ReadTopic] | None = None
+    responses: list[_FetchableTopicResponse] | None = None
 
 
-_decode_fetch = msgspec.json.Decoder(_Fetch).decode
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_request = msgspec.json.Decoder(_FetchRequest).decode
+_decode_response = msgspec.json.Decoder(_FetchResponse).decode
 
 
-def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] | None:
+def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
     """Each as `bodies.fetch_of` and `bodies.fetch_answer_of` read it."""
     if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):
         return None
     try:
-        asked = _decode_fetch(body)
-        answered = _decode_answer(answer) if answer is not None else _Answer()
+        asked = _decode_request(body)
+        answered = _decode_response(answer) if answer is not None else _FetchResponse()
     except (msgspec.MsgspecError, RecursionError):
         return None
     partitions, forgotten, read = [], [], []
     for topic in asked.topics or ():
-        name = _name(topic)
+        name = _topic_name(topic)
         # Whether it is the controllers' own is told by either, and by a topic without partitions, too.
         if name is None or not topic.partitions or (topic.topicId and topic.topic):
             return None
@@ -262,21 +262,21 @@ def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] 
                 partition.partition,
                 partition.currentLeaderEpoch,
             )
-            partitions.append(AskedPartition(name, place, offset, most, epoch, partition.logStartOffset))
+            partitions.append(FetchRequestPartition(name, place, offset, most, epoch, partition.logStartOffset))
     for left in asked.forgottenTopicsData or ():
-        name = _name(left)
+        name = _topic_name(left)
         if name is None:
             return None
         forgotten += [(name, place) for place in left.partitions]
     for answered_topic in answered.responses or ():
-        name = _name(answered_topic)
+        name = _topic_name(answered_topic)
         if name is None:
             return None
         for fetched in answered_topic.partitions:
             parts_at = fetched.divergingEpoch.endOffset if fetched.divergingEpoch else -1
             size = max(0, fetched.recordsSizeInBytes or 0)
             read.append(
-                ReadPartition(
+                FetchPartitionData(
                     name,
                     fetched.partitionIndex,
                     fetched.errorCode,
@@ -286,7 +286,7 @@ def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] 
                     fetched.preferredReadReplica,
                 )
             )
-    fetch = FetchBody(
+    fetch = FetchRequestBody(
         asked.replicaState.replicaId if asked.replicaState is not None else asked.replicaId,
         asked.maxWaitMs,
         asked.minBytes,
@@ -298,10 +298,10 @@ def quick_fetch(body: str, answer: str | None) -> tuple[FetchBody, FetchAnswer] 
         forgotten,
         bool(asked.rackId),
     )
-    return fetch, FetchAnswer(answered.errorCode, answered.sessionId, read)
+    return fetch, FetchResponseBody(answered.errorCode, answered.sessionId, read)
 
 
-def _name(topic: _AskedTopic | _Forgotten | _ReadTopic) -> str | None:
+def _topic_name(topic: _FetchTopic | _ForgottenTopic | _FetchableTopicResponse) -> str | None:
     if topic.topicId and topic.topicId != NO_TOPIC_ID:
         return topic.topicId
     return topic.topic

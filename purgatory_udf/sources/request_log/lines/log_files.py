@@ -17,17 +17,17 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 
 # `kafka-request.log`, rotated and packed as log4j and logrotate do: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
-_LOG = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
+_LOG_NAME = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
 _DATES = re.compile(r"\d{4}-\d{2}-\d{2}([-T_]?\d{2}([-:]?\d{2})*)?")
 _ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst|bz2|xz))?$")
-_NUMBER = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
+_BROKER_ID = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 def find_logs(given: Sequence[str]) -> list[InputFile]:
     """The files of the given paths; of a folder, those whose names look like logs."""
     files = find_files(given, ("",))
     named = {str(name).rstrip("/") for name in given}
-    logs = [file for file in files if file.name in named or _LOG.search(file.name)]
+    logs = [file for file in files if file.name in named or _LOG_NAME.search(file.name)]
     if not logs:
         raise UserError(f"{', '.join(map(str, given))}: no log file in it (*.log, rotated or packed)")
     return logs
@@ -37,14 +37,14 @@ def broker_of(name: str) -> int | None:
     """The last number in the path that is neither date nor rotation: `request-3.log.gz`, `broker-3/request.log.1`."""
     path = _ROTATED.sub("", _DATES.sub("", name))
     # No broker has a number of more digits.
-    numbers = [number for number in _NUMBER.findall(path.replace("/", " / ")) if len(number) < 10]
+    numbers = [number for number in _BROKER_ID.findall(path.replace("/", " / ")) if len(number) < 10]
     return int(numbers[-1]) if numbers else None
 
 
 # Opening what an operator hands over: plain text, gzip, bzip2, xz or Zstandard, told by the first bytes.
 
 
-_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _decompressed(raw: IO[bytes], head: bytes, path: str | Path) -> Any:
         return bz2.open(raw)
     if head[:6] == b"\xfd7zXZ\x00":
         return lzma.open(raw)
-    if head[:4] == _ZSTD:
+    if head[:4] == _ZSTD_MAGIC:
         try:
             import zstandard
         except ImportError:
@@ -116,7 +116,7 @@ def zone_of(text: str) -> tzinfo:
     return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
 
 
-def stamp_us(text: str, zone: tzinfo = UTC) -> int | None:
+def timestamp_us(text: str, zone: tzinfo = UTC) -> int | None:
     """Microseconds since the epoch of the first time in `text`, or None when it holds none (or an impossible one)."""
     match = _ISO.search(text) or _DATE.search(text)
     if match is None:

@@ -13,11 +13,11 @@ from datetime import UTC, tzinfo
 from typing import Any
 
 from purgatory_udf.contract.value_checks import shown
-from purgatory_udf.sources.request_log.lines.log_files import stamp_us
+from purgatory_udf.sources.request_log.lines.log_files import timestamp_us
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 
-MARK = "Completed request:"
-THREAD = re.compile(r"network-thread-(\d+)-")
+MARKER = "Completed request:"
+NETWORK_THREAD = re.compile(r"network-thread-(\d+)-")
 _DECODER = json.JSONDecoder()
 
 # Kafka 2.8 may log a request under its number alone; only those that matter here have a name in this table.
@@ -46,11 +46,11 @@ API_NAMES = {
 }
 NO_BROKER = -1
 # No request takes 30 years, no body nests so deep, and no name of a broker is so great.
-MOST_MS = 1e12
-DEEPEST = 400
-MOST_BROKER = 2**31 - 1
+MAX_MS = 1e12
+MAX_DEPTH = 400
+MAX_BROKER = 2**31 - 1
 # What a request was called before.
-RENAMED = {"ALTER_ISR": "ALTER_PARTITION"}
+RENAMED_APIS = {"ALTER_ISR": "ALTER_PARTITION"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class BadLine:
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
-def malformed(request: Request, error: Exception) -> BadLine:
+def malformed_line(request: Request, error: Exception) -> BadLine:
     """A request whose body cannot be read: of a version unknown here, or cut short."""
     reason = f"malformed: {request.api} {request.version}: {type(error).__name__}: {error}"
     return BadLine(request.place, "malformed", reason, json.dumps(request.body))
 
 
-def _message(text: str) -> tuple[str, str] | None:
+def _split_line(text: str) -> tuple[str, str] | None:
     """(what stands around the message, the message from its JSON on), or None for a line of another kind."""
-    place = text.find(MARK)
+    place = text.find(MARKER)
     if place < 0:
         return None
     if text.lstrip().startswith("{") and '\\"' in text[place : place + 40]:
@@ -83,19 +83,19 @@ def _message(text: str) -> tuple[str, str] | None:
         try:
             fields = json.loads(text)
         except ValueError:
-            return text[:place], text[place + len(MARK) :]
-        message = next((v for v in fields.values() if isinstance(v, str) and MARK in v), None)
+            return text[:place], text[place + len(MARKER) :]
+        message = next((v for v in fields.values() if isinstance(v, str) and MARKER in v), None)
         if message is not None:
             around = json.dumps({k: v for k, v in fields.items() if v is not message})
-            return around, message[message.find(MARK) + len(MARK) :]
-    return text[:place], text[place + len(MARK) :]
+            return around, message[message.find(MARKER) + len(MARKER) :]
+    return text[:place], text[place + len(MARKER) :]
 
 
 def _micros(body: dict[str, Any], field: str) -> int:
     value = body[field]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} is {value!r}, expected a number of milliseconds")
-    if not -MOST_MS < value < MOST_MS:
+    if not -MAX_MS < value < MAX_MS:
         raise ValueError(f"{field} is {shown(value)}, expected a number of milliseconds")
     return round(value * 1000)
 
@@ -111,7 +111,7 @@ def _nests_deeper(value: Any, levels: int) -> bool:
 
 def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine | None:
     """A request, a bad line, or None when the line is not one of the request logger's at all."""
-    parts = _message(text)
+    parts = _split_line(text)
     if parts is None:
         return None
     around, message = parts
@@ -130,16 +130,16 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     if not isinstance(body, dict):
         return bad("not an object", f"expected an object, got {message[:20]!r}")
     # Nothing nests deeper than it has brackets, of which most lines have a dozen.
-    if message.count("{") + message.count("[") > DEEPEST and _nests_deeper(body, DEEPEST):
+    if message.count("{") + message.count("[") > MAX_DEPTH and _nests_deeper(body, MAX_DEPTH):
         return bad("not JSON", "nested too deeply")
     # A time may also stand behind the message; before it is where every layout known to us puts it.
-    written = stamp_us(around, zone) or stamp_us(message[end:], zone)
+    written = timestamp_us(around, zone) or timestamp_us(message[end:], zone)
     if written is None:
         return bad("no time", "the log's layout must write a date and a time")
-    thread = THREAD.search(around) or THREAD.search(message[end:])
+    thread = NETWORK_THREAD.search(around) or NETWORK_THREAD.search(message[end:])
     try:
         number = int(thread[1]) if thread else NO_BROKER
-        if number > MOST_BROKER:
+        if number > MAX_BROKER:
             raise ValueError(f"broker {shown(number)}, expected a number of 32 bits")
         return _request(body, place, written, number)
     except KeyError as error:
@@ -180,7 +180,7 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
     return Request(
         broker=broker,
         place=place,
-        api=RENAMED.get(api, api),
+        api=RENAMED_APIS.get(api, api),
         version=version,
         client_id=client,
         connection=str(body.get("connection", "")),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from purgatory_udf.sources.request_log.lines.request_bodies import FetchAnswer, FetchBody
+    from purgatory_udf.sources.request_log.lines.request_bodies import FetchRequestBody, FetchResponseBody
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Request(msgspec.Struct, gc=False):
     body: dict[str, Any]
     answer: dict[str, Any] | None
     # Of a fetch, where they are known already: what it asked, what it was answered.
-    fetch: tuple[FetchBody, FetchAnswer] | None = None
+    fetch: tuple[FetchRequestBody, FetchResponseBody] | None = None
 
     @property
     def handling_us(self) -> int:

@@ -20,7 +20,7 @@ METADATA_TOPIC = "__cluster_metadata"
 Key = tuple[str, int]
 
 
-class AskedPartition(NamedTuple):
+class FetchRequestPartition(NamedTuple):
     """What a fetch asks of one partition."""
 
     topic: str
@@ -31,7 +31,7 @@ class AskedPartition(NamedTuple):
     log_start: int
 
 
-class ReadPartition(NamedTuple):
+class FetchPartitionData(NamedTuple):
     """What a fetch was answered for one partition."""
 
     topic: str
@@ -40,12 +40,12 @@ class ReadPartition(NamedTuple):
     high_watermark: int
     bytes: int
     # Where a follower's log and the leader's part, if they do: it truncates its own and asks again.
-    parts_at: int = -1
+    diverging_end_offset: int = -1
     # The replica that a consumer is sent to instead.
-    preferred: int = -1
+    preferred_replica: int = -1
 
 
-class FetchBody(msgspec.Struct, array_like=True, gc=False):
+class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
     replica_id: int
     max_wait_ms: int
     min_bytes: int
@@ -53,37 +53,37 @@ class FetchBody(msgspec.Struct, array_like=True, gc=False):
     isolation: int
     session_id: int
     session_epoch: int
-    partitions: list[AskedPartition]
+    partitions: list[FetchRequestPartition]
     forgotten: list[Key]
     # A consumer that says where it is: it may be sent to a follower near it.
-    racked: bool = False
+    has_rack: bool = False
 
 
-class FetchAnswer(msgspec.Struct, array_like=True, gc=False):
+class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
     error: int
     session_id: int
-    partitions: list[ReadPartition]
+    partitions: list[FetchPartitionData]
 
     @property
     def bytes(self) -> int:
         return sum([partition.bytes for partition in self.partitions])
 
 
-def fetch_texts(asked: FetchBody, answered: FetchAnswer) -> tuple[str, str]:
+def encode_fetch(asked: FetchRequestBody, answered: FetchResponseBody) -> tuple[str, str]:
     """In few bytes, with which `fetch_in` is soon done."""
-    return _to_text(asked).decode(), _to_text(answered).decode()
+    return _encode_text(asked).decode(), _encode_text(answered).decode()
 
 
-def fetch_in(asked: str, answered: str | None) -> tuple[FetchBody, FetchAnswer] | None:
+def decode_fetch(asked: str, answered: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
     """None where these are the broker's own texts."""
     if answered is None or not asked.startswith("["):
         return None
-    return _asked_in(asked), _answer_in(answered)
+    return _decode_request_text(asked), _decode_response_text(answered)
 
 
-_to_text = msgspec.json.Encoder().encode
-_asked_in = msgspec.json.Decoder(FetchBody).decode
-_answer_in = msgspec.json.Decoder(FetchAnswer).decode
+_encode_text = msgspec.json.Encoder().encode
+_decode_request_text = msgspec.json.Decoder(FetchRequestBody).decode
+_decode_response_text = msgspec.json.Decoder(FetchResponseBody).decode
 
 
 class ProducedPartition(NamedTuple):
@@ -97,7 +97,7 @@ class ProducedPartition(NamedTuple):
 
 
 @dataclass(slots=True)
-class ProduceBody:
+class DecodedProduce:
     acks: int
     timeout_ms: int
     transactional_id: str | None
@@ -106,12 +106,12 @@ class ProduceBody:
 
 
 # No offset, size or number in a log comes near it; and what is added to one still has 64 bits.
-MOST = 2**62
+MAX_NUMBER = 2**62
 
 
-def _whole(value: Any) -> int:
+def _bounded_int(value: Any) -> int:
     number = int(value)
-    if not -MOST < number < MOST:
+    if not -MAX_NUMBER < number < MAX_NUMBER:
         raise ValueError(f"{shown(number)} is out of range")
     return number
 
@@ -138,11 +138,11 @@ def record_bytes(entry: dict[str, Any]) -> int:
     """The log replaces records by their size: `recordsSizeInBytes`, in 2.8 `recordSetSizeInBytes`."""
     for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
         if field in entry:
-            return max(0, _whole(entry[field] or 0))
+            return max(0, _bounded_int(entry[field] or 0))
     return 0
 
 
-def fetch_of(body: dict[str, Any]) -> FetchBody:
+def decode_fetch_request(body: dict[str, Any]) -> FetchRequestBody:
     state = body.get("replicaState")
     replica = state.get("replicaId", -1) if isinstance(state, dict) else body.get("replicaId", -1)
     listed = []
@@ -150,35 +150,35 @@ def fetch_of(body: dict[str, Any]) -> FetchBody:
         name = topic_of(topic)
         for partition in topic["partitions"]:
             listed.append(
-                AskedPartition(
+                FetchRequestPartition(
                     name,
-                    _whole(_first(partition, "partition", "partitionIndex")),
-                    _whole(partition["fetchOffset"]),
-                    _whole(partition["partitionMaxBytes"]),
-                    _whole(partition.get("currentLeaderEpoch", -1)),
-                    _whole(partition.get("logStartOffset", -1)),
+                    _bounded_int(_first(partition, "partition", "partitionIndex")),
+                    _bounded_int(partition["fetchOffset"]),
+                    _bounded_int(partition["partitionMaxBytes"]),
+                    _bounded_int(partition.get("currentLeaderEpoch", -1)),
+                    _bounded_int(partition.get("logStartOffset", -1)),
                 )
             )
     forgotten = [
-        (topic_of(topic), _whole(partition))
+        (topic_of(topic), _bounded_int(partition))
         for topic in body.get("forgottenTopicsData") or []
         for partition in topic["partitions"]
     ]
-    return FetchBody(
-        replica_id=_whole(replica),
-        max_wait_ms=_whole(body["maxWaitMs"]),
-        min_bytes=_whole(body["minBytes"]),
-        max_bytes=_whole(body.get("maxBytes", 2**31 - 1)),
-        isolation=_whole(body.get("isolationLevel", 0)),
-        session_id=_whole(body.get("sessionId", 0)),
-        session_epoch=_whole(body.get("sessionEpoch", -1)),
+    return FetchRequestBody(
+        replica_id=_bounded_int(replica),
+        max_wait_ms=_bounded_int(body["maxWaitMs"]),
+        min_bytes=_bounded_int(body["minBytes"]),
+        max_bytes=_bounded_int(body.get("maxBytes", 2**31 - 1)),
+        isolation=_bounded_int(body.get("isolationLevel", 0)),
+        session_id=_bounded_int(body.get("sessionId", 0)),
+        session_epoch=_bounded_int(body.get("sessionEpoch", -1)),
         partitions=listed,
         forgotten=forgotten,
-        racked=bool(body.get("rackId")),
+        has_rack=bool(body.get("rackId")),
     )
 
 
-def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
+def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
     answer = answer or {}
     read = []
     for topic in answer.get("responses") or []:
@@ -186,36 +186,39 @@ def fetch_answer_of(answer: dict[str, Any] | None) -> FetchAnswer:
         for partition in _first(topic, "partitions", "partitionResponses"):
             head = partition.get("partitionHeader", partition)
             read.append(
-                ReadPartition(
+                FetchPartitionData(
                     name,
-                    _whole(_first(head, "partitionIndex", "partition")),
-                    _whole(head.get("errorCode", 0)),
-                    _whole(head.get("highWatermark", -1)),
+                    _bounded_int(_first(head, "partitionIndex", "partition")),
+                    _bounded_int(head.get("errorCode", 0)),
+                    _bounded_int(head.get("highWatermark", -1)),
                     record_bytes(partition),
-                    _whole((head.get("divergingEpoch") or {}).get("endOffset", -1)),
-                    _whole(head.get("preferredReadReplica", -1)),
+                    _bounded_int((head.get("divergingEpoch") or {}).get("endOffset", -1)),
+                    _bounded_int(head.get("preferredReadReplica", -1)),
                 )
             )
-    return FetchAnswer(_whole(answer.get("errorCode", 0)), _whole(answer.get("sessionId", 0)), read)
+    return FetchResponseBody(_bounded_int(answer.get("errorCode", 0)), _bounded_int(answer.get("sessionId", 0)), read)
 
 
-def produce_of(body: dict[str, Any], answer: dict[str, Any] | None) -> ProduceBody:
+def decode_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> DecodedProduce:
     answers: dict[Key, tuple[int, int]] = {}
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)
         for partition in _first(topic, "partitionResponses", "partitions"):
-            place = _whole(_first(partition, "index", "partition", "partitionIndex"))
-            answers[name, place] = (_whole(partition.get("errorCode", 0)), _whole(partition.get("baseOffset", -1)))
+            place = _bounded_int(_first(partition, "index", "partition", "partitionIndex"))
+            answers[name, place] = (
+                _bounded_int(partition.get("errorCode", 0)),
+                _bounded_int(partition.get("baseOffset", -1)),
+            )
     written = []
     for topic in _first(body, "topicData", "topics"):
         name = topic_of(topic)
         for partition in _first(topic, "partitionData", "partitions", "data"):
-            place = _whole(_first(partition, "index", "partition", "partitionIndex"))
+            place = _bounded_int(_first(partition, "index", "partition", "partitionIndex"))
             error, base = answers.get((name, place), (0, -1))
             written.append(ProducedPartition(name, place, record_bytes(partition), error, base))
-    return ProduceBody(
-        acks=_whole(body["acks"]),
-        timeout_ms=_whole(_first(body, "timeoutMs", "timeout")),
+    return DecodedProduce(
+        acks=_bounded_int(body["acks"]),
+        timeout_ms=_bounded_int(_first(body, "timeoutMs", "timeout")),
         transactional_id=body.get("transactionalId"),
         answered=bool(answers),
         partitions=written,
@@ -230,8 +233,8 @@ def is_metadata_fetch(body: dict[str, Any]) -> bool:
     )
 
 
-def topics_partitions(topics: Any, *partitions: str) -> Iterator[Key]:
+def partition_keys(topics: Any, *partitions: str) -> Iterator[Key]:
     """(topic, partition) of a list of topics whose partitions are plain numbers, under any of the given names."""
     for topic in topics or []:
         for partition in _first(topic, *partitions):
-            yield topic_of(topic), _whole(partition)
+            yield topic_of(topic), _bounded_int(partition)

@@ -12,16 +12,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from purgatory_udf.sources.request_log.assumptions import (
-    BEGAN_TO_APPENDED_US,
-    BEGAN_TO_CHECKED_US,
-    SHOWN_WITHIN_US,
-    STAMP_OFF_US,
-    WRITTEN_WITHIN_US,
+    BATCH_TIME_TOLERANCE_US,
+    COORDINATOR_APPEND_US,
+    COORDINATOR_CHECK_US,
+    MAX_APPEND_TO_FETCH_US,
+    MAX_HANDLING_US,
     Report,
 )
-from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts, waits_ms
+from purgatory_udf.sources.request_log.cluster.internal_topics import TransactionFacts, replication_wait_ms
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, PartitionFacts, Position
+from purgatory_udf.sources.request_log.requests.partition_facts import Append, PartitionFacts, ReaderPosition
 
 # Appends that no PRODUCE line shows: offsets committed, groups and transactions stored, transactions ended.
 #
@@ -30,24 +30,24 @@ from purgatory_udf.sources.request_log.requests.partition_facts import Append, P
 # ahead for good, so none is made without such an offset.
 
 
-def hidden_from_batches(
+def unlogged_appends_from_batches(
     batches: Iterable[StoredBatch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
 ) -> Iterator[Append]:
     """An append for each batch. `classic`: the group coordinator works in the thread that handles the request."""
-    writers, markers = _writers(facts), _markers(facts)
+    writers, markers = _writers(facts), _marker_writers(facts)
     for batch in batches:
-        ended = transactions.name(batch.producer_id) if batch.control else None
-        writer = _writer_of(batch, writers) if ended is None else _marker_of(batch, markers.get(ended, ()))
+        ended = transactions.transaction_of(batch.producer_id) if batch.control else None
+        writer = _writer_of(batch, writers) if ended is None else _writer_of_marker(batch, markers.get(ended, ()))
         if writer is not None and (classic or writer.ends_transaction):
-            append = _by(writer, batch.created_us)
+            append = _append_during(writer, batch.created_us)
         else:
-            append = _beginning(max(batch.created_us, writer.start_us if writer else 0))
+            append = _append_after(max(batch.created_us, writer.start_us if writer else 0))
         append.base, append.end, append.bytes = batch.base, batch.last + 1, batch.bytes
-        _by_whom(append, writer, facts.topic, classic)
+        _attribute_to(append, writer, facts.topic, classic)
         if batch.control:
             append.ends_transaction = ended
         elif batch.transactional:
-            append.transaction = transactions.name(batch.producer_id)
+            append.transaction = transactions.transaction_of(batch.producer_id)
         yield append
 
 
@@ -55,7 +55,7 @@ def _writers(facts: PartitionFacts) -> list[Append]:
     return [append for append in facts.appends if not append.is_operation and append.base < 0]
 
 
-def _markers(facts: PartitionFacts) -> dict[str, list[Append]]:
+def _marker_writers(facts: PartitionFacts) -> dict[str, list[Append]]:
     """Who may have ended a transaction, by transaction."""
     by_transaction: dict[str, list[Append]] = {}
     for writer in _writers(facts):
@@ -66,51 +66,53 @@ def _markers(facts: PartitionFacts) -> dict[str, list[Append]]:
 
 def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
     """The first request in whose handling the batch was made."""
-    first = bisect_left(writers, batch.created_us - WRITTEN_WITHIN_US, key=lambda writer: writer.start_us)
+    first = bisect_left(writers, batch.created_us - MAX_HANDLING_US, key=lambda writer: writer.start_us)
     for writer in writers[first:]:
-        if writer.start_us > batch.created_us + STAMP_OFF_US:
+        if writer.start_us > batch.created_us + BATCH_TIME_TOLERANCE_US:
             return None
-        if batch.created_us <= writer.until_us + STAMP_OFF_US:
+        if batch.created_us <= writer.until_us + BATCH_TIME_TOLERANCE_US:
             return writer
     return None
 
 
-def _marker_of(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
+def _writer_of_marker(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
     """Of those that end the batch's transaction, the nearest in time: on a busy machine a request's line is late."""
 
     def away_us(append: Append) -> int:
         return max(append.start_us - batch.created_us, batch.created_us - append.until_us, 0)
 
-    first = bisect_left(markers, batch.created_us - WRITTEN_WITHIN_US, key=lambda marker: marker.start_us)
-    last = bisect_right(markers, batch.created_us + WRITTEN_WITHIN_US, key=lambda marker: marker.start_us)
+    first = bisect_left(markers, batch.created_us - MAX_HANDLING_US, key=lambda marker: marker.start_us)
+    last = bisect_right(markers, batch.created_us + MAX_HANDLING_US, key=lambda marker: marker.start_us)
     return min(markers[first:last], key=away_us, default=None)
 
 
-def _by(writer: Append, earliest_us: int) -> Append:
+def _append_during(writer: Append, earliest_us: int) -> Append:
     """An append in the handling of its request."""
     at, check = max(earliest_us, writer.at_us), max(earliest_us, writer.check_us)
     ended = writer.ends_transaction
-    return Append(writer.start_us, at, check, at + SHOWN_WITHIN_US, ends_transaction=ended)
+    return Append(writer.start_us, at, check, at + MAX_APPEND_TO_FETCH_US, ends_transaction=ended)
 
 
-def _by_whom(append: Append, writer: Append | None, topic: str, classic: bool) -> None:
+def _attribute_to(append: Append, writer: Append | None, topic: str, classic: bool) -> None:
     """Whether it is a produce of its own, and for whose request. A session that ends writes for nobody's."""
-    append.waits_ms = waits_ms(topic, classic)
+    append.wait_ms = replication_wait_ms(topic, classic)
     if writer is None:
         return
     append.writer_file, append.writer_line, append.client = writer.writer_file, writer.writer_line, writer.client
     append.slot = writer.slot
-    if writer.waits_ms >= 0 or writer.ends_transaction:
-        append.waits_ms = writer.waits_ms
+    if writer.wait_ms >= 0 or writer.ends_transaction:
+        append.wait_ms = writer.wait_ms
 
 
-def _beginning(began_us: int) -> Append:
+def _append_after(began_us: int) -> Append:
     """An append in a coordinator's own thread."""
-    at = began_us + BEGAN_TO_APPENDED_US
-    return Append(began_us, at, began_us + BEGAN_TO_CHECKED_US, at + SHOWN_WITHIN_US)
+    at = began_us + COORDINATOR_APPEND_US
+    return Append(began_us, at, began_us + COORDINATOR_CHECK_US, at + MAX_APPEND_TO_FETCH_US)
 
 
-def hidden_appends(appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report) -> Iterator[Append]:
+def unlogged_appends(
+    appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report
+) -> Iterator[Append]:
     """What followers' offsets show beyond the `appends` (in offset order)."""
     followers = sorted(
         (position for position in facts.positions if position.replica >= 0),
@@ -118,7 +120,7 @@ def hidden_appends(appends: Sequence[Append], facts: PartitionFacts, classic: bo
     )
     if not followers:
         return
-    search = _Search(facts, classic, report)
+    search = _WriterSearch(facts, classic, report)
     known = min(followers[0].offset, appends[0].base) if appends else followers[0].offset
     upcoming = 0
     for follower in followers:
@@ -134,7 +136,7 @@ def hidden_appends(appends: Sequence[Append], facts: PartitionFacts, classic: bo
             yield append
 
 
-class _Search:
+class _WriterSearch:
     """Looks for what may have made an append, request by request in the order of time."""
 
     def __init__(self, facts: PartitionFacts, classic: bool, report: Report) -> None:
@@ -145,36 +147,39 @@ class _Search:
         self._classic = classic
         self._report = report
 
-    def append(self, base: int, limit: int, shown_by: Position) -> Append:
+    def append(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
         """An append from `base` on, at most up to `limit`, that was there before a follower showed it."""
-        while self._may_write(shown_by) and self._writers[self._next].start_us < shown_by.proven_us - SHOWN_WITHIN_US:
+        while (
+            self._may_write(shown_by)
+            and self._writers[self._next].start_us < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
+        ):
             self._next += 1
         if not self._may_write(shown_by):
             return self._inferred(base, limit, shown_by)
         writer = self._writers[self._next]
         self._next += 1
         in_thread = self._classic or writer.ends_transaction
-        append = _by(writer, 0) if in_thread else _beginning(writer.start_us)
+        append = _append_during(writer, 0) if in_thread else _append_after(writer.start_us)
         # What is left over belongs to the next request, if there is one that can have made it.
         end = base + max(1, writer.records)
         append.base, append.end = base, min(limit, end) if self._may_write(shown_by) else limit
         append.bytes = max(1, writer.bytes)
-        _by_whom(append, writer, self._topic, self._classic)
+        _attribute_to(append, writer, self._topic, self._classic)
         self._report.count("hidden_confirmed")
         return append
 
-    def _may_write(self, shown_by: Position) -> bool:
+    def _may_write(self, shown_by: ReaderPosition) -> bool:
         return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
 
-    def _inferred(self, base: int, limit: int, shown_by: Position) -> Append:
+    def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
         """No request explains it: it is put just before the answer that carried it, else just before the offset."""
         at, size = shown_by.proven_us - 1, 1
         place = bisect_right(self._deliveries, at, key=lambda delivery: delivery.at_us) - 1
-        if place >= 0 and at - self._deliveries[place].at_us < SHOWN_WITHIN_US:
+        if place >= 0 and at - self._deliveries[place].at_us < MAX_APPEND_TO_FETCH_US:
             at, size = self._deliveries[place].at_us - 1, self._deliveries[place].bytes
         self._report.count("hidden_inferred")
         append = Append(at, at, at, at, base=base, end=limit, bytes=max(1, size))
-        _by_whom(append, None, self._topic, self._classic)
+        _attribute_to(append, None, self._topic, self._classic)
         return append
 
 
@@ -188,10 +193,10 @@ def appends_from_batches(
 ) -> list[Append]:
     """Every append with its offsets, in offset order. Batches made before or after the log are no appends of it."""
     index = BatchIndex(batches)
-    appends = _named(facts, report)
+    appends = _with_base_offset(facts, report)
     taken: set[int] = set()
     for append in appends:
-        run = index.run(append.base, append.bytes)
+        run = index.batches_of_request(append.base, append.bytes)
         if run:
             append.end = run[-1].last + 1
             taken.update(batch.base for batch in run)
@@ -209,23 +214,23 @@ def appends_from_batches(
         appends.append(append)
     within = [batch for batch in free if span_us[0] <= batch.created_us <= span_us[1]]
     report.count("hidden_from_batches", len(within))
-    appends.extend(hidden_from_batches(within, facts, classic, transactions))
+    appends.extend(unlogged_appends_from_batches(within, facts, classic, transactions))
     appends.sort(key=lambda append: append.base)
-    _close(appends, facts, report)
+    _set_missing_ends(appends, facts, report)
     return appends
 
 
 def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> list[Append]:
     """Every append with its offsets, in offset order, from first offsets and followers' offsets alone."""
-    appends = _named(facts, report)
-    appends.extend(_shared_with_unanswered(appends, facts, report))
+    appends = _with_base_offset(facts, report)
+    appends.extend(_place_unanswered(appends, facts, report))
     appends.sort(key=lambda append: append.base)
-    _close(appends, facts, report)
-    appends.extend(hidden_appends(appends, facts, classic, report))
+    _set_missing_ends(appends, facts, report)
+    appends.extend(unlogged_appends(appends, facts, classic, report))
     return sorted(appends, key=lambda append: append.base)
 
 
-def _named(facts: PartitionFacts, report: Report) -> list[Append]:
+def _with_base_offset(facts: PartitionFacts, report: Report) -> list[Append]:
     """Appends whose first offset is known. A repeated one is a retry of the same batch: appended once."""
     named: dict[int, Append] = {}
     for append in facts.appends:
@@ -239,11 +244,11 @@ def _unanswered(facts: PartitionFacts) -> list[Append]:
     return [append for append in facts.appends if append.base < 0 and append.is_operation]
 
 
-def _close(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
+def _set_missing_ends(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
     """Ends that nothing has told yet: the least boundary beyond the first offset, else one record."""
     followed = {position.offset for position in facts.positions if position.replica >= 0}
     # A high watermark moves from end to end of batches, as followers do.
-    followed |= {sight.offset for sight in facts.sights}
+    followed |= {sight.offset for sight in facts.high_watermarks}
     boundaries = sorted(followed | {append.base for append in appends})
     for append in appends:
         if append.end >= 0:
@@ -257,13 +262,13 @@ def _close(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> 
             report.count("end_supposed")
 
 
-def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
+def _place_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
     """Appends without an answer get their part of the offsets between the first offsets around them, by their sizes."""
     starts = [append.start_us for append in named]
     groups: dict[int, list[Append]] = {}
     for append in _unanswered(facts):
         groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
-    sights = [sight.offset for sight in facts.sights]
+    sights = [sight.offset for sight in facts.high_watermarks]
     highest = max([*sights, *(position.offset for position in facts.positions)], default=0)
     # Followers were at an end of the log from the first; a consumer may read what is old.
     lowest = min([*sights, *(position.offset for position in facts.positions if position.replica >= 0)], default=0)
@@ -276,13 +281,13 @@ def _shared_with_unanswered(named: Sequence[Append], facts: PartitionFacts, repo
         if last - first < len(sharers):
             report.count("unanswered_lost", len(group))
             continue
-        _share(sharers, first, last)
+        _divide_offsets(sharers, first, last)
         report.count("unanswered_offsets", len(group))
         placed.extend(group)
     return placed
 
 
-def _share(sharers: Sequence[Append], first: int, last: int) -> None:
+def _divide_offsets(sharers: Sequence[Append], first: int, last: int) -> None:
     """[first, last) among the appends, at least one offset each, else by their bytes."""
     weights = [max(1, append.bytes) for append in sharers]
     for number, append in enumerate(sharers):

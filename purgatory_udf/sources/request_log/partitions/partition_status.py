@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from purgatory_udf.sources.request_log.assumptions import LAG_TIME_US, STOPS_WITHIN_US
-from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, Stop, Unfenced
+from purgatory_udf.sources.request_log.assumptions import REPLICA_LAG_TIME_MAX_US, SHUTDOWN_GRACE_US
+from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, BrokerStop, BrokerUnfenced
 from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts
 
 # What each change makes of the status; a change that is not listed leaves it.
@@ -20,19 +20,19 @@ _STATUS = {
 }
 _FIELDS = ("leader_epoch", "replicas", "isr", "min_isr")
 
-Standing = Mapping[str, Any]
+PartitionStatus = Mapping[str, Any]
 
-UNKNOWN_STATUS: Standing = {}
+UNKNOWN_STATUS: PartitionStatus = {}
 
 
-def status_after(standing: Standing, change: Mapping[str, Any]) -> Standing:
+def status_after(standing: PartitionStatus, change: Mapping[str, Any]) -> PartitionStatus:
     """The standing after a change, given as the contract's fields."""
     status = _STATUS.get(change["change"])
     fields = {name: change[name] for name in _FIELDS if change.get(name) is not None}
     return {**standing, **({"status": status} if status else {}), **fields}
 
 
-def status_fields(standing: Standing) -> dict[str, Any]:
+def status_fields(standing: PartitionStatus) -> dict[str, Any]:
     """One change from which the standing follows, whatever was before."""
     status = standing.get("status", "online")
     if status != "online":
@@ -52,7 +52,7 @@ class LeadershipState(NamedTuple):
     fields: dict[str, Any]
 
 
-class InSync(NamedTuple):
+class InSyncSet(NamedTuple):
     """From `at_us` on, `leader` had these in sync, in the term of leadership `epoch`."""
 
     at_us: int
@@ -61,8 +61,12 @@ class InSync(NamedTuple):
     isr: tuple[int, ...]
 
 
-def returning(
-    facts: PartitionFacts, history: Sequence[InSync], unfenced: Iterable[Unfenced], applied_us: int, min_isr: int | None
+def rejoining_replicas(
+    facts: PartitionFacts,
+    history: Sequence[InSyncSet],
+    unfenced: Iterable[BrokerUnfenced],
+    applied_us: int,
+    min_isr: int | None,
 ) -> Iterator[LeadershipState]:
     """The in-sync set with those added for which the leader waits, from when it does: until the set grows by them.
 
@@ -79,8 +83,8 @@ def returning(
         until = following.at_us if following else NEVER
         for at, broker in back:
             lost = broker in before.isr and broker not in now.isr
-            away_us = at - facts.follower_tries.last_us(broker, at)
-            if lost and now.at_us < at < until and away_us <= LAG_TIME_US:
+            away_us = at - facts.follower_attempts.last_us(broker, at)
+            if lost and now.at_us < at < until and away_us <= REPLICA_LAG_TIME_MAX_US:
                 isr.append(broker)
                 yield LeadershipState(at, {"change": "isr", "isr": list(isr)})
 
@@ -92,21 +96,23 @@ def returning(
 
 
 STOPPED = "stopped"
-_SERVES = ("leader", "online")
+_SERVING_CHANGES = ("leader", "online")
 
 
-def with_stops(leadership: Sequence[LeadershipState], stops: Iterable[Stop], broker: int) -> list[LeadershipState]:
+def with_broker_stops(
+    leadership: Sequence[LeadershipState], stops: Iterable[BrokerStop], broker: int
+) -> list[LeadershipState]:
     """`leadership` is in time order; what comes before all of it is not known to be of this partition."""
     states = list(leadership)
     for stop in stops:
-        at_us = min(stop.at_us + STOPS_WITHIN_US, stop.started_us)
+        at_us = min(stop.at_us + SHUTDOWN_GRACE_US, stop.started_us)
         before = [state for state in leadership if state.at_us < at_us]
         if stop.broker != broker or not before:
             continue
         states.append(LeadershipState(at_us, {"change": STOPPED}))
         meanwhile = any(at_us <= state.at_us <= stop.started_us for state in leadership)
         last = max(place for place, state in enumerate(before) if state.fields["change"] != "isr" or place == 0)
-        if stop.started_us < NEVER and not meanwhile and before[last].fields["change"] in _SERVES:
+        if stop.started_us < NEVER and not meanwhile and before[last].fields["change"] in _SERVING_CHANGES:
             # With the in-sync set as it was said last.
             again = [before[last], *before[max(last + 1, len(before) - 1) :]]
             states += [LeadershipState(stop.started_us, state.fields) for state in again]
@@ -116,15 +122,15 @@ def with_stops(leadership: Sequence[LeadershipState], stops: Iterable[Stop], bro
 # A stretch of time of which the events are said: the whole log's, or as much of a growing one as is settled by now.
 
 
-class Stretch(NamedTuple):
+class TimeRange(NamedTuple):
     """From `from_us` until just before `until_us`. What was before has been said, as far as it was known."""
 
     from_us: int
     until_us: int
 
-    def within(self, at_us: int) -> int:
+    def clamp(self, at_us: int) -> int:
         """When to say what happened then: what is found out late, at the beginning."""
         return max(at_us, self.from_us)
 
 
-ALL = Stretch(-NEVER, NEVER)
+ALL_TIME = TimeRange(-NEVER, NEVER)

@@ -17,26 +17,35 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import (
 )
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
 from purgatory_udf.sources.request_log.partitions.append_offsets import appends_from_batches, appends_from_offsets
-from purgatory_udf.sources.request_log.partitions.event_sweep import STATE, Sweep, Timed
-from purgatory_udf.sources.request_log.partitions.leadership_changes import states
+from purgatory_udf.sources.request_log.partitions.event_sweep import STATE_RANK, EventSweep, TimedEvent
+from purgatory_udf.sources.request_log.partitions.leadership_changes import leadership_states
 from purgatory_udf.sources.request_log.partitions.partition_status import (
-    ALL,
+    ALL_TIME,
     STOPPED,
     LeadershipState,
-    Stretch,
-    with_stops,
+    TimeRange,
+    with_broker_stops,
 )
-from purgatory_udf.sources.request_log.partitions.time_correction import place_appends, place_by_sight, place_positions
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Copied, PartitionFacts, Sight
+from purgatory_udf.sources.request_log.partitions.time_correction import (
+    apply_high_watermark_readings,
+    correct_append_times,
+    correct_position_times,
+)
+from purgatory_udf.sources.request_log.requests.partition_facts import (
+    Append,
+    FollowerCopy,
+    HighWatermarkReading,
+    PartitionFacts,
+)
 
 # Groups move with their partition of `__consumer_offsets`: who begins to lead it loads them, who leads it no more
 # unloads them. Where a broker's process ends, what it had parked for them is gone, of those that it gave away before
 # as well: a broker that is told to stop hands over first.
 
 
-def moves(
-    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], stretch: Stretch
-) -> Iterator[Timed]:
+def group_moves(
+    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], stretch: TimeRange
+) -> Iterator[TimedEvent]:
     """Of groups that are known by what was stored of them; who led from the beginning has nothing to load."""
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return
@@ -54,25 +63,25 @@ def moves(
         for group in groups:
             if stops:
                 event = {"time_us": state.at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
-                yield Timed(state.at_us, STATE, event)
+                yield TimedEvent(state.at_us, STATE_RANK, event)
             else:
-                yield from _move(facts.broker, group, state.at_us, context, loads=begins)
+                yield from _group_move(facts.broker, group, state.at_us, context, loads=begins)
 
 
-def _move(broker: int, group: str, at_us: int, context: Context, *, loads: bool) -> Iterator[Timed]:
+def _group_move(broker: int, group: str, at_us: int, context: Context, *, loads: bool) -> Iterator[TimedEvent]:
     stored = context.groups.at(group, at_us)
     if stored is None:
         return
     event: dict[str, Any] = {"time_us": at_us, "broker": broker, "group": group}
     if not loads:
-        yield Timed(at_us, STATE, {**event, "type": "group_unloaded"})
+        yield TimedEvent(at_us, STATE_RANK, {**event, "type": "group_unloaded"})
         return
     event |= {"type": "group_loaded", "generation": stored.generation}
     if not stored.members:
         nobody = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
-        yield Timed(at_us, STATE, {**event, **nobody})
+        yield TimedEvent(at_us, STATE_RANK, {**event, **nobody})
     for member in stored.members:
-        yield Timed(at_us, STATE, {**event, "leader_member_id": stored.leader, **member})
+        yield TimedEvent(at_us, STATE_RANK, {**event, "leader_member_id": stored.leader, **member})
 
 
 # A replica that follows, and is read from: when its copies were there, what they appended, when it served readers.
@@ -81,18 +90,18 @@ def _move(broker: int, group: str, at_us: int, context: Context, *, loads: bool)
 NEVER = 2**62
 
 
-def served_as_follower(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:
+def with_follower_reads(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:
     """The same leadership, but that a broker serves consumers while it follows, where answers show that it did."""
     leadership = list(states)
     for place, state in enumerate(leadership):
         until = leadership[place + 1].at_us if place + 1 < len(leadership) else NEVER
-        served = any(state.at_us <= sight.until_us < until for sight in facts.sights)
+        served = any(state.at_us <= sight.until_us < until for sight in facts.high_watermarks)
         if state.fields["change"] == "not_leader" and facts.copies and served:
             leadership[place] = LeadershipState(state.at_us, {"change": "online"})
     return leadership
 
 
-def place_copies(copies: Sequence[Copied], sights: Sequence[Sight]) -> None:
+def correct_copy_times(copies: Sequence[FollowerCopy], sights: Sequence[HighWatermarkReading]) -> None:
     """Sets `at_us` of copies that are in time order: no later than the first answer here that shows what was learnt."""
     shown: list[tuple[int, int]] = []  # (offset, the first moment at which it or more was shown), offsets rising
     for sight in sorted(sights, key=lambda sight: (sight.since_us, sight.offset)):
@@ -106,7 +115,7 @@ def place_copies(copies: Sequence[Copied], sights: Sequence[Sight]) -> None:
         copied.at_us = latest = min(copied.at_us, bound, latest)
 
 
-def copied_appends(
+def follower_appends(
     facts: PartitionFacts, batches: Collection[StoredBatch], transactions: TransactionFacts
 ) -> Iterator[Append]:
     """The appends of a replica that never leads, batch by batch where the batches are known."""
@@ -117,15 +126,15 @@ def copied_appends(
         for batch in run:
             append = Append(at, at, at, at, base=batch.base, end=batch.last + 1, bytes=batch.bytes)
             if batch.control:
-                append.ends_transaction = transactions.name(batch.producer_id)
+                append.ends_transaction = transactions.transaction_of(batch.producer_id)
             elif batch.transactional:
-                append.transaction = transactions.name(batch.producer_id)
+                append.transaction = transactions.transaction_of(batch.producer_id)
             yield append
         if not run and copied.end > copied.base:
             yield Append(at, at, at, at, base=copied.base, end=copied.end, bytes=copied.bytes)
 
 
-class ProducedAt(NamedTuple):
+class ProducedOffsets(NamedTuple):
     """The offsets [base, end) that one partition of one produce was given; its append is known by `time_us`."""
 
     file: int
@@ -138,8 +147,8 @@ class ProducedAt(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTimeline:
-    events: list[Timed] = field(default_factory=list)
-    produced: list[ProducedAt] = field(default_factory=list)
+    events: list[TimedEvent] = field(default_factory=list)
+    produced: list[ProducedOffsets] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
     sweep: dict[str, Any] = field(default_factory=dict)
 
@@ -148,24 +157,26 @@ def build_timeline(
     facts: PartitionFacts,
     context: Context,
     report: Report,
-    stretch: Stretch = ALL,
+    stretch: TimeRange = ALL_TIME,
     before: dict[str, Any] | None = None,
 ) -> PartitionTimeline:
     """The events of the stretch. `before` is the `sweep` of the timeline of the stretch before."""
     key = (facts.topic, facts.partition)
-    sweep = Sweep.resumed(facts, report, stretch, before) if before else Sweep(facts, report, stretch)
-    if facts.only_copied:
+    sweep = EventSweep.resumed(facts, report, stretch, before) if before else EventSweep(facts, report, stretch)
+    if facts.has_only_copies:
         return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
-    led = states(facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, stretch is ALL)
-    leadership = with_stops(served_as_follower(facts, led), context.stops, facts.broker)
-    place_copies(facts.copies, facts.sights)
+    led = leadership_states(
+        facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, stretch is ALL_TIME
+    )
+    leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
+    correct_copy_times(facts.copies, facts.high_watermarks)
     appends = _appends(facts, context, leadership, report)
-    place_appends(appends, facts.positions, facts.follower_tries)
-    place_positions(facts.positions, facts.sights, facts.consumer_tries)
-    place_by_sight(facts.positions, facts.sights)
+    correct_append_times(appends, facts.positions, facts.follower_attempts)
+    correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
+    apply_high_watermark_readings(facts.positions, facts.high_watermarks)
     start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
-    events = [*sweep.run(leadership, appends, start_us), *moves(facts, context, leadership, stretch)]
+    events = [*sweep.run(leadership, appends, start_us), *group_moves(facts, context, leadership, stretch)]
     return PartitionTimeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
@@ -178,22 +189,24 @@ def _appends(
     batches = context.batches.get((facts.topic, facts.partition))
     if not leads and not any(append.base >= 0 for append in facts.appends):
         served = any(state.fields["change"] == "online" for state in leadership)
-        return list(copied_appends(facts, batches or (), context.transactions)) if served else []
-    classic = context.is_classic(facts.broker)
+        return list(follower_appends(facts, batches or (), context.transactions)) if served else []
+    classic = context.has_classic_coordinator(facts.broker)
     if batches is None and not context.batches:
         return appends_from_offsets(facts, classic, report)
     return appends_from_batches(facts, batches or (), context.span_us, classic, context.transactions, report)
 
 
-def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedAt]:
+def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedOffsets]:
     """A retry has the offsets of the append that it repeats. The end of a transaction is a produce, too, of which only
     the append says the offsets."""
     ends: dict[int, Any] = {append.base: append.end for append in appends}
     for append in facts.appends:
         if append.is_operation and append.base in ends:
-            yield ProducedAt(append.file, append.line, append.slot, append.base, ends[append.base], append.check_us)
+            yield ProducedOffsets(
+                append.file, append.line, append.slot, append.base, ends[append.base], append.check_us
+            )
     for append in appends:
         if append.slot >= 0 and not append.is_operation:
-            yield ProducedAt(
+            yield ProducedOffsets(
                 append.writer_file, append.writer_line, append.slot, append.base, append.end, append.check_us
             )

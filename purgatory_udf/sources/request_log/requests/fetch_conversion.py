@@ -8,36 +8,36 @@ from typing import Any, NamedTuple
 import msgspec
 
 from purgatory_udf.sources.request_log.assumptions import (
-    COPIED_AT,
-    READ_BEFORE_US,
-    RELEASES_TAKE_US,
-    TURNAROUND_US,
+    COMPLETION_SPREAD_US,
+    FOLLOWER_APPEND_FRACTION,
+    MIN_TURNAROUND_US,
+    READ_TO_RESPONSE_US,
     Report,
 )
 from purgatory_udf.sources.request_log.cluster.cluster_context import Context
 from purgatory_udf.sources.request_log.lines import error_codes as errors
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.request_log.lines.request_bodies import (
-    AskedPartition,
-    FetchAnswer,
-    FetchBody,
-    fetch_answer_of,
-    fetch_of,
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
+    decode_fetch_request,
+    decode_fetch_response,
 )
-from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchInForce, Repeated, Session
+from purgatory_udf.sources.request_log.requests.fetch_sessions import FetchSession, OpenRun, ResolvedFetch
 from purgatory_udf.sources.request_log.requests.partition_facts import (
-    Copied,
-    Delivered,
     Fact,
+    FollowerCopy,
+    FollowerDelivery,
+    HighWatermarkReading,
     Key,
-    Position,
-    Sight,
-    Trouble,
+    PartitionError,
+    ReaderPosition,
 )
 from purgatory_udf.sources.request_log.requests.recorded_operation import (
     LoggedOperation,
-    operation,
-    read_and_wake,
+    follower_read_times,
+    logged_operation,
     recorded_fetch,
 )
 
@@ -51,7 +51,7 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
 #     follower                  └ appended, high watermark set, waiting fetches tried (`completeDelayedFetchRequests`)
 
 
-class Learnt(NamedTuple):
+class FetchedPartition(NamedTuple):
     """Of one partition, by one answer."""
 
     topic: str
@@ -61,28 +61,28 @@ class Learnt(NamedTuple):
     high_watermark: int
 
 
-class Copies:
+class FollowerTracker:
     """Feed it one follower's fetches, in their order: each tells what the answer before it has come to."""
 
-    def __init__(self, at_us: int = 0, learnt: Iterable[Learnt] = ()) -> None:
+    def __init__(self, at_us: int = 0, learnt: Iterable[FetchedPartition] = ()) -> None:
         self._at_us = at_us
         self._learnt = list(learnt)
 
-    def fetch(
-        self, request: Request, partitions: Iterable[AskedPartition], answered: FetchAnswer
-    ) -> Iterator[tuple[tuple[str, int], Copied]]:
+    def advance(
+        self, request: Request, partitions: Iterable[FetchRequestPartition], answered: FetchResponseBody
+    ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
         ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
-        at = self._at_us + round((request.arrival_us - self._at_us) * COPIED_AT)
+        at = self._at_us + round((request.arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
         for learnt in self._learnt:
             end = ends.get((learnt.topic, learnt.partition))
             if end is not None:
                 yield (
                     (learnt.topic, learnt.partition),
-                    Copied(at, learnt.base, end, learnt.bytes, min(end, learnt.high_watermark)),
+                    FollowerCopy(at, learnt.base, end, learnt.bytes, min(end, learnt.high_watermark)),
                 )
         self._at_us = request.answered_us
         self._learnt = [
-            Learnt(
+            FetchedPartition(
                 partition.topic,
                 partition.partition,
                 ends[partition.topic, partition.partition],
@@ -92,7 +92,7 @@ class Copies:
             for partition in answered.partitions
             if not partition.error
             and partition.high_watermark >= 0
-            and partition.parts_at < 0
+            and partition.diverging_end_offset < 0
             and (partition.topic, partition.partition) in ends
         ]
 
@@ -101,13 +101,13 @@ class Copies:
         return [self._at_us, list(map(list, self._learnt))]
 
     @classmethod
-    def resumed(cls, state: list[Any]) -> Copies:
+    def resumed(cls, state: list[Any]) -> FollowerTracker:
         """From a `snapshot`."""
         at_us, learnt = state
-        return cls(at_us, (Learnt(*fields) for fields in learnt))
+        return cls(at_us, (FetchedPartition(*fields) for fields in learnt))
 
 
-CopiedFact = tuple[Key, Copied]
+KeyedCopy = tuple[Key, FollowerCopy]
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -115,16 +115,16 @@ READ_COMMITTED = 1
 NEVER = 2**62
 
 # Of how many partitions a session remembers what it said.
-MOST_SAID = 10_000
+MAX_CACHED_PARTITIONS = 10_000
 
 # Of how many tries one fact tells at most.
-MOST_TRIES = 10_000
+MAX_ATTEMPTS = 10_000
 
 # Such fetches get no batch that is larger than their maxima.
-HARD_LIMITS_UP_TO = 2
+LAST_HARD_LIMIT_VERSION = 2
 
 
-class SessionReader:
+class SessionConverter:
     """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
 
     A try's fact waits for the reader's next fetch, which shows whether the try had been in vain; of those that were,
@@ -137,17 +137,17 @@ class SessionReader:
         self._context = context
         self._names = context.names
         # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
-        self._said: dict[AskedPartition, msgspec.Raw] = {}
-        self._session = Session()
-        self._runs: dict[Key, Repeated] = {}
+        self._said: dict[FetchRequestPartition, msgspec.Raw] = {}
+        self._session = FetchSession()
+        self._runs: dict[Key, OpenRun] = {}
         # When the answer before was read: what a follower has, it had from there.
         self._read_us = NEVER
-        self._copies = Copies()
-        self._copied: list[tuple[int, CopiedFact]] = []
+        self._copies = FollowerTracker()
+        self._copied: list[tuple[int, KeyedCopy]] = []
 
-    def read(self, request: Request) -> tuple[LoggedOperation | None, list[tuple[Key, Fact]]]:
-        asked, answered = request.fetch or (fetch_of(request.body), fetch_answer_of(request.answer))
-        in_force = self._session.fetch(asked, answered)
+    def convert(self, request: Request) -> tuple[LoggedOperation | None, list[tuple[Key, Fact]]]:
+        asked, answered = request.fetch or (decode_fetch_request(request.body), decode_fetch_response(request.answer))
+        in_force = self._session.resolve(asked, answered)
         if not in_force.complete and not in_force.partitions and not answered.error:
             self.report.count("session_unknown")
             return None, []
@@ -161,9 +161,9 @@ class SessionReader:
         left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
         self.report.count("left_out_partition", len(left_out))
         parted = {
-            (partition.topic, partition.partition): partition.parts_at
+            (partition.topic, partition.partition): partition.diverging_end_offset
             for partition in answered.partitions
-            if partition.parts_at >= 0
+            if partition.diverging_end_offset >= 0
         }
         read = tried = in_force.partitions
         if left_out or parted:
@@ -185,11 +185,11 @@ class SessionReader:
         ]
         self._read_us = request.answered_us if request.remote_us else request.local_us
         if asked.replica_id >= 0 and self._context.follower_reads:
-            for (topic, partition), copied in self._copies.fetch(request, read, answered):
+            for (topic, partition), copied in self._copies.advance(request, read, answered):
                 self._copied.append((asked.replica_id, ((self._context.name(topic), partition), copied)))
         recorded = recorded_fetch(request, asked, answered)
         recorded.complete = in_force.complete
-        sent = {} if request.remote_us else _sent_elsewhere(answered)
+        sent = {} if request.remote_us else _preferred_replicas(answered)
         event = {
             "time_us": request.local_us,
             "type": "fetch",
@@ -199,23 +199,23 @@ class SessionReader:
             "max_bytes": max(0, asked.max_bytes),
             "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
             "partitions": self._all_fetched(read, sent),
-            "hard_max_bytes": request.version <= HARD_LIMITS_UP_TO,
+            "hard_max_bytes": request.version <= LAST_HARD_LIMIT_VERSION,
         }
-        return operation(request, event, recorded), facts
+        return logged_operation(request, event, recorded), facts
 
-    def copied(self) -> Iterator[tuple[int, CopiedFact]]:
+    def take_follower_copies(self) -> Iterator[tuple[int, KeyedCopy]]:
         """What the fetches read since the last call have shown of their follower's own log: (broker, fact)."""
         copied, self._copied = self._copied, []
         yield from copied
 
-    def tried(self) -> list[tuple[Key, Fact]]:
+    def take_empty_attempts(self) -> list[tuple[Key, Fact]]:
         """All tries but the last of each partition."""
-        earlier = ((key, run.tries_but_the_last()) for key, run in self._runs.items())
+        earlier = ((key, run.take_all_but_last()) for key, run in self._runs.items())
         return [(key, tries) for key, tries in earlier if tries is not None]
 
     def finish(self) -> list[tuple[Key, Fact]]:
         last, self._runs = self._runs, {}
-        return [(key, run.tries()) for key, run in last.items()]
+        return [(key, run.to_run()) for key, run in last.items()]
 
     def snapshot(self) -> dict[str, Any]:
         """What JSON can keep."""
@@ -228,23 +228,23 @@ class SessionReader:
         }
 
     @classmethod
-    def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionReader:
+    def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionConverter:
         """From a `snapshot`."""
         reader = cls(context, report)
-        listed = (AskedPartition(*fields) for fields in state["partitions"])
-        reader._session = Session(
+        listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
+        reader._session = FetchSession(
             {(partition.topic, partition.partition): partition for partition in listed}, state["complete"]
         )
-        reader._runs = {(topic, partition): Repeated(*run) for topic, partition, *run in state["tries"]}
+        reader._runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
         reader._read_us = state["read_us"]
-        reader._copies = Copies.resumed(state["copies"])
+        reader._copies = FollowerTracker.resumed(state["copies"])
         return reader
 
-    def _key(self, asked: AskedPartition) -> Key:
+    def _key(self, asked: FetchRequestPartition) -> Key:
         return self._names.get(asked.topic, asked.topic), asked.partition
 
     def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
-        if error in errors.LEFT_OUT_OF_A_FETCH:
+        if error in errors.EXCLUDED_FROM_FETCH:
             return True
         if error != errors.UNKNOWN_TOPIC_OR_PARTITION:
             return False
@@ -252,8 +252,8 @@ class SessionReader:
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
-    def _all_fetched(self, read: Iterable[AskedPartition], sent: dict[Key, int]) -> list[msgspec.Raw]:
-        if len(self._said) > MOST_SAID:
+    def _all_fetched(self, read: Iterable[FetchRequestPartition], sent: dict[Key, int]) -> list[msgspec.Raw]:
+        if len(self._said) > MAX_CACHED_PARTITIONS:
             self._said.clear()
         said = self._said
         listed = []
@@ -266,7 +266,7 @@ class SessionReader:
             listed.append(fetched)
         return listed
 
-    def _fetched(self, asked: AskedPartition, preferred: int | None) -> msgspec.Raw:
+    def _fetched(self, asked: FetchRequestPartition, preferred: int | None) -> msgspec.Raw:
         event = {
             "topic": self._context.name(asked.topic),
             "partition": asked.partition,
@@ -277,7 +277,9 @@ class SessionReader:
         }
         return msgspec.Raw(_to_json(event))
 
-    def _tries_of(self, request: Request, asked: FetchBody, read: list[AskedPartition]) -> Iterator[tuple[Key, Fact]]:
+    def _tries_of(
+        self, request: Request, asked: FetchRequestBody, read: list[FetchRequestPartition]
+    ) -> Iterator[tuple[Key, Fact]]:
         # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
         proves = asked.isolation != READ_COMMITTED
         # Whoever had to wait for the first byte had found none.
@@ -289,26 +291,26 @@ class SessionReader:
             run = runs.get(key)
             if run is not None:
                 if proves and run.offset == offset:
-                    if run.replica == replica and len(run.moments) < MOST_TRIES:
-                        run.moments.append(at)
-                        run.barren = in_vain
+                    if run.replica == replica and len(run.times) < MAX_ATTEMPTS:
+                        run.times.append(at)
+                        run.empty = in_vain
                         continue
-                    run.barren = True
-                yield key, run.tries()
-            runs[key] = Repeated(at, replica, offset, in_vain)
+                    run.empty = True
+                yield key, run.to_run()
+            runs[key] = OpenRun(at, replica, offset, in_vain)
 
     def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us
         for (topic, partition), error in troubled.items():
             if (topic, partition) not in left_out:
-                yield (self._context.name(topic), partition), Trouble(at, error)
+                yield (self._context.name(topic), partition), PartitionError(at, error)
 
     def _positions(
         self,
         request: Request,
-        asked: FetchBody,
-        read: list[AskedPartition],
-        in_force: FetchInForce,
+        asked: FetchRequestBody,
+        read: list[FetchRequestPartition],
+        in_force: ResolvedFetch,
         troubled: dict[Key, int],
     ) -> Iterator[tuple[Key, Fact]]:
         """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
@@ -319,14 +321,14 @@ class SessionReader:
             if (partition.topic, partition.partition) in troubled and not request.remote_us:
                 continue
             if asked.replica_id >= 0:
-                at, wake = read_and_wake(request.start_us, request.local_us, number, len(moved))
+                at, wake = follower_read_times(request.start_us, request.local_us, number, len(moved))
                 yield (
                     self._key(partition),
-                    Position(
+                    ReaderPosition(
                         at,
                         wake,
                         request.local_us,
-                        min(self._read_us, request.arrival_us - TURNAROUND_US),
+                        min(self._read_us, request.arrival_us - MIN_TURNAROUND_US),
                         asked.replica_id,
                         partition.offset,
                         partition.log_start,
@@ -336,36 +338,40 @@ class SessionReader:
                 )
             else:
                 at = request.arrival_us
-                yield self._key(partition), Position(at, at, at, at, -1, partition.offset)
+                yield self._key(partition), ReaderPosition(at, at, at, at, -1, partition.offset)
 
-    def _sights(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+    def _sights(
+        self, request: Request, asked: FetchRequestBody, answered: FetchResponseBody
+    ) -> Iterator[tuple[Key, Fact]]:
         """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""
         if request.remote_us:
-            since, until = request.answered_us - READ_BEFORE_US, request.answered_us + RELEASES_TAKE_US
+            since, until = request.answered_us - READ_TO_RESPONSE_US, request.answered_us + COMPLETION_SPREAD_US
         else:
             until = request.local_us
-            since = request.start_us if asked.replica_id >= 0 else until - READ_BEFORE_US
+            since = request.start_us if asked.replica_id >= 0 else until - READ_TO_RESPONSE_US
         for partition in answered.partitions:
             if partition.high_watermark >= 0 and not partition.error:
                 yield (
                     (self._context.name(partition.topic), partition.partition),
-                    Sight(since, until, partition.high_watermark),
+                    HighWatermarkReading(since, until, partition.high_watermark),
                 )
 
-    def _deliveries(self, request: Request, asked: FetchBody, answered: FetchAnswer) -> Iterator[tuple[Key, Fact]]:
+    def _deliveries(
+        self, request: Request, asked: FetchRequestBody, answered: FetchResponseBody
+    ) -> Iterator[tuple[Key, Fact]]:
         if asked.replica_id >= 0:
             for partition in answered.partitions:
                 if partition.bytes:
                     yield (
                         (self._context.name(partition.topic), partition.partition),
-                        Delivered(request.answered_us, partition.bytes),
+                        FollowerDelivery(request.answered_us, partition.bytes),
                     )
 
 
-def _sent_elsewhere(answered: FetchAnswer) -> dict[Key, int]:
+def _preferred_replicas(answered: FetchResponseBody) -> dict[Key, int]:
     """Partitions of which a consumer is told that another replica is nearer; none of them waits."""
     return {
-        (partition.topic, partition.partition): partition.preferred
+        (partition.topic, partition.partition): partition.preferred_replica
         for partition in answered.partitions
-        if partition.preferred >= 0
+        if partition.preferred_replica >= 0
     }

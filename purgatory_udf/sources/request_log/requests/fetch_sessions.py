@@ -18,43 +18,48 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from purgatory_udf.sources.request_log.lines.request_bodies import AskedPartition, FetchAnswer, FetchBody, Key
+from purgatory_udf.sources.request_log.lines.request_bodies import (
+    FetchRequestBody,
+    FetchRequestPartition,
+    FetchResponseBody,
+    Key,
+)
 
-NEW, NONE = 0, -1
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 
 
-def session_key(asked: FetchBody, answered: FetchAnswer, connection: str) -> str:
+def session_key(asked: FetchRequestBody, answered: FetchResponseBody, connection: str) -> str:
     """What the fetches of one session have in common, its first included; those without one go by their connection."""
-    if asked.session_epoch == NEW and answered.session_id:
+    if asked.session_epoch == INITIAL_EPOCH and answered.session_id:
         return str(answered.session_id)
-    if asked.session_epoch > NEW:
+    if asked.session_epoch > INITIAL_EPOCH:
         return str(asked.session_id)
     return connection
 
 
-class FetchInForce(msgspec.Struct, gc=False):
+class ResolvedFetch(msgspec.Struct, gc=False):
     """One fetch with all its partitions; `listed` are those that its line named itself. `complete` is false while
     partitions of a session that began before the log may be missing."""
 
-    partitions: list[AskedPartition]
+    partitions: list[FetchRequestPartition]
     listed: set[Key]
     complete: bool = True
 
 
 @dataclass(slots=True)
-class Session:
+class FetchSession:
     """Feed it the fetches of one session key in the order in which they were handled."""
 
-    partitions: dict[Key, AskedPartition] = field(default_factory=dict)
+    partitions: dict[Key, FetchRequestPartition] = field(default_factory=dict)
     complete: bool = False
 
-    def fetch(self, asked: FetchBody, answered: FetchAnswer) -> FetchInForce:
+    def resolve(self, asked: FetchRequestBody, answered: FetchResponseBody) -> ResolvedFetch:
         listed = {(partition.topic, partition.partition) for partition in asked.partitions}
-        if asked.session_epoch in (NEW, NONE):
+        if asked.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             # A partition listed twice counts once, as in the broker's map.
             self.partitions = {(partition.topic, partition.partition): partition for partition in asked.partitions}
             self.complete = True
-            return FetchInForce(list(self.partitions.values()), listed)
+            return ResolvedFetch(list(self.partitions.values()), listed)
         for partition in asked.partitions:
             self.partitions[partition.topic, partition.partition] = partition
         for key in asked.forgotten:
@@ -64,11 +69,11 @@ class Session:
             # The broker has dropped the session, or never had it: nothing was read.
             self.partitions, complete = {}, self.complete
             self.complete = False
-            return FetchInForce([], listed, complete)
+            return ResolvedFetch([], listed, complete)
         for read in answered.partitions:
             if read.bytes and (moved := self.partitions.pop((read.topic, read.partition), None)):
                 self.partitions[read.topic, read.partition] = moved
-        return FetchInForce(in_force, listed, self.complete)
+        return ResolvedFetch(in_force, listed, self.complete)
 
 
 # Fetches as they were first tried, of which a partition has by far more than of all else.
@@ -82,91 +87,91 @@ class Session:
 Integers = npt.NDArray[np.int64]
 
 
-class Try(msgspec.Struct, array_like=True, tag=3, gc=False):
+class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
     """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
 
     at_us: int
     replica: int
     offset: int
-    barren: bool = False
+    empty: bool = False
 
 
-class Tries(msgspec.Struct, array_like=True, tag=8, gc=False):
+class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
     """Some, of one reader, one after the other. All but the last were barren; whether that was, `barren` says."""
 
     replica: int
     offset: int
-    barren: bool
+    empty: bool
     # Of 64 bits each.
-    moments: bytes
+    times: bytes
 
-    def since(self, moment_us: int) -> Iterator[Try | Tries]:
+    def since(self, moment_us: int) -> Iterator[FetchAttempt | AttemptRun]:
         """Those from then on, and the last of those before."""
         # Most are so few that columns would cost more than they gain.
-        at = array("q", self.moments)
+        at = array("q", self.times)
         if min(at) >= moment_us:
             yield self
             return
         last = len(at) - 1
         _, latest = max((moment, number) for number, moment in enumerate(at) if moment < moment_us)
-        yield Try(at[latest], self.replica, self.offset, self.barren or latest < last)
+        yield FetchAttempt(at[latest], self.replica, self.offset, self.empty or latest < last)
         if later := array("q", (moment for moment in at if moment >= moment_us)):
-            yield Tries(self.replica, self.offset, self.barren or at[last] < moment_us, later.tobytes())
+            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < moment_us, later.tobytes())
 
 
-class Repeated:
+class OpenRun:
     """Tries that may go on."""
 
-    __slots__ = ("barren", "moments", "offset", "replica")
+    __slots__ = ("empty", "offset", "replica", "times")
 
     def __init__(self, at_us: int, replica: int, offset: int, barren: bool) -> None:
-        self.moments = array("q", (at_us,))
-        self.replica, self.offset, self.barren = replica, offset, barren
+        self.times = array("q", (at_us,))
+        self.replica, self.offset, self.empty = replica, offset, barren
 
-    def tries(self) -> Tries:
-        return Tries(self.replica, self.offset, self.barren, self.moments.tobytes())
+    def to_run(self) -> AttemptRun:
+        return AttemptRun(self.replica, self.offset, self.empty, self.times.tobytes())
 
-    def tries_but_the_last(self) -> Tries | None:
+    def take_all_but_last(self) -> AttemptRun | None:
         """Of these it is known that they were barren; what is told is forgotten."""
-        before, self.moments = self.moments[:-1], self.moments[-1:]
-        return Tries(self.replica, self.offset, True, before.tobytes()) if before else None
+        before, self.times = self.times[:-1], self.times[-1:]
+        return AttemptRun(self.replica, self.offset, True, before.tobytes()) if before else None
 
     @property
-    def last(self) -> Try:
-        return Try(self.moments[-1], self.replica, self.offset, self.barren)
+    def last(self) -> FetchAttempt:
+        return FetchAttempt(self.times[-1], self.replica, self.offset, self.empty)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
+class AttemptColumns:
     """Tries in columns, in the order of time; simultaneous ones by replica and offset."""
 
     at_us: Integers
     replica: Integers
     offset: Integers
-    barren: npt.NDArray[np.bool_]
+    empty: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, tries: Iterable[Try | Tries]) -> Attempts:
-        runs = [attempt if isinstance(attempt, Tries) else _alone(attempt) for attempt in tries]
+    def of(cls, tries: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
+        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in tries]
         if not runs:
             return NO_ATTEMPTS
-        at = np.frombuffer(b"".join([run.moments for run in runs]), np.int64)
-        lengths = np.array([len(run.moments) // at.itemsize for run in runs], np.int64)
+        at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
+        lengths = np.array([len(run.times) // at.itemsize for run in runs], np.int64)
         replica, offset = (
             np.repeat(np.array(values, np.int64), lengths)
             for values in ([run.replica for run in runs], [run.offset for run in runs])
         )
         barren = np.ones(len(at), bool)
-        barren[np.cumsum(lengths) - 1] = [run.barren for run in runs]
+        barren[np.cumsum(lengths) - 1] = [run.empty for run in runs]
         order = np.lexsort((offset, replica, at))
         return cls(at[order], replica[order], offset[order], barren[order])
 
     def __len__(self) -> int:
         return len(self.at_us)
 
-    def in_vain(self) -> tuple[Integers, Integers]:
+    def empty_attempts(self) -> tuple[Integers, Integers]:
         """When, and from which offset, of those that were barren."""
-        return self.at_us[self.barren], self.offset[self.barren]
+        return self.at_us[self.empty], self.offset[self.empty]
 
     def last_us(self, replica: int, until_us: int) -> int:
         """Of a replica, until that moment; 0 if there is none."""
@@ -175,8 +180,8 @@ class Attempts:
 
 
 _NO_NUMBERS = np.zeros(0, np.int64)
-NO_ATTEMPTS = Attempts(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
+NO_ATTEMPTS = AttemptColumns(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, np.zeros(0, bool))
 
 
-def _alone(attempt: Try) -> Tries:
-    return Tries(attempt.replica, attempt.offset, attempt.barren, array("q", (attempt.at_us,)).tobytes())
+def _run_of_one(attempt: FetchAttempt) -> AttemptRun:
+    return AttemptRun(attempt.replica, attempt.offset, attempt.empty, array("q", (attempt.at_us,)).tobytes())

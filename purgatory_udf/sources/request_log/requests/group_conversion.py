@@ -14,13 +14,17 @@ from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.lines import error_codes as errors
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.request_log.lines.request_bodies import topic_of
-from purgatory_udf.sources.request_log.requests.recorded_operation import LoggedOperation, operation, recorded_group
+from purgatory_udf.sources.request_log.requests.recorded_operation import (
+    LoggedOperation,
+    logged_operation,
+    recorded_group,
+)
 
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
 
 # Heartbeats of KIP-848's consumers, of Streams (KIP-1071) and of share groups (KIP-932): no classic coordinator's,
 # which would take the commits of such members for those of a generation that it has never seen.
-MODERN = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
+NON_CLASSIC_HEARTBEATS = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
 
 
 def group_operations(
@@ -31,21 +35,21 @@ def group_operations(
     body, answer = request.body, request.answer or {}
     # Whoever waited when the group went away had been let in. (From 4.0 on all requests wait, in a queue.)
     waited = classic and request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
-    if _code(request, answer) in errors.TURNED_AWAY and not waited:
+    if _error_code(request, answer) in errors.REFUSED_BY_COORDINATOR and not waited:
         report.count("not_coordinator")
         return
     for sub, event in enumerate(_events(request, body, answer, name)):
-        code = _code(request, answer, sub)
+        code = _error_code(request, answer, sub)
         event["group"] = str(body["groupId"])
         if request.api == "SYNC_GROUP" and event["leader"] and request.remote_us and not code:
             event["time_us"] = request.answered_us
             report.count("leader_sync_at_answer")
         else:
             event["time_us"] = request.start_us
-        yield operation(request, event, recorded_group(request, code), sub)
+        yield logged_operation(request, event, recorded_group(request, code), sub)
 
 
-def _code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
+def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
     """How it went, of a LEAVE_GROUP for one of its members. A commit's answer says it of each partition."""
     code = int(answer.get("errorCode", 0))
     if request.api == "OFFSET_COMMIT":
@@ -64,7 +68,7 @@ def _events(
     if body.get("groupInstanceId"):
         member["group_instance_id"] = str(body["groupInstanceId"])
     if request.api == "JOIN_GROUP":
-        yield _join(request, body, answer, member)
+        yield _join_event(request, body, answer, member)
     elif request.api == "SYNC_GROUP":
         yield {
             "type": "sync_group",
@@ -100,7 +104,9 @@ def _events(
         yield {"type": "leave_group", **member, "generation": -1}
 
 
-def _join(request: Request, body: dict[str, Any], answer: dict[str, Any], member: dict[str, str]) -> dict[str, Any]:
+def _join_event(
+    request: Request, body: dict[str, Any], answer: dict[str, Any], member: dict[str, str]
+) -> dict[str, Any]:
     session = int(body["sessionTimeoutMs"])
     event = {
         "type": "join_group",

@@ -14,7 +14,12 @@ from typing import Any
 
 import msgspec
 
-from purgatory_udf.sources.request_log.requests.fetch_sessions import NO_ATTEMPTS, Attempts, Tries, Try
+from purgatory_udf.sources.request_log.requests.fetch_sessions import (
+    NO_ATTEMPTS,
+    AttemptColumns,
+    AttemptRun,
+    FetchAttempt,
+)
 
 Key = tuple[str, int]
 
@@ -51,19 +56,19 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
     writer_file: int = -1
     writer_line: int = -1
     client: str | None = None
-    waits_ms: int = -1
+    wait_ms: int = -1
 
     @property
     def is_operation(self) -> bool:
         return self.line >= 0
 
     @property
-    def in_handling(self) -> bool:
+    def is_within_handling(self) -> bool:
         """Whether it is certain that it was made between the S and L of its produce."""
         return self.is_operation and self.transaction is None
 
 
-class Position(msgspec.Struct, array_like=True, tag=1, gc=False):
+class ReaderPosition(msgspec.Struct, array_like=True, tag=1, gc=False):
     """A reader asked for `offset`: a follower (`replica` >= 0) has all before it, a consumer was allowed to see it.
 
     `at_us` is when the broker took note of it, `wake_us` when those who waited for that were answered, `until_us`
@@ -82,7 +87,7 @@ class Position(msgspec.Struct, array_like=True, tag=1, gc=False):
     epoch: int = -1
 
 
-class Sight(msgspec.Struct, array_like=True, tag=2, gc=False):
+class HighWatermarkReading(msgspec.Struct, array_like=True, tag=2, gc=False):
     """An answer said what the high watermark was, at some moment from `since_us` to `until_us`."""
 
     since_us: int
@@ -90,28 +95,28 @@ class Sight(msgspec.Struct, array_like=True, tag=2, gc=False):
     offset: int
 
 
-class Delivered(msgspec.Struct, array_like=True, tag=4, gc=False):
+class FollowerDelivery(msgspec.Struct, array_like=True, tag=4, gc=False):
     """A follower's fetch was answered with `bytes` of records."""
 
     at_us: int
     bytes: int
 
 
-class Trouble(msgspec.Struct, array_like=True, tag=5, gc=False):
+class PartitionError(msgspec.Struct, array_like=True, tag=5, gc=False):
     """An answer said that the partition could not be served here."""
 
     at_us: int
     error: int
 
 
-class Trim(msgspec.Struct, array_like=True, tag=6, gc=False):
+class RecordDeletion(msgspec.Struct, array_like=True, tag=6, gc=False):
     """DELETE_RECORDS asked to move the log start to `offset` (-1: to the high watermark)."""
 
     at_us: int
     offset: int
 
 
-class Copied(msgspec.Struct, array_like=True, tag=7, gc=False):
+class FollowerCopy(msgspec.Struct, array_like=True, tag=7, gc=False):
     """This replica, a follower, had copied [base, end), of `bytes`, and knew its high watermark."""
 
     at_us: int
@@ -121,7 +126,17 @@ class Copied(msgspec.Struct, array_like=True, tag=7, gc=False):
     high_watermark: int
 
 
-Fact = Append | Position | Sight | Try | Tries | Delivered | Trouble | Trim | Copied
+Fact = (
+    Append
+    | ReaderPosition
+    | HighWatermarkReading
+    | FetchAttempt
+    | AttemptRun
+    | FollowerDelivery
+    | PartitionError
+    | RecordDeletion
+    | FollowerCopy
+)
 
 
 @dataclass(slots=True)
@@ -132,51 +147,58 @@ class PartitionFacts:
     topic: str
     partition: int
     appends: list[Append] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
-    follower_tries: Attempts = NO_ATTEMPTS
-    consumer_tries: Attempts = NO_ATTEMPTS
-    sights: list[Sight] = field(default_factory=list)
-    deliveries: list[Delivered] = field(default_factory=list)
-    troubles: list[Trouble] = field(default_factory=list)
-    trims: list[Trim] = field(default_factory=list)
-    copies: list[Copied] = field(default_factory=list)
+    positions: list[ReaderPosition] = field(default_factory=list)
+    follower_attempts: AttemptColumns = NO_ATTEMPTS
+    consumer_attempts: AttemptColumns = NO_ATTEMPTS
+    high_watermarks: list[HighWatermarkReading] = field(default_factory=list)
+    deliveries: list[FollowerDelivery] = field(default_factory=list)
+    errors: list[PartitionError] = field(default_factory=list)
+    deletions: list[RecordDeletion] = field(default_factory=list)
+    copies: list[FollowerCopy] = field(default_factory=list)
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
         made = cls(broker, *key)
-        tries: list[Try | Tries] = []
+        tries: list[FetchAttempt | AttemptRun] = []
         by_kind: dict[type[Fact], list[Any]] = {
             Append: made.appends,
-            Position: made.positions,
-            Sight: made.sights,
-            Delivered: made.deliveries,
-            Trouble: made.troubles,
-            Trim: made.trims,
-            Copied: made.copies,
-            Try: tries,
-            Tries: tries,
+            ReaderPosition: made.positions,
+            HighWatermarkReading: made.high_watermarks,
+            FollowerDelivery: made.deliveries,
+            PartitionError: made.errors,
+            RecordDeletion: made.deletions,
+            FollowerCopy: made.copies,
+            FetchAttempt: tries,
+            AttemptRun: tries,
         }
         for fact in facts:
             by_kind[type(fact)].append(fact)
-        made.follower_tries = Attempts.of(attempt for attempt in tries if attempt.replica >= 0)
-        made.consumer_tries = Attempts.of(attempt for attempt in tries if attempt.replica < 0)
+        made.follower_attempts = AttemptColumns.of(attempt for attempt in tries if attempt.replica >= 0)
+        made.consumer_attempts = AttemptColumns.of(attempt for attempt in tries if attempt.replica < 0)
         made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
         made.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
-        made.sights.sort(key=lambda sight: (sight.until_us, sight.offset))
-        for other in (made.deliveries, made.troubles, made.trims, made.copies):
+        made.high_watermarks.sort(key=lambda sight: (sight.until_us, sight.offset))
+        for other in (made.deliveries, made.errors, made.deletions, made.copies):
             other.sort(key=lambda fact: fact.at_us)
         return made
 
     @property
-    def only_copied(self) -> bool:
+    def has_only_copies(self) -> bool:
         """Whether nobody asked this broker for anything: what it has copied then tells nothing."""
-        asked = (self.appends, self.positions, self.follower_tries, self.consumer_tries, self.troubles, self.trims)
+        asked = (
+            self.appends,
+            self.positions,
+            self.follower_attempts,
+            self.consumer_attempts,
+            self.errors,
+            self.deletions,
+        )
         return bool(self.copies) and not any(asked)
 
     @property
     def first_us(self) -> int:
         """The first moment of which anything is known."""
-        firsts = [kind[0].at_us for kind in (self.positions, self.troubles, self.trims) if kind]
-        firsts += [int(tries.at_us[0]) for tries in (self.follower_tries, self.consumer_tries) if tries]
+        firsts = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions) if kind]
+        firsts += [int(tries.at_us[0]) for tries in (self.follower_attempts, self.consumer_attempts) if tries]
         firsts += [append.start_us for append in self.appends[:1]]
         return min(firsts, default=1)

@@ -8,27 +8,27 @@ from typing import Any
 import msgspec
 
 from purgatory_udf.sources.request_log.assumptions import (
-    ANSWER_TO_CHECK_US,
-    APPENDED_AT,
-    APPENDED_BEFORE_ANSWER_AT,
-    APPENDED_WITHIN_US,
-    FIRST_READ_AT,
-    READS_TAKE,
+    APPEND_FRACTION,
+    APPEND_FRACTION_NO_WAIT,
+    FIRST_READ_FRACTION,
+    MAX_APPEND_US,
+    READS_FRACTION,
+    RESPONSE_TO_CHECK_US,
     TIMER_EARLY_US,
-    WAKES_AT,
+    WAKE_FRACTION,
 )
 from purgatory_udf.sources.request_log.lines import error_codes as errors
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from purgatory_udf.sources.request_log.lines.request_bodies import FetchAnswer, FetchBody, ProduceBody
+from purgatory_udf.sources.request_log.lines.request_bodies import DecodedProduce, FetchRequestBody, FetchResponseBody
 
 Event = dict[str, Any]
 
 # A line's produces have so many numbers each for their partitions.
-_SLOTS = 1 << 16
+_SLOTS_PER_EVENT = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 
 
-class Recorded(msgspec.Struct, gc=False):
+class RecordedOutcome(msgspec.Struct, gc=False):
     """What the broker did: how the request ended, how long it waited in the purgatory, what it answered.
 
     `kind` tells apart what one api serves: consumers' and followers' fetches, produces by acks. `timed_out` counts
@@ -55,16 +55,16 @@ class LoggedOperation(msgspec.Struct, gc=False):
     broker: int
     place: Place
     event: Event
-    recorded: Recorded
+    recorded: RecordedOutcome
     sub: int = 0
 
 
 def first_slot(sub: int) -> int:
     """The number of the first partition of a line's produce: its other partitions have the following."""
-    return sub * _SLOTS
+    return sub * _SLOTS_PER_EVENT
 
 
-def operation(request: Request, event: Event, recorded: Recorded, sub: int = 0) -> LoggedOperation:
+def logged_operation(request: Request, event: Event, recorded: RecordedOutcome, sub: int = 0) -> LoggedOperation:
     event["broker"] = request.broker
     if request.client_id is not None:
         event["client_id"] = request.client_id
@@ -74,7 +74,7 @@ def operation(request: Request, event: Event, recorded: Recorded, sub: int = 0) 
 # What the broker recorded of each request, in the words of the replay's outcomes.
 
 
-def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) -> Recorded:
+def recorded_fetch(request: Request, asked: FetchRequestBody, answered: FetchResponseBody) -> RecordedOutcome:
     """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
     recording that is the broker's own count of expirations, within one or two."""
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
@@ -86,43 +86,43 @@ def recorded_fetch(request: Request, asked: FetchBody, answered: FetchAnswer) ->
     return recorded
 
 
-def recorded_produce(request: Request, produced: ProduceBody) -> Recorded:
+def recorded_produce(request: Request, produced: DecodedProduce) -> RecordedOutcome:
     recorded = _recorded(
         request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions]
     )
-    return _timing_out(recorded)
+    return _expired_if_timed_out(recorded)
 
 
-def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> Recorded:
+def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> RecordedOutcome:
     """Of one of a request's markers; only where it is `alone` does the request's wait say how long it took."""
     recorded = _recorded(request, "transaction markers", codes)
     recorded.complete = alone
-    return _timing_out(recorded)
+    return _expired_if_timed_out(recorded)
 
 
-def recorded_delete_records(request: Request) -> Recorded:
+def recorded_delete_records(request: Request) -> RecordedOutcome:
     topics = (request.answer or {}).get("topics") or []
     codes = [int(partition.get("errorCode", 0)) for topic in topics for partition in topic["partitions"]]
-    return _timing_out(_recorded(request, "delete_records", codes))
+    return _expired_if_timed_out(_recorded(request, "delete_records", codes))
 
 
-def recorded_creation(request: Request, codes: Iterable[int]) -> Recorded:
+def recorded_creation(request: Request, codes: Iterable[int]) -> RecordedOutcome:
     """Topics created, or grown: each is answered for itself."""
-    return _timing_out(_recorded(request, "create_topics", codes))
+    return _expired_if_timed_out(_recorded(request, "create_topics", codes))
 
 
-def recorded_group(request: Request, code: int) -> Recorded:
+def recorded_group(request: Request, code: int) -> RecordedOutcome:
     recorded = _recorded(request, request.api.lower(), [code])
     generation = (request.answer or {}).get("generationId", -1)
     recorded.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
     return recorded
 
 
-def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
+def _recorded(request: Request, kind: str, codes: Iterable[int]) -> RecordedOutcome:
     """Of a request that completed, if it waited at all."""
     # Most have none.
     codes = [code for code in codes if code]
-    return Recorded(
+    return RecordedOutcome(
         api=request.api,
         kind=kind,
         outcome=COMPLETED if request.remote_us else AT_ONCE,
@@ -134,7 +134,7 @@ def _recorded(request: Request, kind: str, codes: Iterable[int]) -> Recorded:
     )
 
 
-def _timing_out(recorded: Recorded) -> Recorded:
+def _expired_if_timed_out(recorded: RecordedOutcome) -> RecordedOutcome:
     """Whose answer says by itself that it timed out."""
     if recorded.outcome == COMPLETED and recorded.timed_out:
         recorded.outcome = EXPIRED
@@ -155,17 +155,17 @@ def _timing_out(recorded: Recorded) -> Recorded:
 #                                  └ in each the offset is known at the beginning, who waited for it is answered later
 
 
-def append_and_check(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
+def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
     """When a produce's records are in the log, and when the fetches that wait for them are looked at."""
     handling = local_us - start_us
     if acks == -1:
-        return start_us + min(round(handling * APPENDED_AT), APPENDED_WITHIN_US), local_us
-    return start_us + round(handling * APPENDED_BEFORE_ANSWER_AT), local_us + ANSWER_TO_CHECK_US
+        return start_us + min(round(handling * APPEND_FRACTION), MAX_APPEND_US), local_us
+    return start_us + round(handling * APPEND_FRACTION_NO_WAIT), local_us + RESPONSE_TO_CHECK_US
 
 
-def read_and_wake(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
+def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
     """When the `number`th of a follower's `moved` offsets is known, and when it has woken who waited for it."""
     handling = local_us - start_us
-    slot = handling * READS_TAKE / moved
-    at = start_us + round(handling * FIRST_READ_AT + slot * number)
-    return at, at + round(slot * WAKES_AT)
+    slot = handling * READS_FRACTION / moved
+    at = start_us + round(handling * FIRST_READ_FRACTION + slot * number)
+    return at, at + round(slot * WAKE_FRACTION)

@@ -13,11 +13,11 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import (
     DEFAULT_PARTITIONS,
     TRANSACTION_TIMEOUT_MS,
     TRANSACTIONS_TOPIC,
+    coordinator_appends,
     partition_for,
-    writes,
 )
 from purgatory_udf.sources.request_log.lines import error_codes as errors
-from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, BadLine, malformed
+from purgatory_udf.sources.request_log.lines.log_line import MALFORMED, BadLine, malformed_line
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.request_log.lines.request_bodies import (
     METADATA_TOPIC,
@@ -25,14 +25,22 @@ from purgatory_udf.sources.request_log.lines.request_bodies import (
     is_metadata_fetch,
     topic_of,
 )
-from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionReader
-from purgatory_udf.sources.request_log.requests.group_conversion import GROUP_APIS, MODERN, group_operations
-from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, Key, Trim
-from purgatory_udf.sources.request_log.requests.produce_conversion import MARKERS, read_markers, read_produce
+from purgatory_udf.sources.request_log.requests.fetch_conversion import SessionConverter
+from purgatory_udf.sources.request_log.requests.group_conversion import (
+    GROUP_APIS,
+    NON_CLASSIC_HEARTBEATS,
+    group_operations,
+)
+from purgatory_udf.sources.request_log.requests.partition_facts import Append, Fact, Key, RecordDeletion
+from purgatory_udf.sources.request_log.requests.produce_conversion import (
+    WRITE_TXN_MARKERS,
+    convert_markers,
+    convert_produce,
+)
 from purgatory_udf.sources.request_log.requests.recorded_operation import (
     LoggedOperation,
-    append_and_check,
-    operation,
+    append_times,
+    logged_operation,
     recorded_creation,
     recorded_delete_records,
 )
@@ -44,21 +52,21 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
 # on.
 
 
-CREATIONS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
+TOPIC_CREATION_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
 # What a topic has been made in spite of.
-_MADE = (errors.NONE, errors.REQUEST_TIMED_OUT)
+_CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)
 
 
-def read_creation(request: Request, context: Context) -> LoggedOperation:
+def convert_topic_creation(request: Request, context: Context) -> LoggedOperation:
     body, answer = request.body, request.answer or {}
     answers = {str(topic["name"]): topic for topic in answer.get("topics") or answer.get("results") or []}
     codes = {name: int(topic.get("errorCode", 0)) for name, topic in answers.items()}
     made = [] if body.get("validateOnly") else body.get("topics") or []
     topics = [
-        {"topic": name, "partitions": _partitions(asked, answers.get(name, {}), context)}
+        {"topic": name, "partitions": _partition_count(asked, answers.get(name, {}), context)}
         for asked in made
         for name in [str(asked["name"])]
-        if codes.get(name, errors.NONE) in _MADE
+        if codes.get(name, errors.NONE) in _CREATED_CODES
     ]
     event = {
         "time_us": request.local_us,
@@ -66,10 +74,10 @@ def read_creation(request: Request, context: Context) -> LoggedOperation:
         "timeout_ms": int(body.get("timeoutMs", body.get("timeout", 0))),
         "topics": topics,
     }
-    return operation(request, event, recorded_creation(request, codes.values()))
+    return logged_operation(request, event, recorded_creation(request, codes.values()))
 
 
-def _partitions(asked: dict[str, Any], answered: dict[str, Any], context: Context) -> int:
+def _partition_count(asked: dict[str, Any], answered: dict[str, Any], context: Context) -> int:
     """How many the topic has then. Where neither side says, as many as anybody was seen to use."""
     said = (answered.get("numPartitions", -1), asked.get("count", asked.get("numPartitions", -1)))
     known = context.partition_counts.get(str(asked["name"]), 1)
@@ -80,11 +88,11 @@ def _partitions(asked: dict[str, Any], answered: dict[str, Any], context: Contex
 # Which requests are the controller's business: they wait for the metadata quorum, in no purgatory of a broker.
 
 
-LISTENER = "CONTROLLER"
+CONTROLLER_LISTENER = "CONTROLLER"
 # Raft clients call themselves so, whatever the listener's name.
-RAFT_CLIENT = "raft-client-"
+RAFT_CLIENT_PREFIX = "raft-client-"
 # Requests that only controllers answer, or that brokers pass on to them.
-APIS = frozenset(
+CONTROLLER_APIS = frozenset(
     {
         "VOTE",
         "BEGIN_QUORUM_EPOCH",
@@ -102,27 +110,27 @@ APIS = frozenset(
     }
 )
 # What a ZooKeeper controller parks in the purgatory `topic`, and a KRaft broker passes on.
-_OF_TOPICS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS", "DELETE_TOPICS", "ELECT_LEADERS"})
+_TOPIC_ADMIN_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS", "DELETE_TOPICS", "ELECT_LEADERS"})
 
 
-def left_to(request: Request) -> str:
+def skip_cause(request: Request) -> str:
     """The cause under which a request is counted that is none of the purgatories that an import tells of."""
-    if is_controllers(request):
+    if is_controller_request(request):
         return "controller"
-    return "topic_admin" if request.api in _OF_TOPICS else "no_purgatory"
+    return "topic_admin" if request.api in _TOPIC_ADMIN_APIS else "no_purgatory"
 
 
-def is_controllers(request: Request) -> bool:
+def is_controller_request(request: Request) -> bool:
     return (
         request.forwarded
-        or request.listener == LISTENER
-        or request.api in APIS
-        or (request.client_id or "").startswith(RAFT_CLIENT)
-        or (request.api == "FETCH" and _is_of_metadata(request))
+        or request.listener == CONTROLLER_LISTENER
+        or request.api in CONTROLLER_APIS
+        or (request.client_id or "").startswith(RAFT_CLIENT_PREFIX)
+        or (request.api == "FETCH" and _fetches_metadata_log(request))
     )
 
 
-def _is_of_metadata(request: Request) -> bool:
+def _fetches_metadata_log(request: Request) -> bool:
     if request.fetch is None:
         return is_metadata_fetch(request.body)
     topics = {partition.topic for partition in request.fetch[0].partitions}
@@ -130,41 +138,43 @@ def _is_of_metadata(request: Request) -> bool:
 
 
 # Requests that become events, or tell of appends. All others only count.
-USED_APIS = frozenset({"PRODUCE", "DELETE_RECORDS", MARKERS, *CREATIONS, *GROUP_APIS, *COORDINATOR_APIS})
+CONVERTED_APIS = frozenset(
+    {"PRODUCE", "DELETE_RECORDS", WRITE_TXN_MARKERS, *TOPIC_CREATION_APIS, *GROUP_APIS, *COORDINATOR_APIS}
+)
 
 
-def take_apart(
+def convert_request(
     request: Request, context: Context, report: Report
 ) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
-    if is_controllers(request):
+    if is_controller_request(request):
         report.count("controller")
         return [], []
     operations: list[LoggedOperation] = []
     facts: list[tuple[Key, Fact]] = []
     if request.api == "PRODUCE":
-        produce, facts = read_produce(request, context, report)
+        produce, facts = convert_produce(request, context, report)
         operations = [produce]
     elif request.api == "DELETE_RECORDS":
-        deletion, facts = _delete_records(request, context)
+        deletion, facts = _convert_delete_records(request, context)
         operations = [deletion]
-    elif request.api in CREATIONS and context.zookeeper:
-        operations = [read_creation(request, context)]
-    elif request.api == MARKERS:
-        operations, facts = read_markers(request, context, report)
+    elif request.api in TOPIC_CREATION_APIS and context.zookeeper:
+        operations = [convert_topic_creation(request, context)]
+    elif request.api == WRITE_TXN_MARKERS:
+        operations, facts = convert_markers(request, context, report)
     elif request.api in GROUP_APIS:
         if request.body.get("groupId") in context.modern_groups:
             report.count("modern_group")
         else:
-            classic = context.is_classic(request.broker)
+            classic = context.has_classic_coordinator(request.broker)
             operations = list(group_operations(request, context.name, report, classic))
     else:
-        report.count("modern_group" if request.api in MODERN else left_to(request))
+        report.count("modern_group" if request.api in NON_CLASSIC_HEARTBEATS else skip_cause(request))
     if request.api in COORDINATOR_APIS:
-        facts.extend(_coordinator_writes(request, context))
+        facts.extend(_coordinator_append_facts(request, context))
     return operations, facts
 
 
-def _delete_records(request: Request, context: Context) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
+def _convert_delete_records(request: Request, context: Context) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
     partitions: list[dict[str, object]] = []
     facts: list[tuple[Key, Fact]] = []
     for topic in request.body.get("topics") or []:
@@ -172,31 +182,31 @@ def _delete_records(request: Request, context: Context) -> tuple[LoggedOperation
         for trim in topic["partitions"]:
             partition, offset = int(trim["partitionIndex"]), int(trim["offset"])
             partitions.append({"topic": name, "partition": partition, "offset": offset})
-            facts.append(((name, partition), Trim(request.start_us, offset)))
+            facts.append(((name, partition), RecordDeletion(request.start_us, offset)))
     event = {
         "time_us": request.local_us,
         "type": "delete_records",
         "timeout_ms": max(0, int(request.body["timeoutMs"])),
         "partitions": partitions,
     }
-    return operation(request, event, recorded_delete_records(request)), facts
+    return logged_operation(request, event, recorded_delete_records(request)), facts
 
 
-def _coordinator_writes(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
-    at, check = append_and_check(request.start_us, request.local_us, -1)
-    for topic, name, records in writes(request):
+def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
+    at, check = append_times(request.start_us, request.local_us, -1)
+    for topic, name, records in coordinator_appends(request):
         partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
         append = Append(request.start_us, at, check, request.local_us, records=records, client=request.client_id)
         append.writer_file, append.writer_line = request.place
         if topic == TRANSACTIONS_TOPIC:
-            append.waits_ms = context.transactions.timeouts_ms.get(name, TRANSACTION_TIMEOUT_MS)
+            append.wait_ms = context.transactions.timeouts_ms.get(name, TRANSACTION_TIMEOUT_MS)
         yield (topic, partition_for(name, partitions)), append
 
 
 # Every request of a log taken apart, in whatever portions: sessions one by one, all other requests each by itself.
 
 
-class Parts(NamedTuple):
+class ConvertedRequest(NamedTuple):
     """What one request came to."""
 
     broker: int
@@ -205,33 +215,35 @@ class Parts(NamedTuple):
     bad: BadLine | None = None
 
 
-def parts_of(requests: Iterable[Request], context: Context, report: Report) -> Iterator[Parts]:
+def convert_requests(requests: Iterable[Request], context: Context, report: Report) -> Iterator[ConvertedRequest]:
     """Of requests other than fetches, in any order."""
     for request in requests:
         try:
-            operations, facts = take_apart(request, context, report)
+            operations, facts = convert_request(request, context, report)
         except MALFORMED as error:
-            yield Parts(request.broker, [], [], malformed(request, error))
+            yield ConvertedRequest(request.broker, [], [], malformed_line(request, error))
         else:
-            yield Parts(request.broker, operations, facts)
+            yield ConvertedRequest(request.broker, operations, facts)
 
 
-def parts_of_sessions(fetches: Iterable[tuple[str, Request]], context: Context, report: Report) -> Iterator[Parts]:
+def convert_sessions(
+    fetches: Iterable[tuple[str, Request]], context: Context, report: Report
+) -> Iterator[ConvertedRequest]:
     """Of (session, fetch), together by broker and session, each session's in the order of handling."""
     for (broker, _), session in groupby(fetches, key=lambda fetch: (fetch[1].broker, fetch[0])):
-        reader = SessionReader(context, report)
+        reader = SessionConverter(context, report)
         for _, request in session:
             try:
-                operation, facts = reader.read(request)
+                operation, facts = reader.convert(request)
             except MALFORMED as error:
-                yield Parts(broker, [], [], malformed(request, error))
+                yield ConvertedRequest(broker, [], [], malformed_line(request, error))
             else:
-                yield Parts(broker, [operation] if operation else [], facts)
-                yield from copies_of(reader)
-        yield Parts(broker, [], reader.finish())
+                yield ConvertedRequest(broker, [operation] if operation else [], facts)
+                yield from follower_facts(reader)
+        yield ConvertedRequest(broker, [], reader.finish())
 
 
-def copies_of(reader: SessionReader) -> Iterator[Parts]:
+def follower_facts(reader: SessionConverter) -> Iterator[ConvertedRequest]:
     """What the reader has found out about the follower's own broker."""
-    for broker, fact in reader.copied():
-        yield Parts(broker, [], [fact])
+    for broker, fact in reader.take_follower_copies():
+        yield ConvertedRequest(broker, [], [fact])
