@@ -18,7 +18,7 @@ from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.common.worker_memory import in_worker
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.groups.group_gauges import Ledger
+from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.delta_tables import is_near
 from purgatory_udf.storage.event_staging import UNTIL
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CoordinatorGauges:
-    ledger: Ledger
+    ledger: GaugeState
     snapshots: Snapshots
     run_id: str
 

@@ -19,11 +19,11 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.engine.key_shards import group_of
 from purgatory_udf.rules.groups.group_codes import FOREVER
-from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupTables, Packet, packets
-from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, Requests
-from purgatory_udf.rules.groups.group_state_store import Shelf
-from purgatory_udf.rules.groups.group_step import Findings, step
-from purgatory_udf.rules.groups.group_waits import Waits, open_of
+from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
+from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, RequestBatch
+from purgatory_udf.rules.groups.group_state_store import GroupStateStore
+from purgatory_udf.rules.groups.group_step import StepResult, step
+from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
 from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, WAITS, Parcel, Plan, Rules, Scalars, Share
 from purgatory_udf.streaming.status_update import Sayings, in_rebalance
 
@@ -32,7 +32,7 @@ _COUNTED = {**{table: table for table in ENDS}, "group_transitions": "transition
 
 
 @dataclass(frozen=True)
-class GroupRules(Rules[Shelf, Requests]):
+class GroupRules(Rules[GroupStateStore, RequestBatch]):
     plan: Plan
     config: Config
     # When purgatories read what follows from how far all groups have come, though none has anything to say.
@@ -44,39 +44,41 @@ class GroupRules(Rules[Shelf, Requests]):
     def shares(self, events: pa.Table) -> Iterator[Share]:
         # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
         by = "partition" if self.config.grouping == "partition" else "shard"
-        for name, requests in Requests.of(events).apart(group_of(by, self.config.grouping_shards)):
+        for name, requests in RequestBatch.of(events).apart(group_of(by, self.config.grouping_shards)):
             yield Share(name, int(requests.rows.t.max()), requests.to_bytes())
 
-    def rows(self, values: Sequence[bytes]) -> Requests:
-        return Requests.together([Requests.from_bytes(value) for value in values])
+    def rows(self, values: Sequence[bytes]) -> RequestBatch:
+        return RequestBatch.together([RequestBatch.from_bytes(value) for value in values])
 
-    def held(self, rows: Requests) -> bytes:
+    def held(self, rows: RequestBatch) -> bytes:
         return rows.to_bytes()
 
-    def times_us(self, rows: Requests) -> npt.NDArray[np.int64]:
+    def times_us(self, rows: RequestBatch) -> npt.NDArray[np.int64]:
         return rows.rows.t
 
-    def only(self, rows: Requests, which: npt.NDArray[np.bool_]) -> Requests:
+    def only(self, rows: RequestBatch, which: npt.NDArray[np.bool_]) -> RequestBatch:
         return rows.where(which)
 
-    def state(self, value: bytes | None) -> Shelf:
-        return Shelf() if value is None else Shelf.from_bytes(value)
+    def state(self, value: bytes | None) -> GroupStateStore:
+        return GroupStateStore() if value is None else GroupStateStore.from_bytes(value)
 
-    def value(self, state: Shelf) -> bytes:
+    def value(self, state: GroupStateStore) -> bytes:
         return state.to_bytes()
 
-    def scalars(self, state: Shelf) -> Scalars:
+    def scalars(self, state: GroupStateStore) -> Scalars:
         wake = state.next_deadline_ms
         return Scalars(state.sessions, None, wake if wake < FOREVER else None, len(state), wake)
 
-    def step(self, group: str, state: Shelf, rows: Requests, horizon_ms: int) -> tuple[Shelf, Iterator[Parcel]]:
+    def step(
+        self, group: str, state: GroupStateStore, rows: RequestBatch, horizon_ms: int
+    ) -> tuple[GroupStateStore, Iterator[Parcel]]:
         """Of the groups with requests, and of those whose timers are due; nobody else is touched."""
-        waits, sayings = Waits(), Sayings()
-        by_key: dict[str, Findings] = {}
+        waits, sayings = GroupWaits(), Sayings()
+        by_key: dict[str, StepResult] = {}
         mine = dict(rows.by_group())
         for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
             kept = state.take(key)
-            before, was = open_of(kept), in_rebalance(kept)
+            before, was = open_operation_ids(kept), in_rebalance(kept)
             kept, findings = step(key, kept, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
             state.put(key, kept)
             waits.note(key, before, kept, findings)
@@ -84,9 +86,11 @@ class GroupRules(Rules[Shelf, Requests]):
                 sayings.note(key, was, kept, findings)
             if findings:
                 by_key[key] = findings
-        return state, self._parcels(packets(by_key), waits, sayings, horizon_ms)
+        return state, self._parcels(group_outputs(by_key), waits, sayings, horizon_ms)
 
-    def _parcels(self, ended: list[Packet], waits: Waits, sayings: Sayings, horizon_ms: int) -> Iterator[Parcel]:
+    def _parcels(
+        self, ended: list[GroupOutput], waits: GroupWaits, sayings: Sayings, horizon_ms: int
+    ) -> Iterator[Parcel]:
         for table, latest_us, rows, payload in ended:
             yield Parcel(table, "", latest_us, rows, payload)
         told_waits = waits.to_bytes()

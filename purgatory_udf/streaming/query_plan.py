@@ -12,7 +12,7 @@ from purgatory_udf.backend.dialect import local
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.loop.engine_state import Limits
 from purgatory_udf.rules.engine.partition_engine import purge_intervals
-from purgatory_udf.rules.groups.group_gauges import Ledger
+from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.output_folder import Layout
@@ -68,7 +68,7 @@ class Queries:
     def of_groups(self) -> Query:
         rules = GroupRules(self.plan, self.config)
         end_us = self.plan.trace_end_us
-        ledger = Ledger(self.config.group.purge_interval, self.began_ms, None if end_us is None else end_us // 1000)
+        ledger = GaugeState(self.config.group.purge_interval, self.began_ms, None if end_us is None else end_us // 1000)
         gauges = CoordinatorGauges(ledger, Snapshots(self.spark, self.layout.coordinators), self.run.run_id)
         return self._query(GROUPS, self._packed(rules), self._sink(GROUPS, rules, gauges=gauges))
 

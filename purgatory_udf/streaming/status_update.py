@@ -14,9 +14,9 @@ from purgatory_udf.rules.engine.loop.arena import NONE, SETTLED
 from purgatory_udf.rules.engine.loop.codes import KINDS, PURGATORIES, UNKNOWN, Code, Reader, key_parts
 from purgatory_udf.rules.engine.loop.engine_state import Decisions, State
 from purgatory_udf.rules.groups.group_codes import KIND_OF
-from purgatory_udf.rules.groups.group_rows import parts_of
-from purgatory_udf.rules.groups.group_state_store import KeptGroup
-from purgatory_udf.rules.groups.group_step import Findings
+from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
+from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.streaming.status_file import SECONDS
 
 # What an operation that waits on partitions or topics still lacks, in words, from the state of its group of keys.
@@ -187,12 +187,12 @@ class Sayings:
         self._rebalances: dict[str, dict[str, Any] | None] = {}
         self._expired: Counter[tuple[int, int, str]] = Counter()
 
-    def note(self, key: str, was: bool, kept: KeptGroup, findings: Findings) -> None:
+    def note(self, key: str, was: bool, kept: GroupSnapshot, findings: StepResult) -> None:
         """`was`: whether it was in rebalance before the call. Of others nothing is said."""
         now = in_rebalance(kept)
         if now or was or findings.transitions:
             self._rebalances[key] = _rebalance(key, kept) if now else None
-        broker = parts_of(key)[0]
+        broker = split_group_key(key)[0]
         for ended in findings.ended:
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
@@ -207,12 +207,12 @@ class Sayings:
         return {"rebalances": self._rebalances, "expired": expired}
 
 
-def in_rebalance(kept: KeptGroup) -> bool:
+def in_rebalance(kept: GroupSnapshot) -> bool:
     return kept.group is not None and kept.group.state in _IN_REBALANCE
 
 
-def _rebalance(key: str, kept: KeptGroup) -> dict[str, Any]:
-    broker, name = parts_of(key)
+def _rebalance(key: str, kept: GroupSnapshot) -> dict[str, Any]:
+    broker, name = split_group_key(key)
     group = kept.group
     assert group is not None
     joining = group.state is GroupState.PREPARING_REBALANCE

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from jobs.maintain import main as maintain
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch.spark_session import session_for
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage import run_records
 from purgatory_udf.storage.output_folder import Layout
@@ -220,7 +220,7 @@ def test_every_cell_of_the_coordinators_table_is_told_as_its_events_and_their_cl
 def test_the_gauges_of_the_cells_purgatories_are_the_references(followed: Followed, reference: Replay) -> None:
     read = [gauge for gauge in gauges(followed.out) if gauge.broker == ELSEWHERE]
     assert {gauge.purgatory for gauge in read} == {"Heartbeat", "Rebalance"}
-    assert read == changed(reference.gauges)
+    assert read == gauge_changes(reference.gauges)
 
 
 def test_top_shows_what_was_known_last(followed: Followed, capsys: pytest.CaptureFixture[str]) -> None:

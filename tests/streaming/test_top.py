@@ -13,8 +13,8 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
-from purgatory_udf.rules.groups.group_rows import Requests
-from purgatory_udf.rules.groups.group_state_store import KeptGroup
+from purgatory_udf.rules.groups.group_rows import RequestBatch
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
 from purgatory_udf.streaming.status_file import Board
 from purgatory_udf.streaming.status_update import Sayings, of_keys, of_time
@@ -99,8 +99,8 @@ def groups() -> Sayings:
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     said = Sayings()
-    for key, rows in Requests.of(events).by_group():
-        said.note(key, False, *step(key, KeptGroup(), rows, 7000, config.group))
+    for key, rows in RequestBatch.of(events).by_group():
+        said.note(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
     return said
 
 

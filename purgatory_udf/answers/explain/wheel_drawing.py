@@ -50,7 +50,7 @@ def wheel_steps(deadlines_ms: Sequence[int], start_ms: int = 1000) -> pd.DataFra
     for clock_ms in range(start_ms, max(tasks) + 1):
         timer.advance_clock(clock_ms)
         for deadline, task in tasks.items():
-            begins = task.bucket.begins_ms if task.bucket else None
+            begins = task.bucket.expiration_ms if task.bucket else None
             if waits_in.get(deadline, -1) != begins:
                 rows.append((deadline, clock_ms, deadline if begins is None else begins))
                 waits_in[deadline] = begins

@@ -54,7 +54,7 @@ from typing import Any
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.coordinator_journal import NONE, Answer, GroupJournal
-from purgatory_udf.rules.coordinator.group_loading import NOT_COORDINATOR, Moves
+from purgatory_udf.rules.coordinator.group_loading import NOT_COORDINATOR, GroupLoader
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState
 from purgatory_udf.rules.coordinator.group_requests import (
     GroupLoaded,
@@ -68,11 +68,11 @@ from purgatory_udf.rules.coordinator.group_requests import (
     SyncGroup,
     group_request,
 )
-from purgatory_udf.rules.coordinator.join_requests import Joins
-from purgatory_udf.rules.coordinator.rebalance import Rounds
+from purgatory_udf.rules.coordinator.join_requests import JoinHandler
+from purgatory_udf.rules.coordinator.rebalance import Rebalancer
 from purgatory_udf.rules.purgatory.clock import Clock
 
-OF_THE_GROUP = (GroupLoaded, GroupUnloaded, GroupStopped)
+GROUP_LIFECYCLE_EVENTS = (GroupLoaded, GroupUnloaded, GroupStopped)
 
 
 class GroupCoordinator:
@@ -83,9 +83,9 @@ class GroupCoordinator:
         self._broker = broker
         self._config = config
         self._journal = journal
-        self.rounds = Rounds(broker, clock, config, journal)
-        self._joins = Joins(config, self.rounds, journal)
-        self._moves = Moves(broker, config, self.groups, self.rounds, journal)
+        self.rounds = Rebalancer(broker, clock, config, journal)
+        self._joins = JoinHandler(config, self.rounds, journal)
+        self._moves = GroupLoader(broker, config, self.groups, self.rounds, journal)
 
     def handle(self, request: GroupRequest) -> None:
         if request.group == "" and not isinstance(request, OffsetCommit):
@@ -93,7 +93,7 @@ class GroupCoordinator:
             self._answer(request, "INVALID_GROUP_ID")
             return
         group = self.groups.get(request.group)
-        if group is not None and group.state is GroupState.DEAD and not isinstance(request, OF_THE_GROUP):
+        if group is not None and group.state is GroupState.DEAD and not isinstance(request, GROUP_LIFECYCLE_EVENTS):
             self._answer(request, NOT_COORDINATOR)
             return
         match request:

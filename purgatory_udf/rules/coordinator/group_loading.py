@@ -19,17 +19,17 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_requests import GroupLoaded, GroupStopped, GroupUnloaded
-from purgatory_udf.rules.coordinator.rebalance import Rounds
+from purgatory_udf.rules.coordinator.rebalance import Rebalancer
 
 NOT_COORDINATOR = "NOT_COORDINATOR"
 UNLOADED, STOPPED = "unloaded", "stopped"
 
 
-class Moves:
+class GroupLoader:
     """`groups` are the coordinator's own."""
 
     def __init__(
-        self, broker: int, config: GroupConfig, groups: dict[str, Group], rounds: Rounds, journal: GroupJournal
+        self, broker: int, config: GroupConfig, groups: dict[str, Group], rounds: Rebalancer, journal: GroupJournal
     ) -> None:
         self._broker, self._config, self._groups = broker, config, groups
         self._rounds, self._journal = rounds, journal

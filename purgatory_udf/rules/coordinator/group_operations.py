@@ -37,7 +37,7 @@ class MemberKey:
         return f"{self.group}-{self.member_id}"
 
 
-class Beginning(NamedTuple):
+class OperationStart(NamedTuple):
     """When an operation begins, under which id, and by which request, if by one."""
 
     operation_id: int
@@ -45,12 +45,12 @@ class Beginning(NamedTuple):
     request: GroupRequest | None
 
     @classmethod
-    def of(cls, request: GroupRequest) -> Beginning:
+    def of(cls, request: GroupRequest) -> OperationStart:
         """The operation that the request begins for itself: at most one, which has its `seq`."""
         return cls(request.seq, request.time_us, request)
 
     @classmethod
-    def derived(cls, group: Group, at_us: int, request: GroupRequest | None = None) -> Beginning:
+    def derived(cls, group: Group, at_us: int, request: GroupRequest | None = None) -> OperationStart:
         """Any further operation, and any that a timer begins."""
         return cls(group.derived_operation_id(), at_us, request)
 
@@ -60,7 +60,9 @@ class GroupOperation(DelayedRequest):
 
     kind: ClassVar[str] = ""
 
-    def __init__(self, group: Group, key: JoinKey | SyncKey | MemberKey, beginning: Beginning, delay_ms: int) -> None:
+    def __init__(
+        self, group: Group, key: JoinKey | SyncKey | MemberKey, beginning: OperationStart, delay_ms: int
+    ) -> None:
         operation_id, at_us, by = beginning
         request_id, client_id = (by.request_id, by.client_id) if by is not None else (None, None)
         super().__init__(
@@ -83,7 +85,7 @@ class GroupOperation(DelayedRequest):
 # DelayedJoin: a round of the group. Everybody has to join again before the next generation begins.
 
 
-class Round(Protocol):
+class JoinCompletion(Protocol):
     def complete_join(self, ended: DelayedJoin, now_us: int) -> None:
         """The round is over: remove who did not come, and begin the next generation with those who did."""
 
@@ -97,7 +99,7 @@ class DelayedJoin(GroupOperation):
 
     kind = "join"
 
-    def __init__(self, group: Group, beginning: Beginning, timeout_ms: int, round_: Round) -> None:
+    def __init__(self, group: Group, beginning: OperationStart, timeout_ms: int, round_: JoinCompletion) -> None:
         super().__init__(group, JoinKey(group.name), beginning, timeout_ms)
         self._round = round_
 
@@ -122,22 +124,22 @@ class DelayedJoin(GroupOperation):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DelayWindow:
     """How long this one lasts, and how much time remains after it."""
 
     delay_ms: int
     remaining_ms: int
 
     @classmethod
-    def first(cls, delay_ms: int, rebalance_timeout_ms: int) -> Window:
+    def first(cls, delay_ms: int, rebalance_timeout_ms: int) -> DelayWindow:
         return cls(delay_ms, max(rebalance_timeout_ms - delay_ms, 0))
 
-    def next(self, configured_delay_ms: int) -> Window:
-        return Window(min(configured_delay_ms, self.remaining_ms), max(self.remaining_ms - self.delay_ms, 0))
+    def next(self, configured_delay_ms: int) -> DelayWindow:
+        return DelayWindow(min(configured_delay_ms, self.remaining_ms), max(self.remaining_ms - self.delay_ms, 0))
 
 
-class InitialRound(Round, Protocol):
-    def extend(self, group: Group, ended: Window, now_us: int) -> None:
+class InitialJoinCompletion(JoinCompletion, Protocol):
+    def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
         """Wait for another window."""
 
 
@@ -146,7 +148,9 @@ class InitialDelayedJoin(DelayedJoin):
 
     kind = "initial_join"
 
-    def __init__(self, group: Group, beginning: Beginning, window: Window, initial_round: InitialRound) -> None:
+    def __init__(
+        self, group: Group, beginning: OperationStart, window: DelayWindow, initial_round: InitialJoinCompletion
+    ) -> None:
         super().__init__(group, beginning, window.delay_ms, initial_round)
         self.window = window
         self._initial_round = initial_round
@@ -177,7 +181,7 @@ class DelayedSync(GroupOperation):
     kind = "sync"
 
     def __init__(
-        self, group: Group, beginning: Beginning, timeout_ms: int, expired: Callable[[Group, int], None]
+        self, group: Group, beginning: OperationStart, timeout_ms: int, expired: Callable[[Group, int], None]
     ) -> None:
         super().__init__(group, SyncKey(group.name), beginning, timeout_ms)
         self._expired = expired

@@ -103,13 +103,15 @@ class GroupStopped(GroupRequest):
     api: ClassVar[str] = "group_stopped"
 
 
-_WITH_A_GENERATION: dict[str, Callable[..., GroupRequest]] = {
+_GENERATION_REQUESTS: dict[str, Callable[..., GroupRequest]] = {
     request.api: request for request in (SyncGroup, Heartbeat, OffsetCommit, LeaveGroup)
 }
 
-_OF_THE_GROUP: dict[str, Callable[..., GroupRequest]] = {event.api: event for event in (GroupUnloaded, GroupStopped)}
+_LIFECYCLE_EVENTS: dict[str, Callable[..., GroupRequest]] = {
+    event.api: event for event in (GroupUnloaded, GroupStopped)
+}
 
-GROUP_EVENTS = frozenset({JoinGroup.api, *_WITH_A_GENERATION, GroupLoaded.api, *_OF_THE_GROUP})
+GROUP_EVENTS = frozenset({JoinGroup.api, *_GENERATION_REQUESTS, GroupLoaded.api, *_LIFECYCLE_EVENTS})
 
 
 def group_request(
@@ -133,7 +135,7 @@ def group_request(
         return _join_group(event, common, config)
     if event["type"] == GroupLoaded.api:
         return _group_loaded(event, common, config)
-    return (_WITH_A_GENERATION | _OF_THE_GROUP)[event["type"]](**common)
+    return (_GENERATION_REQUESTS | _LIFECYCLE_EVENTS)[event["type"]](**common)
 
 
 def _join_group(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> JoinGroup:

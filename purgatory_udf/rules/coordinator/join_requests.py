@@ -6,13 +6,13 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_requests import JoinGroup
-from purgatory_udf.rules.coordinator.rebalance import Rounds
+from purgatory_udf.rules.coordinator.rebalance import Rebalancer
 
 
-class Joins:
+class JoinHandler:
     """Asks, in this order: is there room, is there a common protocol, who is it, and what does the state make of it?"""
 
-    def __init__(self, config: GroupConfig, rounds: Rounds, journal: GroupJournal) -> None:
+    def __init__(self, config: GroupConfig, rounds: Rebalancer, journal: GroupJournal) -> None:
         self._config = config
         self._rounds = rounds
         self._journal = journal
@@ -53,10 +53,10 @@ class Joins:
         elif request.must_ask_for_an_id:
             self._give_an_id(group, request)
         else:
-            self._add(group, request, _new_id(group, request))
+            self._add(group, request, _new_member_id(group, request))
 
     def _give_an_id(self, group: Group, request: JoinGroup) -> None:
-        new_id = _new_id(group, request)
+        new_id = _new_member_id(group, request)
         group.pending_members.add(new_id)
         self._rounds.sessions.expect(group, new_id, request)
         self._journal.answered(request, "MEMBER_ID_REQUIRED", request.time_us, member_id=new_id)
@@ -82,7 +82,7 @@ class Joins:
 
     def _restart_static(self, group: Group, old_id: str, request: JoinGroup) -> None:
         """Its place is kept. Only where its old id may be on its way to the leader already is there another round."""
-        now_us, new_id, leader_before = request.time_us, _new_id(group, request), group.leader
+        now_us, new_id, leader_before = request.time_us, _new_member_id(group, request), group.leader
         member = self._replace(group, old_id, new_id, now_us)
         self._rounds.sessions.begin(group, member, request, member.session_timeout_ms)
         member.update(request)
@@ -131,7 +131,7 @@ class Joins:
         self._rounds.prepare(group, reason, request.time_us, request)
 
 
-def _new_id(group: Group, request: JoinGroup) -> str:
+def _new_member_id(group: Group, request: JoinGroup) -> str:
     """The recorded id, else (or where the group has given that id already) one that every replay of the trace makes."""
     recorded = request.assigned_member_id
     if recorded and recorded not in group.members and recorded not in group.pending_members:

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_metadata import Group, Member
-from purgatory_udf.rules.coordinator.group_operations import Beginning, GroupOperation, MemberKey
+from purgatory_udf.rules.coordinator.group_operations import GroupOperation, MemberKey, OperationStart
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 
 
-class SessionKeeper(Protocol):
+class SessionListener(Protocol):
     def timer_fired(self, session: DelayedHeartbeat) -> None:
         """The session's deadline has come; have `end` called in its turn."""
 
@@ -37,7 +37,13 @@ class DelayedHeartbeat(GroupOperation):
     kind = "heartbeat"
 
     def __init__(
-        self, group: Group, member_id: str, beginning: Beginning, timeout_ms: int, keeper: SessionKeeper, turn: int
+        self,
+        group: Group,
+        member_id: str,
+        beginning: OperationStart,
+        timeout_ms: int,
+        keeper: SessionListener,
+        turn: int,
     ) -> None:
         super().__init__(group, MemberKey(group.name, member_id), beginning, timeout_ms)
         self.member_id = member_id
@@ -72,9 +78,9 @@ class MemberHeartbeat(DelayedHeartbeat):
         self,
         group: Group,
         member: Member,
-        beginning: Beginning,
+        beginning: OperationStart,
         timeout_ms: int,
-        keeper: SessionKeeper,
+        keeper: SessionListener,
         turn: int,
         armed_as: str | None = None,
     ) -> None:
@@ -101,7 +107,7 @@ class PendingHeartbeat(DelayedHeartbeat):
 # Sessions that end in one millisecond end in the order in which they were armed.
 
 
-class InTurn:
+class SessionTimer:
     """A timer whose due sessions are collected, then ended in their turn.
 
     In which order a timing wheel comes by the tasks of one millisecond depends on the wheels in which they waited, and
@@ -148,7 +154,7 @@ class InTurn:
 # The sessions of all members: "complete and schedule the next heartbeat".
 
 
-class Sessions:
+class MemberSessions:
     """The purgatory Heartbeat, keyed by member. A live member has one session at most."""
 
     def __init__(
@@ -157,7 +163,7 @@ class Sessions:
         journal: GroupJournal,
         on_failure: Callable[[DelayedHeartbeat, int], None],
     ) -> None:
-        self._in_turn = InTurn(purgatory.timer)
+        self._in_turn = SessionTimer(purgatory.timer)
         purgatory.timer = self._in_turn
         self._purgatory = purgatory
         self._journal = journal
@@ -167,23 +173,23 @@ class Sessions:
     def renew(self, group: Group, member: Member, sign_of_life: GroupRequest) -> None:
         """The request proves its sender alive."""
         self._complete_and_schedule_next(
-            group, member, sign_of_life.api, Beginning.of(sign_of_life), member.session_timeout_ms
+            group, member, sign_of_life.api, OperationStart.of(sign_of_life), member.session_timeout_ms
         )
 
     def restart(self, group: Group, member: Member, rule: str, now_us: int, answered: GroupRequest | None) -> None:
         """The member has its answer now, or there is a new generation: by that rule its time starts anew."""
-        beginning = Beginning.derived(group, now_us, answered)
+        beginning = OperationStart.derived(group, now_us, answered)
         self._complete_and_schedule_next(group, member, rule, beginning, member.session_timeout_ms)
 
     def begin(self, group: Group, member: Member, join: JoinGroup, timeout_ms: int) -> None:
         """The member's id is in the group from this join on. The join may begin a round too, which has its `seq`."""
-        beginning = Beginning.derived(group, join.time_us, join)
+        beginning = OperationStart.derived(group, join.time_us, join)
         self._complete_and_schedule_next(group, member, join.api, beginning, timeout_ms)
 
     def expect(self, group: Group, pending_id: str, join: JoinGroup) -> None:
         """Whoever was given this id has one session timeout to come back with it."""
         timeout_ms = join.session_timeout_ms
-        self._arm(PendingHeartbeat(group, pending_id, Beginning.of(join), timeout_ms, self, next(self._turns)))
+        self._arm(PendingHeartbeat(group, pending_id, OperationStart.of(join), timeout_ms, self, next(self._turns)))
 
     def forget(self, group: Group, pending_id: str, now_us: int) -> None:
         """An id that was given is not expected any more."""
@@ -205,7 +211,7 @@ class Sessions:
         self._on_failure(session, now_us)
 
     def _complete_and_schedule_next(
-        self, group: Group, member: Member, sign_of_life: str, beginning: Beginning, timeout_ms: int
+        self, group: Group, member: Member, sign_of_life: str, beginning: OperationStart, timeout_ms: int
     ) -> None:
         """One that is scheduled while the member waits for an answer completes at once."""
         member.sign_of_life = sign_of_life

@@ -6,22 +6,22 @@ from purgatory_udf.common.configuration import GroupSettings as GroupConfig
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (
-    Beginning,
     DelayedJoin,
     DelayedSync,
+    DelayWindow,
     GroupOperation,
     InitialDelayedJoin,
     JoinKey,
+    OperationStart,
     SyncKey,
-    Window,
 )
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest
-from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, PendingHeartbeat, Sessions
+from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberSessions, PendingHeartbeat
 from purgatory_udf.rules.purgatory.clock import Clock
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 
 
-class Rounds:
+class Rebalancer:
     """The purgatory Rebalance: of each group, the join of a round or the sync of a generation.
 
     `request` is what set off a step; a step set off by a timer has none.
@@ -32,7 +32,7 @@ class Rounds:
         self._journal = journal
         # Made first, so within one millisecond sessions end before rounds and syncs do.
         heartbeats = clock.new_purgatory(broker, "Heartbeat", config.purge_interval)
-        self.sessions = Sessions(heartbeats, journal, self._session_failed)
+        self.sessions = MemberSessions(heartbeats, journal, self._session_failed)
         self._purgatory: DelayedOperationPurgatory[GroupOperation] = clock.new_purgatory(
             broker, "Rebalance", config.purge_interval
         )
@@ -53,16 +53,16 @@ class Rounds:
         self._journal.changed(group, from_state, reason, now_us)
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
-        beginning = Beginning.derived(group, now_us) if request is None else Beginning.of(request)
+        beginning = OperationStart.derived(group, now_us) if request is None else OperationStart.of(request)
         if from_state is GroupState.EMPTY:
-            window = Window.first(self._config.initial_rebalance_delay_ms, self._rebalance_timeout_ms(group))
+            window = DelayWindow.first(self._config.initial_rebalance_delay_ms, self._rebalance_timeout_ms(group))
             self._watch_join(InitialDelayedJoin(group, beginning, window, self))
         else:
             self._watch_join(DelayedJoin(group, beginning, self._rebalance_timeout_ms(group), self))
 
-    def extend(self, group: Group, ended: Window, now_us: int) -> None:
+    def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
         window = ended.next(self._config.initial_rebalance_delay_ms)
-        self._watch_join(InitialDelayedJoin(group, Beginning.derived(group, now_us), window, self))
+        self._watch_join(InitialDelayedJoin(group, OperationStart.derived(group, now_us), window, self))
 
     def check(self, group: Group, now_us: int) -> None:
         """Somebody came or went: perhaps nobody is missing any more."""
@@ -77,7 +77,7 @@ class Rounds:
             # Another broker's, by now. (Kafka ends the sessions of those that did not come here; their own deadlines,
             # which are earlier as a rule, do it.)
             return
-        reason = _why_ended(ended)
+        reason = _transition_reason(ended)
         for member in group.not_yet_rejoined():
             if not member.is_static:
                 self._drop(group, member.member_id, "rejoin", now_us)
@@ -95,7 +95,7 @@ class Rounds:
         With a rebalance timeout of 0 Kafka's timer thread spins here; a replay has to let time pass.
         """
         delay_ms = max(1, self._rebalance_timeout_ms(group))
-        self._watch_join(DelayedJoin(group, Beginning.derived(group, now_us), delay_ms, self))
+        self._watch_join(DelayedJoin(group, OperationStart.derived(group, now_us), delay_ms, self))
 
     def _begin_generation(self, group: Group, now_us: int) -> None:
         """Answer everybody who waits; all sessions start anew, those of members that did not come included."""
@@ -108,7 +108,7 @@ class Rounds:
             member.is_new = False
             group.pending_syncs.add(member.member_id)
         sync = DelayedSync(
-            group, Beginning.derived(group, now_us), self._rebalance_timeout_ms(group), self.sync_expired
+            group, OperationStart.derived(group, now_us), self._rebalance_timeout_ms(group), self.sync_expired
         )
         self._watch(sync, SyncKey(group.name))
 
@@ -207,7 +207,7 @@ class Rounds:
         self._purgatory.try_complete_else_watch(operation, [key], operation.started_us)
 
 
-def _why_ended(ended: DelayedJoin) -> str:
+def _transition_reason(ended: DelayedJoin) -> str:
     group = ended.group
     if not group.members:
         return "no members left"

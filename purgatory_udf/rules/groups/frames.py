@@ -84,28 +84,28 @@ class Frame:
             rows = np.arange(*rows.indices(len(self)))
         elif rows.dtype == np.bool_:
             if rows.all():
-                return _frame(dict(self._held))
+                return _new_frame(dict(self._held))
             rows = np.flatnonzero(rows)
         # Columns that were taken together are so again.
-        taken: dict[int, _Rows] = {}
+        taken: dict[int, _RowSelection] = {}
         held: dict[str, _Column] = {}
         for name, column in self._held.items():
-            source, before = (column.source, column.rows) if isinstance(column, _Taken) else (column, None)
+            source, before = (column.source, column.rows) if isinstance(column, _SelectedColumn) else (column, None)
             place = id(before)
             if place not in taken:
-                taken[place] = _Rows(rows, before)
-            held[name] = _Taken(source, taken[place])
-        return _frame(held)
+                taken[place] = _RowSelection(rows, before)
+            held[name] = _SelectedColumn(source, taken[place])
+        return _new_frame(held)
 
     def only(self, names: tuple[str, ...]) -> Frame:
-        return _frame({name: self._held[name] for name in names})
+        return _new_frame({name: self._held[name] for name in names})
 
     def with_columns(self, **columns: Array) -> Frame:
-        return _frame({**self._held, **columns})
+        return _new_frame({**self._held, **columns})
 
     def beside(self, other: Frame) -> Frame:
         """The columns of both; where both have one, the other's."""
-        return _frame({**self._held, **other._held})
+        return _new_frame({**self._held, **other._held})
 
     def whole(self) -> Frame:
         """The same frame, holding on to nothing that it was taken from: what is kept for long."""
@@ -116,7 +116,7 @@ class Frame:
         filled = [frame for frame in frames if len(frame)] or frames[:1]
         if len(filled) == 1:
             return filled[0]
-        return _frame({name: _Joined([frame._held[name] for frame in filled]) for name in filled[0]})
+        return _new_frame({name: _ConcatenatedColumn([frame._held[name] for frame in filled]) for name in filled[0]})
 
 
 class Columns(MutableMapping[str, Array]):
@@ -144,18 +144,18 @@ class Columns(MutableMapping[str, Array]):
         return len(self._frame._held)
 
 
-def _frame(held: dict[str, _Column]) -> Frame:
+def _new_frame(held: dict[str, _Column]) -> Frame:
     frame = Frame.__new__(Frame)
     frame._held = held
     return frame
 
 
-class _Rows:
+class _RowSelection:
     """Which rows, of those taken before: put together when the first column is asked for, once for all columns."""
 
     __slots__ = ("_before", "_rows")
 
-    def __init__(self, rows: Array, before: _Rows | None) -> None:
+    def __init__(self, rows: Array, before: _RowSelection | None) -> None:
         self._rows, self._before = rows, before
 
     def __len__(self) -> int:
@@ -167,12 +167,12 @@ class _Rows:
         return self._rows
 
 
-class _Taken:
+class _SelectedColumn:
     """Rows of a column, not yet looked at."""
 
     __slots__ = ("rows", "source")
 
-    def __init__(self, source: Array | _Joined, rows: _Rows) -> None:
+    def __init__(self, source: Array | _ConcatenatedColumn, rows: _RowSelection) -> None:
         self.source, self.rows = source, rows
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class _Taken:
         return taken
 
 
-class _Joined:
+class _ConcatenatedColumn:
     """Columns end to end, not yet looked at; joined once, whoever asks."""
 
     __slots__ = ("_array", "_length", "_parts")
@@ -204,7 +204,7 @@ class _Joined:
         return self._array
 
 
-_Column = Array | _Taken | _Joined
+_Column = Array | _SelectedColumn | _ConcatenatedColumn
 
 
 # Frames as bytes: a key's state in Spark, and what one query hands to the next.
@@ -217,7 +217,7 @@ _Column = Array | _Taken | _Joined
 VERSION = 2
 _KIND = b"PRfr"
 _FRAME = struct.Struct("<HHI")
-_WORTH_COMPRESSING = 256
+_MIN_COMPRESSED_BYTES = 256
 _WIDTHS = ((1, np.uint8), (2, np.uint16), (4, np.uint32), (8, np.uint64))
 _WIDTH_OF_CLASS = np.array([0, 1, 2, 4, 8])
 
@@ -228,7 +228,7 @@ def _label(name: str, numbers: tuple[str, ...], texts: tuple[str, ...]) -> bytes
 
 
 @cache
-def _unlabel(label: bytes) -> tuple[str, list[str], list[str]]:
+def _parse_label(label: bytes) -> tuple[str, list[str], list[str]]:
     name, numbers, texts = label.decode("ascii").split("|")
     return name, numbers.split(",") if numbers else [], texts.split(",") if texts else []
 
@@ -299,7 +299,7 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
         for values in texts.values():
             parts += _pack_texts(values)
     body = b"".join(parts)
-    return seal(_KIND, VERSION, body, pack=len(body) >= _WORTH_COMPRESSING)
+    return seal(_KIND, VERSION, body, pack=len(body) >= _MIN_COMPRESSED_BYTES)
 
 
 def unpack(value: bytes) -> dict[str, Frame]:
@@ -310,7 +310,7 @@ def unpack(value: bytes) -> dict[str, Frame]:
     for _ in range(count):
         length, _, rows = _FRAME.unpack_from(data, at)
         at += _FRAME.size + length
-        name, numbers, texts = _unlabel(bytes(data[at - length : at]))
+        name, numbers, texts = _parse_label(bytes(data[at - length : at]))
         matrix, at = _unpack_numbers(data, at, len(numbers), rows)
         columns: dict[str, Array] = dict(zip(numbers, matrix, strict=True))
         for text in texts:

@@ -25,7 +25,7 @@ class Api(IntEnum):
         return self.name.lower()
 
 
-LAST_SIGN = Api.OFFSET_COMMIT
+LAST_LIVENESS_API = Api.OFFSET_COMMIT
 API_OF = {api.word: int(api) for api in Api}
 
 KINDS = ("heartbeat", "sync", "join", "initial_join")

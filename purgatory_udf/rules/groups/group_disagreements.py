@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from purgatory_udf.contract.tables import GROUP_DISAGREEMENTS
 from purgatory_udf.rules.groups.group_codes import NONE
-from purgatory_udf.rules.groups.group_outcome_tables import TOLD
+from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 
 REFUSALS = {
     "UNKNOWN_MEMBER_ID": "unknown_member",
@@ -35,21 +35,21 @@ REFUSALS = {
 NO_ANSWER = "no answer"
 
 # What was told, beside what an import has recorded of it (null if nothing).
-COMPARED = pa.schema([*TOLD, ("recorded_error", pa.string()), ("recorded_generation", pa.int32())])
+COMPARED = pa.schema([*GROUP_ANSWERS, ("recorded_error", pa.string()), ("recorded_generation", pa.int32())])
 
-Pair = tuple[str, str | None, str | None]
+Disagreement = tuple[str, str | None, str | None]
 
 
 def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
     """Rows of `GROUP_DISAGREEMENTS`, from rows of `COMPARED`: most agree, and are never looked at one by one."""
     rows = []
-    for row in compared.filter(_suspicious(compared)).to_pylist():
-        for what, recorded, replayed in _pairs(row):
+    for row in compared.filter(_may_disagree(compared)).to_pylist():
+        for what, recorded, replayed in _row_disagreements(row):
             rows.append(row | {"run_id": run_id, "disagreement": what, "recorded": recorded, "replayed": replayed})
     return pa.Table.from_pylist(rows, schema=GROUP_DISAGREEMENTS)
 
 
-def _suspicious(compared: pa.Table) -> pa.Array:
+def _may_disagree(compared: pa.Table) -> pa.Array:
     suspicions = [
         pc.is_in(compared["error"], pa.array(list(REFUSALS))),
         pc.is_null(compared["error"]),
@@ -69,9 +69,9 @@ def _differs(recorded: pa.ChunkedArray, replayed: pa.ChunkedArray) -> pa.Chunked
     return pc.and_(pc.is_valid(recorded), pc.fill_null(pc.not_equal(recorded, replayed), True))
 
 
-def _pairs(row: dict[str, Any]) -> Iterator[Pair]:
+def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
     if row["recorded_error"] is None:
-        yield from _by_guess(row)
+        yield from _unrecorded_disagreements(row)
     elif row["recorded_error"] != row["error"]:
         yield "error", row["recorded_error"], row["error"] or NO_ANSWER
     elif row["recorded_generation"] not in (None, row["generation"]):
@@ -83,7 +83,7 @@ def _pairs(row: dict[str, Any]) -> Iterator[Pair]:
         yield "member_id", assigned, row["given_member_id"]
 
 
-def _by_guess(row: dict[str, Any]) -> Iterator[Pair]:
+def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
     """Of requests whose answer is not recorded: recorded clients mostly know who they are."""
     error = row["error"]
     if error in REFUSALS:

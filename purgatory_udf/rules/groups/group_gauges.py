@@ -38,19 +38,19 @@ from purgatory_udf.rules.engine.loop.call_cleanup import link, no_neighbours
 from purgatory_udf.rules.engine.loop.clock_advance import STEP_MS
 from purgatory_udf.rules.engine.loop.codes import FOREVER, PURGATORIES, UNKNOWN, Code
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
-from purgatory_udf.rules.groups.group_waits import ToldWaits, by_purgatory
-from purgatory_udf.rules.groups.scripted_purgatory import ANEW, BEGIN, END, LIST, MOMENT, WALK, tell
+from purgatory_udf.rules.groups.group_waits import PurgatoryWaits, by_purgatory
+from purgatory_udf.rules.groups.scripted_purgatory import BEGIN, END, LIST, MOMENT, RESET_ESTIMATE, WALK, run_script
 
 # Among the reapers of a coordinator.
-TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
+REAPER_TURNS = {Code.HEARTBEAT: 0, Code.REBALANCE: 1}
 
 # The steps at which a purgatory reads otherwise than at the step before, or has purged since.
 READINGS = FrameLayout(("at_ms", "watched", "delayed", "purged"))
 
 # What is still to happen. `op` and `deadline` are of the operation; a walk has none.
-_LATER = FrameLayout(("t", "seq", "sub", "late", "kind", "list", "op", "deadline"))
+_PENDING_STEPS = FrameLayout(("t", "seq", "sub", "late", "kind", "list", "op", "deadline"))
 _WAITING = FrameLayout(("op", "list", "deadline", "bucket"))
-_OF_NO_OPERATION = FrameLayout(("op", "deadline"))
+_NO_OPERATION = FrameLayout(("op", "deadline"))
 
 # After this long without events every reaper has woken, and what it purged was read.
 _SETTLED_MS = 5 * int(STEP_MS)
@@ -66,7 +66,7 @@ class CoordinatorPurgatory:
     names: list[str] = field(default_factory=list)
     dead: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     waiting: Frame = field(default_factory=_WAITING.empty)
-    later: Frame = field(default_factory=_LATER.empty)
+    later: Frame = field(default_factory=_PENDING_STEPS.empty)
     queued: Records = field(default_factory=lambda: np.zeros(WHEELS, QUEUED))
     now_ms: int = 0
     record: Records = field(default_factory=lambda: np.zeros(1, PURGATORY))
@@ -83,7 +83,7 @@ class CoordinatorPurgatory:
     def open(self) -> int:
         return len(self.waiting)
 
-    def tell(self, waits: ToldWaits | None, horizon_ms: int) -> Frame:
+    def tell(self, waits: PurgatoryWaits | None, horizon_ms: int) -> Frame:
         """Take in what a batch tells; `READINGS` up to the horizon, before which nothing more can come. `FOREVER`: up
         to where everything has come to rest."""
         moments = self._moments(waits)
@@ -96,7 +96,7 @@ class CoordinatorPurgatory:
         self._forget()
         return readings
 
-    def _moments(self, waits: ToldWaits | None) -> Frame:
+    def _moments(self, waits: PurgatoryWaits | None) -> Frame:
         """Everything that has not happened yet, in order."""
         if waits is None:
             return self.later
@@ -117,7 +117,7 @@ class CoordinatorPurgatory:
             self._at(ends_of.take(at_once), END, places),
             self._at(ends_of.take(~at_once), END, places, early=True),
         ]
-        walks = Frame({**_OF_NO_OPERATION.empty(len(waits.walked)).columns, **waits.walked.columns})
+        walks = Frame({**_NO_OPERATION.empty(len(waits.walked)).columns, **waits.walked.columns})
         parts += [self._at(rows, WALK, places) for rows in (walks, ends_of.take(ended.triggered > 0))]
         parts += [self._at(rows, kind, np.arange(len(numbers))) for rows, kind in self._emptied(waits.stopped, places)]
         moments = Frame.concat(parts)
@@ -126,19 +126,19 @@ class CoordinatorPurgatory:
     def _emptied(self, stopped: Frame, places: Array) -> Iterator[tuple[Frame, int]]:
         """The process has gone, and with it all lists of these groups, as walks of them; what a new one estimates
         begins with what it holds."""
-        of_none = {name: np.zeros(len(stopped), np.int64) for name in _OF_NO_OPERATION.names}
+        of_none = {name: np.zeros(len(stopped), np.int64) for name in _NO_OPERATION.names}
         stopped = stopped.with_columns(list=places[stopped.list], **of_none)
-        yield stopped, ANEW
+        yield stopped, RESET_ESTIMATE
         for place, row in enumerate(stopped.list.tolist()):
             mine = np.array([at for at, name in enumerate(self.names) if name.startswith(self.names[row])])
             yield stopped.take(np.full(len(mine), place)).with_columns(list=mine), WALK
 
     def _at(self, rows: Frame, kind: int, places: Array, early: bool = False) -> Frame:
         if not len(rows):
-            return _LATER.empty()
-        late = (rows.seq == UNKNOWN) & (rows.sub == TURNS[self.code]) & (not early)
+            return _PENDING_STEPS.empty()
+        late = (rows.seq == UNKNOWN) & (rows.sub == REAPER_TURNS[self.code]) & (not early)
         columns = {"kind": np.full(len(rows), int(kind)), "list": places[rows.list], "late": late.astype(np.int64)}
-        return rows.with_columns(**columns).only(_LATER.names)
+        return rows.with_columns(**columns).only(_PENDING_STEPS.names)
 
     def _run(self, now: Frame, until_ms: int) -> Frame:
         waiting = self.waiting
@@ -172,7 +172,7 @@ class CoordinatorPurgatory:
             tables, now=self.now_ms * 1000, operations=len(operations), purgatories=1, due=NONE, checking=NONE
         )
         link(world)
-        tell(world, moments, lists, TURNS[self.code], until_ms)
+        run_script(world, moments, lists, REAPER_TURNS[self.code], until_ms)
         self.now_ms = int(world["now"][0]) // 1000
         self.dead = np.where(lists["stamp"] == self.record["stamp"][0], lists["dead"], 0)
         gone = np.zeros(len(ids), bool)
@@ -209,7 +209,7 @@ class CoordinatorPurgatory:
             "names": Frame({"dead": self.dead, "name": np.array(self.names, dtype=object)}),
             "waiting": self.waiting,
             "later": self.later,
-            "record": Frame({name: self.record[name].astype(np.int64) for name in _fields(PURGATORY)}),
+            "record": Frame({name: self.record[name].astype(np.int64) for name in _field_names(PURGATORY)}),
             "queued": Frame({"bits": self.queued["bits"].astype(np.int64)}),
         }
         return pack(frames)
@@ -218,7 +218,7 @@ class CoordinatorPurgatory:
     def from_bytes(cls, value: bytes) -> CoordinatorPurgatory:
         frames = unpack(value)
         record, queued = np.zeros(1, PURGATORY), np.zeros(WHEELS, QUEUED)
-        for name in _fields(PURGATORY):
+        for name in _field_names(PURGATORY):
             record[name] = frames["record"].columns[name]
         queued["bits"] = frames["queued"].bits
         of = {name: int(values[0]) for name, values in frames["of"].columns.items()}
@@ -239,7 +239,7 @@ class CoordinatorPurgatory:
         return {"code": self.code, "interval": self.interval, "began_ms": self.began_ms, "now_ms": self.now_ms}
 
 
-def _fields(kind: np.dtype[np.void]) -> tuple[str, ...]:
+def _field_names(kind: np.dtype[np.void]) -> tuple[str, ...]:
     return tuple(name for name in kind.names or () if name != "padding")
 
 
@@ -250,7 +250,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 @dataclass
-class Ledger:
+class GaugeState:
     """`began_ms`: when the trace began. `end_ms`: when it ended, if it has; nothing comes after all groups are told
     that, and what would happen later is what is left open."""
 
@@ -275,11 +275,11 @@ class Ledger:
         tables = [PURGATORY_GAUGES.empty_table()]
         for (broker, code), purgatory in sorted(self.purgatories.items()):
             readings = purgatory.tell(waits.get((broker, code)), FOREVER if over else watermark_ms)
-            tables.append(_rows(run_id, broker, code, readings))
+            tables.append(_gauge_rows(run_id, broker, code, readings))
         # Spark loses rows of a table that has empty chunks.
         return pa.concat_tables(tables).combine_chunks()
 
-    def _left(self, waits: ToldWaits) -> int:
+    def _left(self, waits: PurgatoryWaits) -> int:
         if self.end_ms is None:
             return 0
         ended = waits.ended
@@ -299,7 +299,7 @@ class Ledger:
 
     def take_up(self, value: bytes) -> None:
         """Go on from what was kept."""
-        parts = _parts(value)
+        parts = _length_prefixed_parts(value)
         head = json.loads(next(parts))
         self.left_open = head["left_open"]
         self.purgatories = {
@@ -307,7 +307,7 @@ class Ledger:
         }
 
 
-def _parts(value: bytes) -> Iterator[bytes]:
+def _length_prefixed_parts(value: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(value):
         (length,) = _LENGTH.unpack_from(value, at)
@@ -316,7 +316,7 @@ def _parts(value: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _rows(run_id: str, broker: int, code: Code, readings: Frame) -> pa.Table:
+def _gauge_rows(run_id: str, broker: int, code: Code, readings: Frame) -> pa.Table:
     count = len(readings)
     columns = {
         "run_id": pa.repeat(pa.scalar(run_id, pa.string()), count),

@@ -13,20 +13,20 @@ from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJou
 from purgatory_udf.rules.coordinator.group_coordinator import GroupCoordinator
 from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Member
 from purgatory_udf.rules.coordinator.group_operations import (
-    Beginning,
     DelayedJoin,
     DelayedSync,
+    DelayWindow,
     GroupOperation,
     InitialDelayedJoin,
-    Window,
+    OperationStart,
 )
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, group_request
 from purgatory_udf.rules.coordinator.member_sessions import DelayedHeartbeat, MemberHeartbeat, PendingHeartbeat
 from purgatory_udf.rules.groups.frames import Frame, FrameLayout
-from purgatory_udf.rules.groups.group_codes import API_OF, ERROR_OF, LAST_SIGN, NONE
-from purgatory_udf.rules.groups.group_rows import parts_of
-from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, KeptGroup, KeptRound
-from purgatory_udf.rules.groups.operation_timeline import Chronicle, GroupClock, Moment
+from purgatory_udf.rules.groups.group_codes import API_OF, ERROR_OF, LAST_LIVENESS_API, NONE
+from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot
+from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline
 
 # Answers in columns, beside what the trace says of the recorded ones. What goes without saying is left out: that a
 # heartbeat or a commit is well.
@@ -50,7 +50,7 @@ class AnswerJournal(GroupJournal):
 
     def answered(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
         super().answered(request, error, now_us, member_id)
-        if error != NONE or API_OF[request.api] > LAST_SIGN:
+        if error != NONE or API_OF[request.api] > LAST_LIVENESS_API:
             self._keep(request)
 
     def joined(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
@@ -64,10 +64,10 @@ class AnswerJournal(GroupJournal):
 
 
 def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
-    return ANSWERS.of([_row(request, answer) for request, answer in answered])
+    return ANSWERS.of([_answer_row(request, answer) for request, answer in answered])
 
 
-def _row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
+def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
     join = request if isinstance(request, JoinGroup) else None
     return (
         request.seq,
@@ -90,11 +90,11 @@ class GroupMachine:
     """Its journal and chronicle have what happened since it was taken up. Nobody else may use the `KeptGroup` that it
     was made from."""
 
-    def __init__(self, key: str, config: GroupConfig, kept: KeptGroup) -> None:
-        broker, self._name = parts_of(key)
+    def __init__(self, key: str, config: GroupConfig, kept: GroupSnapshot) -> None:
+        broker, self._name = split_group_key(key)
         self._config = config
         self.journal = AnswerJournal()
-        self.chronicle = Chronicle(self.journal)
+        self.chronicle = OperationTimeline(self.journal)
         self.clock = GroupClock(self.chronicle.note)
         self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal)
         self.chronicle.purgatories = self.clock.purgatories
@@ -112,7 +112,7 @@ class GroupMachine:
         self._coordinator.handle(group_request(event, self._config))
         self.clock.event(event["time_us"], event["seq"])
 
-    def put_down(self) -> KeptGroup:
+    def put_down(self) -> GroupSnapshot:
         """What has to be kept: with it, a new machine goes on as this one would."""
         sessions, rounds = [], []
         for operation in self.chronicle.still_open:
@@ -120,7 +120,7 @@ class GroupMachine:
                 sessions.append(operation)
             else:
                 dead = operation.group is not self.group
-                rounds.append(_kept_round(operation, self.chronicle.began[operation], dead))
+                rounds.append(_rebalance_snapshot(operation, self.chronicle.began[operation], dead))
         owners = list(self.group.members.values()) if self.group is not None else []
         places = {id(member): place for place, member in enumerate(owners)}
         former: list[Member] = []
@@ -131,17 +131,17 @@ class GroupMachine:
                 places[id(member)] = len(places)
                 former.append(member)
             owner.append(PENDING if member is None else places[id(member)])
-        return KeptGroup(self.group, _frame(sessions, owner, self.chronicle.began), rounds, former)
+        return GroupSnapshot(self.group, _session_frame(sessions, owner, self.chronicle.began), rounds, former)
 
     # -- taking up ----------------------------------------------------------------------------------------------------
 
-    def _take_up(self, kept: KeptGroup, group: Group) -> None:
+    def _take_up(self, kept: GroupSnapshot, group: Group) -> None:
         heartbeats, rebalances = self.clock.purgatories
         # Those of one deadline end in the order of their turns: before any that this machine begins, as they stand.
         first_turn, owners, keeper = -len(kept.sessions), kept.owners, self._coordinator.rounds.sessions
         rows = zip(*(kept.sessions.columns[name].tolist() for name in SESSIONS.names), strict=True)
         for place, (owner, operation_id, t, seq, sub, deadline, member_id, request_id, client_id) in enumerate(rows):
-            beginning, delay, turn = Beginning(operation_id, t, None), deadline - t // 1000, first_turn + place
+            beginning, delay, turn = OperationStart(operation_id, t, None), deadline - t // 1000, first_turn + place
             session: DelayedHeartbeat
             if owner == PENDING:
                 session = PendingHeartbeat(group, member_id, beginning, delay, keeper, turn)
@@ -154,14 +154,14 @@ class GroupMachine:
                 self._known(self._round(kept_round, group), began, kept_round.request_id, kept_round.client_id)
             )
 
-    def _round(self, kept: KeptRound, group: Group) -> GroupOperation:
-        beginning, rounds = Beginning(kept.operation_id, kept.started_us, None), self._coordinator.rounds
+    def _round(self, kept: RebalanceSnapshot, group: Group) -> GroupOperation:
+        beginning, rounds = OperationStart(kept.operation_id, kept.started_us, None), self._coordinator.rounds
         if kept.dead:
             group = Group(group.broker, group.name)
             group.state = GroupState.DEAD
         delay_ms = kept.deadline_ms - kept.started_us // 1000
         if kept.kind == InitialDelayedJoin.kind:
-            return InitialDelayedJoin(group, beginning, Window(delay_ms, kept.remaining_ms), rounds)
+            return InitialDelayedJoin(group, beginning, DelayWindow(delay_ms, kept.remaining_ms), rounds)
         if kept.kind == DelayedJoin.kind:
             return DelayedJoin(group, beginning, delay_ms, rounds)
         return DelayedSync(group, beginning, delay_ms, rounds.sync_expired)
@@ -174,10 +174,10 @@ class GroupMachine:
         return operation
 
 
-def _kept_round(operation: GroupOperation, began: Moment, dead: bool) -> KeptRound:
+def _rebalance_snapshot(operation: GroupOperation, began: Moment, dead: bool) -> RebalanceSnapshot:
     request = operation.request
     remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
-    return KeptRound(
+    return RebalanceSnapshot(
         operation.kind,
         operation.operation_id,
         operation.started_us,
@@ -191,7 +191,7 @@ def _kept_round(operation: GroupOperation, began: Moment, dead: bool) -> KeptRou
     )
 
 
-def _frame(sessions: list[DelayedHeartbeat], owner: list[int], began: Mapping[GroupOperation, Moment]) -> Frame:
+def _session_frame(sessions: list[DelayedHeartbeat], owner: list[int], began: Mapping[GroupOperation, Moment]) -> Frame:
     if not sessions:
         return SESSIONS.empty()
     numbers = {

@@ -16,9 +16,9 @@ from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EXPIRATION
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_codes import ERRORS, FOREVER, KIND_OF, KINDS, RULES, Api
 from purgatory_udf.rules.groups.group_machine import ANSWERS
-from purgatory_udf.rules.groups.group_rows import parts_of
-from purgatory_udf.rules.groups.group_step import Findings
-from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, ends_of
+from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_step import StepResult
+from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
 # What one call found of its groups, as a value for each table; and what many such values say, in columns.
 
@@ -27,13 +27,13 @@ from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, 
 TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
 # The tables of ends have one layout.
-_ENDS = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
-_LAYOUTS = {**dict.fromkeys(_ENDS, ENDED), "group_transitions": TRANSITIONS, "told": ANSWERS}
+_END_TABLES = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
+_LAYOUTS = {**dict.fromkeys(_END_TABLES, ENDED), "group_transitions": TRANSITIONS, "told": ANSWERS}
 # When a row happened.
-_TIME = {**dict.fromkeys(_ENDS, "end_t"), "group_transitions": "t", "told": "at"}
+_TIME_COLUMN = {**dict.fromkeys(_END_TABLES, "end_t"), "group_transitions": "t", "told": "at"}
 
 
-class Packet(NamedTuple):
+class GroupOutput(NamedTuple):
     """Of one table so many rows, the last of which happened at `latest_us`. In them `group` is a place among the
     packet's names."""
 
@@ -43,54 +43,59 @@ class Packet(NamedTuple):
     payload: bytes
 
 
-def packets(by_group: Mapping[str, Findings]) -> list[Packet]:
+def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
     """What the tables say of a call, by table: no packet without rows."""
     frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
     for place, findings in enumerate(by_group.values()):
         parts = {
-            **{table: [ended.take(ends_of(ended) == end) for ended in findings.ended] for table, end in _ENDS.items()},
-            "group_transitions": [TRANSITIONS.of([_row(change) for change in findings.transitions])],
+            **{
+                table: [ended.take(end_kinds(ended) == end) for ended in findings.ended]
+                for table, end in _END_TABLES.items()
+            },
+            "group_transitions": [TRANSITIONS.of([_transition_row(change) for change in findings.transitions])],
             "told": findings.answer_frames,
         }
         for table, mine in parts.items():
-            frames[table] += [part.with_columns(group=_all(place, len(part))) for part in mine if len(part)]
+            frames[table] += [part.with_columns(group=_constant(place, len(part))) for part in mine if len(part)]
     names = Frame({"key": np.array(list(by_group), dtype=object)})
     joined = {table: Frame.concat(parts) for table, parts in frames.items() if parts}
     return [
-        Packet(table, int(rows.columns[_TIME[table]].max()), len(rows), pack({"names": names, "rows": rows}))
+        GroupOutput(
+            table, int(rows.columns[_TIME_COLUMN[table]].max()), len(rows), pack({"names": names, "rows": rows})
+        )
         for table, rows in joined.items()
     ]
 
 
-def unpacked(table: str, payloads: Iterable[bytes]) -> Frame:
+def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
     """One table's packets end to end, with `broker` and `group` (its name) beside each row."""
     frames = []
     for value in payloads:
         parts = unpack(value)
-        keys = [parts_of(key) for key in parts["names"].key]
+        keys = [split_group_key(key) for key in parts["names"].key]
         brokers = np.array([broker for broker, _ in keys], dtype=np.int64)
         groups = np.array([group for _, group in keys], dtype=object)
         rows = parts["rows"]
         frames.append(rows.with_columns(broker=brokers[rows.group], group=groups[rows.group]))
-    return Frame.concat(frames) if frames else _packet_named(_LAYOUTS[table]).empty()
+    return Frame.concat(frames) if frames else _with_group_columns(_LAYOUTS[table]).empty()
 
 
-def _row(change: Transition) -> tuple[int | str, ...]:
+def _transition_row(change: Transition) -> tuple[int | str, ...]:
     members = json.dumps(change.members)
     return change.at_us, change.generation, change.from_state, change.to_state, change.reason, members
 
 
-def _packet_named(layout: FrameLayout) -> FrameLayout:
+def _with_group_columns(layout: FrameLayout) -> FrameLayout:
     return FrameLayout((*layout.numbers, "broker"), (*layout.texts, "group"))
 
 
-def _all(value: int, count: int) -> Array:
+def _constant(value: int, count: int) -> Array:
     return np.full(count, value, dtype=np.int64)
 
 
 # What requests were answered (heartbeats and commits that are well excepted), and what the trace says of the recorded
 # answer. Null is what there is none of, or what is not recorded.
-TOLD = pa.schema(
+GROUP_ANSWERS = pa.schema(
     [
         ("broker", pa.int32()),
         ("group", pa.string()),
@@ -115,7 +120,7 @@ SCHEMAS = {
     "expirations": EXPIRATIONS,
     "cancellations": CANCELLATIONS,
     "group_transitions": GROUP_TRANSITIONS,
-    "told": TOLD,
+    "told": GROUP_ANSWERS,
 }
 
 _KINDS, _RULES, _ERRORS = pa.array(KINDS), pa.array(RULES), pa.array(ERRORS)
@@ -132,7 +137,7 @@ class GroupTables:
 
     def rows(self, table: str, payloads: Iterable[bytes]) -> pa.Table:
         """One of `SCHEMAS`, from its packets in their order."""
-        rows = unpacked(table, payloads)
+        rows = concat_payloads(table, payloads)
         if table == "group_transitions":
             return self._transitions(rows)
         if table == "told":
@@ -152,12 +157,12 @@ class GroupTables:
             "operation_id": pa.array(ended.op),
             "kind": _KINDS.take(pa.array(ended.kind)),
             "broker": pa.array(ended.broker.astype(np.int32)),
-            "request_id": _named(ended.request_id),
-            "client_id": _named(ended.client_id),
+            "request_id": _null_if_empty(ended.request_id),
+            "client_id": _null_if_empty(ended.client_id),
             "key": keys,
-            "started_at": _time(ended.t),
-            **dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), _time(ended.end_t)),
-            "deadline": _time(ended.deadline * 1000),
+            "started_at": _timestamps(ended.t),
+            **dict.fromkeys(("completed_at", "expired_at", "cancelled_at"), _timestamps(ended.end_t)),
+            "deadline": _timestamps(ended.deadline * 1000),
             "wait_ms": pa.array(ended.end_t // 1000 - ended.t // 1000),
             "watched": pa.array(ended.watched > 0),
             **dict.fromkeys(("completed_by", "reason"), _RULES.take(pa.array(ended.rule))),
@@ -174,7 +179,7 @@ class GroupTables:
             "run_id": pa.repeat(self.run_id, len(changes)),
             "broker": pa.array(changes.broker.astype(np.int32)),
             "group": _texts(changes.group),
-            "at": _time(changes.t),
+            "at": _timestamps(changes.t),
             **{name: _texts(changes.columns[name]) for name in ("from_state", "to_state", "reason")},
             "generation": pa.array(changes.generation.astype(np.int32)),
             "members": pa.array([json.loads(text) for text in changes.members], pa.list_(pa.string())),
@@ -186,31 +191,31 @@ class GroupTables:
             "broker": pa.array(answers.broker.astype(np.int32)),
             "group": _texts(answers.group),
             "seq": pa.array(answers.seq),
-            "asked_at": _time(answers.t),
-            "answered_at": _time(answers.at),
+            "asked_at": _timestamps(answers.t),
+            "answered_at": _timestamps(answers.at),
             "api": _APIS.take(pa.array(answers.api)),
-            "request_id": _named(answers.request_id),
+            "request_id": _null_if_empty(answers.request_id),
             "member_id": _texts(answers.member_id),
             "asked_generation": pa.array(answers.asked),
             "error": _ERRORS.take(pa.array(answers.error)),
             "generation": pa.array(answers.generation, mask=answers.generation < 0),
-            "given_member_id": _named(answers.given),
-            "leader": _named(answers.leader),
-            "assigned_member_id": _named(answers.assigned),
-            "leader_member_id": _named(answers.named_leader),
+            "given_member_id": _null_if_empty(answers.given),
+            "leader": _null_if_empty(answers.leader),
+            "assigned_member_id": _null_if_empty(answers.assigned),
+            "leader_member_id": _null_if_empty(answers.named_leader),
         }
-        return pa.table([columns[name] for name in TOLD.names], schema=TOLD)
+        return pa.table([columns[name] for name in GROUP_ANSWERS.names], schema=GROUP_ANSWERS)
 
 
 def _texts(column: Array) -> pa.Array:
     return pa.array(column, pa.string())
 
 
-def _named(column: Array) -> pa.Array:
+def _null_if_empty(column: Array) -> pa.Array:
     """Empty stands for null: neither a request nor a client is named by nothing."""
     texts = _texts(column)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
-def _time(us: Array) -> pa.Array:
+def _timestamps(us: Array) -> pa.Array:
     return pa.array(us, pa.int64()).cast(pa.timestamp("us")).cast(TIMESTAMP)

@@ -28,15 +28,15 @@ COLUMNS = (
 )  # fmt: skip
 
 _ABSENT = -1
-_WORDS = [api.word for api in Api]
+_API_NAMES = [api.word for api in Api]
 
 
-def key_of(broker: int, group: str) -> str:
+def group_key(broker: int, group: str) -> str:
     """A group is known by its name only to its own broker."""
     return f"{broker}/{group}"
 
 
-def parts_of(key: str) -> tuple[int, str]:
+def split_group_key(key: str) -> tuple[int, str]:
     broker, _, group = key.partition("/")
     return int(broker), group
 
@@ -51,7 +51,7 @@ def _texts(column: pa.ChunkedArray) -> Array:
     return texts
 
 
-def rows_of(events: pa.Table) -> Frame:
+def request_rows(events: pa.Table) -> Frame:
     """Group events, in their order, as rows."""
     api = pc.index_in(events["type"], pa.array(API_OF)).to_numpy()
     instance = events["group_instance_id"]
@@ -84,17 +84,17 @@ def _protocols(column: pa.ChunkedArray) -> Array:
     return texts
 
 
-class Events:
+class GroupEvents:
     """Rows of one group as the events that they were made of. An empty text stands for an absent one."""
 
     def __init__(self, rows: Frame, key: str) -> None:
-        self._broker, self._group = parts_of(key)
+        self._broker, self._group = split_group_key(key)
         self._columns = {name: rows.columns[name].tolist() for name in ROWS.names}
 
     def __getitem__(self, row: int) -> Mapping[str, Any]:
         columns = self._columns
         event = {
-            "type": _WORDS[columns["api"][row]],
+            "type": _API_NAMES[columns["api"][row]],
             "time_us": columns["t"][row],
             "seq": columns["seq"][row],
             "broker": self._broker,
@@ -122,33 +122,35 @@ class Events:
 
 
 # `group` is a place among the keys.
-_ROWS = FrameLayout((*ROWS.numbers, "group"), ROWS.texts)
+_BATCH_ROWS = FrameLayout((*ROWS.numbers, "group"), ROWS.texts)
 
 
 @dataclass(frozen=True)
-class Requests:
+class RequestBatch:
     """`rows` are in order by group, and within a group by (time, seq)."""
 
     keys: list[str]
     rows: Frame
 
     @classmethod
-    def of(cls, events: pa.Table) -> Requests:
+    def of(cls, events: pa.Table) -> RequestBatch:
         """The group events among these; every other event is left out."""
         events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
         if not events.num_rows:
-            return cls([], _ROWS.empty())
+            return cls([], _BATCH_ROWS.empty())
         broker = pc.fill_null(events["broker"], 0).cast(pa.string())
         keys = pc.binary_join_element_wise(broker, events["group"], "/").combine_chunks().dictionary_encode()
-        return cls(keys.dictionary.to_pylist(), _sorted(rows_of(events).with_columns(group=keys.indices.to_numpy())))
+        return cls(
+            keys.dictionary.to_pylist(), _sorted(request_rows(events).with_columns(group=keys.indices.to_numpy()))
+        )
 
     @classmethod
-    def together(cls, parts: Sequence[Requests]) -> Requests:
+    def together(cls, parts: Sequence[RequestBatch]) -> RequestBatch:
         """Several pieces as one, each key once."""
         if len(parts) == 1:
             return parts[0]
         number: dict[str, int] = {}
-        frames = [_ROWS.empty()]
+        frames = [_BATCH_ROWS.empty()]
         for part in parts:
             places: Array = np.array([number.setdefault(key, len(number)) for key in part.keys], dtype=np.int64)
             frames.append(part.rows.with_columns(group=places[part.rows.group]) if len(part.rows) else part.rows)
@@ -161,10 +163,10 @@ class Requests:
         for begin, end in pairwise([*begins, len(group)]):
             yield self.keys[int(group[begin])], self.rows.take(slice(begin, end))
 
-    def where(self, rows: Array) -> Requests:
-        return Requests(self.keys, self.rows.take(rows))
+    def where(self, rows: Array) -> RequestBatch:
+        return RequestBatch(self.keys, self.rows.take(rows))
 
-    def apart(self, name: Callable[[str], str]) -> Iterator[tuple[str, Requests]]:
+    def apart(self, name: Callable[[str], str]) -> Iterator[tuple[str, RequestBatch]]:
         """The same, shared out by a name made of each group's key."""
         places: dict[str, list[int]] = {}
         for place, key in enumerate(self.keys):
@@ -179,13 +181,13 @@ class Requests:
                 counts = [borders[place + 1] - borders[place] for place in mine]
                 rows = self.rows.take(np.concatenate([np.arange(borders[at], borders[at + 1]) for at in mine]))
                 number = np.repeat(np.arange(len(mine)), counts)
-            yield shard, Requests([self.keys[place] for place in mine], rows.with_columns(group=number))
+            yield shard, RequestBatch([self.keys[place] for place in mine], rows.with_columns(group=number))
 
     def to_bytes(self) -> bytes:
         return pack({"keys": Frame({"key": np.array(self.keys, dtype=object)}), "rows": self.rows})
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Requests:
+    def from_bytes(cls, value: bytes) -> RequestBatch:
         frames = unpack(value)
         return cls(frames["keys"].key.tolist(), frames["rows"])
 

@@ -18,7 +18,7 @@ from purgatory_udf.rules.coordinator.group_metadata import Group, GroupState, Me
 from purgatory_udf.rules.coordinator.group_requests import GroupRequest, JoinGroup, SyncGroup
 from purgatory_udf.rules.groups.frames import Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_codes import FOREVER
-from purgatory_udf.rules.groups.group_rows import parts_of
+from purgatory_udf.rules.groups.group_rows import split_group_key
 
 # What is kept of a group between two calls: the group itself, its open sessions in columns, its open round or sync.
 
@@ -33,7 +33,7 @@ PENDING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRound:
+class RebalanceSnapshot:
     """An open join of a round, or sync of a generation. `remaining_ms` is an initial round's, after this window."""
 
     kind: str
@@ -50,7 +50,7 @@ class KeptRound:
 
 
 @dataclass(slots=True)
-class KeptGroup:
+class GroupSnapshot:
     """`group` is None until a request makes it. `former` are members that are out, but whose sessions still run:
     nobody told those, so that they end at their deadlines.
 
@@ -59,7 +59,7 @@ class KeptGroup:
 
     group: Group | None = None
     sessions: Frame = field(default_factory=SESSIONS.empty)
-    rounds: list[KeptRound] = field(default_factory=list)
+    rounds: list[RebalanceSnapshot] = field(default_factory=list)
     former: list[Member] = field(default_factory=list)
     text: str | None = None
 
@@ -90,12 +90,15 @@ class KeptGroup:
 # A kept group as text, and back: everything but its sessions, which lie in columns.
 
 
-_MEMBER = tuple(field.name for field in fields(Member))
-_of_member = attrgetter(*_MEMBER)
-_WAITING: dict[str, type[JoinGroup] | type[SyncGroup]] = {"awaiting_join": JoinGroup, "awaiting_sync": SyncGroup}
+_MEMBER_FIELDS = tuple(field.name for field in fields(Member))
+_member_values = attrgetter(*_MEMBER_FIELDS)
+_WAITING_REQUESTS: dict[str, type[JoinGroup] | type[SyncGroup]] = {
+    "awaiting_join": JoinGroup,
+    "awaiting_sync": SyncGroup,
+}
 
 # What a member is most often, and is not said then.
-_USUAL: dict[str, Any] = {
+_MEMBER_DEFAULTS: dict[str, Any] = {
     "instance_id": None,
     "client_id": None,
     "awaiting_join": None,
@@ -105,7 +108,7 @@ _USUAL: dict[str, Any] = {
 }
 
 # What a group's text says as it stands.
-_PLAIN = (
+_GROUP_FIELDS = (
     "generation",
     "protocol",
     "leader",
@@ -116,26 +119,26 @@ _PLAIN = (
 )
 
 
-def to_text(kept: KeptGroup) -> str:
+def to_text(kept: GroupSnapshot) -> str:
     if kept.text is None:
         kept.text = json.dumps(_document(kept), separators=(",", ":"), ensure_ascii=False)
     return kept.text
 
 
-def from_text(text: str, sessions: Frame, key: str) -> KeptGroup:
+def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
     document = json.loads(text)
     if document["group"] is None:
-        return KeptGroup(sessions=sessions, text=text)
-    return KeptGroup(
+        return GroupSnapshot(sessions=sessions, text=text)
+    return GroupSnapshot(
         group=_group(document["group"], key),
         sessions=sessions,
-        rounds=[KeptRound(**values) for values in document["rounds"]],
+        rounds=[RebalanceSnapshot(**values) for values in document["rounds"]],
         former=[_member(values) for values in document["former"]],
         text=text,
     )
 
 
-def _document(kept: KeptGroup) -> dict[str, Any]:
+def _document(kept: GroupSnapshot) -> dict[str, Any]:
     return {
         "group": _group_document(kept.group) if kept.group is not None else None,
         "rounds": [asdict(round_) for round_ in kept.rounds],
@@ -146,7 +149,7 @@ def _document(kept: KeptGroup) -> dict[str, Any]:
 def _group_document(group: Group) -> dict[str, Any]:
     return {
         "state": group.state.value,
-        **{name: getattr(group, name) for name in _PLAIN},
+        **{name: getattr(group, name) for name in _GROUP_FIELDS},
         "pending_members": sorted(group.pending_members),
         "pending_syncs": sorted(group.pending_syncs),
         "members": [_member_document(member) for member in group.members.values()],
@@ -154,9 +157,9 @@ def _group_document(group: Group) -> dict[str, Any]:
 
 
 def _group(document: dict[str, Any], key: str) -> Group:
-    group = Group(*parts_of(key))
+    group = Group(*split_group_key(key))
     group.state = GroupState(document["state"])
-    for name in _PLAIN:
+    for name in _GROUP_FIELDS:
         setattr(group, name, document[name])
     group.pending_members = set(document["pending_members"])
     group.pending_syncs = set(document["pending_syncs"])
@@ -166,17 +169,21 @@ def _group(document: dict[str, Any], key: str) -> Group:
 
 
 def _member_document(member: Member) -> dict[str, Any]:
-    values = {name: value for name, value in zip(_MEMBER, _of_member(member), strict=True) if value != _USUAL.get(name)}
-    for name in _WAITING:
+    values = {
+        name: value
+        for name, value in zip(_MEMBER_FIELDS, _member_values(member), strict=True)
+        if value != _MEMBER_DEFAULTS.get(name)
+    }
+    for name in _WAITING_REQUESTS:
         if name in values:
             values[name] = _request_document(values[name])
     return values
 
 
 def _member(document: dict[str, Any]) -> Member:
-    values = _USUAL | document
+    values = _MEMBER_DEFAULTS | document
     values["protocols"] = tuple(values["protocols"])
-    for name, api in _WAITING.items():
+    for name, api in _WAITING_REQUESTS.items():
         if values[name] is not None:
             values[name] = _request(api, values[name])
     return Member(**values)
@@ -196,7 +203,7 @@ def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -
 VERSION = 4
 
 
-class Shelf:
+class GroupStateStore:
     """Of each group its text, its sessions, and when its next timer runs."""
 
     def __init__(self) -> None:
@@ -225,12 +232,12 @@ class Shelf:
         """Groups of which a timer runs by then."""
         return (key for key, deadline in self._deadlines.items() if deadline <= by_ms)
 
-    def take(self, key: str) -> KeptGroup:
+    def take(self, key: str) -> GroupSnapshot:
         """What is kept of this group; nothing yet, if it is new."""
         text = self._texts.get(key)
-        return KeptGroup() if text is None else from_text(text, self._sessions[key], key)
+        return GroupSnapshot() if text is None else from_text(text, self._sessions[key], key)
 
-    def put(self, key: str, kept: KeptGroup) -> None:
+    def put(self, key: str, kept: GroupSnapshot) -> None:
         self._texts[key] = to_text(kept)
         self._sessions[key] = kept.sessions
         self._deadlines[key] = kept.next_deadline_ms()
@@ -249,7 +256,7 @@ class Shelf:
         return pack({"groups": Frame(groups), "sessions": sessions})
 
     @classmethod
-    def from_bytes(cls, value: bytes) -> Shelf:
+    def from_bytes(cls, value: bytes) -> GroupStateStore:
         frames = unpack(value)
         groups, sessions = frames["groups"], frames["sessions"].only(SESSIONS.names)
         shelf, begin = cls(), 0

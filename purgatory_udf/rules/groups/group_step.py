@@ -20,21 +20,21 @@ from purgatory_udf.contract.outcome import Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, Removal, StateChange
 from purgatory_udf.rules.coordinator.group_metadata import GroupState
 from purgatory_udf.rules.groups.frames import Frame
-from purgatory_udf.rules.groups.group_codes import ERRORS, LAST_SIGN, Api
+from purgatory_udf.rules.groups.group_codes import ERRORS, LAST_LIVENESS_API, Api
 from purgatory_udf.rules.groups.group_machine import ANSWERS, GroupMachine, answer_frame
-from purgatory_udf.rules.groups.group_rows import Events, parts_of
-from purgatory_udf.rules.groups.group_state_store import KeptGroup
-from purgatory_udf.rules.groups.heartbeat_fast_path import take_signs
+from purgatory_udf.rules.groups.group_rows import GroupEvents, split_group_key
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
+from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
 from purgatory_udf.rules.groups.operation_timeline import ENDED, WALKS, ended_frame
 
 # From how many signs in a row on it pays to put the machine down, for which its sessions become columns.
-WORTH_COLUMNS = 32
+MIN_COLUMNAR_RUN = 32
 
 Entry = Answer | Removal | StateChange
 
 
 @dataclass
-class Findings:
+class StepResult:
     """What a call found: operations that ended, answers worth keeping, walks that completed nothing, and the journal's
     entries; of the signs decided on columns the answers are kept as columns too. `stopped`: time and `seq` of events
     with which everything that was parked for the group has gone."""
@@ -66,24 +66,29 @@ class Findings:
 
 
 def step(
-    key: str, kept: KeptGroup, rows: Frame, horizon_ms: int, config: GroupConfig, worth_columns: int = WORTH_COLUMNS
-) -> tuple[KeptGroup, Findings]:
+    key: str,
+    kept: GroupSnapshot,
+    rows: Frame,
+    horizon_ms: int,
+    config: GroupConfig,
+    worth_columns: int = MIN_COLUMNAR_RUN,
+) -> tuple[GroupSnapshot, StepResult]:
     """Apply the events, then let every timer run that is due by the horizon. `kept` is used up."""
-    return _Call(key, kept, rows, config, worth_columns).run(horizon_ms)
+    return _GroupStep(key, kept, rows, config, worth_columns).run(horizon_ms)
 
 
-class _Call:
+class _GroupStep:
     """Either the machine holds the group, or the columns do."""
 
-    def __init__(self, key: str, kept: KeptGroup, rows: Frame, config: GroupConfig, worth_columns: int) -> None:
+    def __init__(self, key: str, kept: GroupSnapshot, rows: Frame, config: GroupConfig, worth_columns: int) -> None:
         self._key, self._rows, self._config, self._worth = key, rows, config, max(1, worth_columns)
         self._kept = kept
         self._machine: GroupMachine | None = None
-        self._runs_end = _runs_end(rows)
-        self._events: Events | None = None
-        self._findings = Findings()
+        self._runs_end = _heartbeat_run_ends(rows)
+        self._events: GroupEvents | None = None
+        self._findings = StepResult()
 
-    def run(self, horizon_ms: int) -> tuple[KeptGroup, Findings]:
+    def run(self, horizon_ms: int) -> tuple[GroupSnapshot, StepResult]:
         at = 0
         while at < len(self._rows):
             at += self._take_signs(at) or self._take_one(at)
@@ -104,18 +109,18 @@ class _Call:
                 return 0
         self._down()
         signs = self._rows.take(slice(at, end))
-        run = take_signs(self._kept, signs)
+        run = apply_heartbeats(self._kept, signs)
         if run.length:
             self._findings.ended.append(run.ended)
             decided = signs.take(slice(0, run.length)).with_columns(answer=run.answers)
             self._findings.signs.append(decided)
             if run.answers.any():
-                self._findings.answer_frames.append(_refused(decided.take(run.answers > 0)))
+                self._findings.answer_frames.append(_error_answers(decided.take(run.answers > 0)))
         return run.length
 
     def _take_one(self, at: int) -> int:
         if self._events is None:
-            self._events = Events(self._rows, self._key)
+            self._events = GroupEvents(self._rows, self._key)
         self._up().apply(self._events[at])
         if self._rows.api[at] == Api.GROUP_STOPPED:
             self._findings.stopped.append((int(self._rows.t[at]), int(self._rows.seq[at])))
@@ -142,14 +147,14 @@ class _Call:
         self._findings.walked.append(WALKS.of(machine.chronicle.walks))
 
 
-def _runs_end(rows: Frame) -> list[int]:
+def _heartbeat_run_ends(rows: Frame) -> list[int]:
     """Row by row: the first one from there on that is more than a sign of life."""
-    structural = np.where(rows.api > LAST_SIGN, np.arange(len(rows)), len(rows))
+    structural = np.where(rows.api > LAST_LIVENESS_API, np.arange(len(rows)), len(rows))
     ends: list[int] = np.minimum.accumulate(structural[::-1])[::-1].tolist()
     return ends
 
 
-def _refused(signs: Frame) -> Frame:
+def _error_answers(signs: Frame) -> Frame:
     """The answers to signs that were not well."""
     nothing = np.full(len(signs), "", dtype=object)
     return Frame(
@@ -172,7 +177,7 @@ def _refused(signs: Frame) -> Frame:
 
 
 def _answers_of(signs: Frame, key: str) -> Iterator[Answer]:
-    broker, group = parts_of(key)
+    broker, group = split_group_key(key)
     for row in range(len(signs)):
         yield Answer(
             broker=broker,

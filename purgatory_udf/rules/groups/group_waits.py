@@ -14,13 +14,13 @@ import numpy as np
 from purgatory_udf.rules.engine.loop.codes import Code
 from purgatory_udf.rules.groups.frames import Array, Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_codes import KINDS
-from purgatory_udf.rules.groups.group_rows import parts_of
-from purgatory_udf.rules.groups.group_state_store import KeptGroup, KeptRound
-from purgatory_udf.rules.groups.group_step import Findings
-from purgatory_udf.rules.groups.operation_timeline import Watching
+from purgatory_udf.rules.groups.group_rows import split_group_key
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, RebalanceSnapshot
+from purgatory_udf.rules.groups.group_step import StepResult
+from purgatory_udf.rules.groups.operation_timeline import WatcherList
 
-_LIST_OF = {"heartbeat": Watching.SESSIONS, "sync": Watching.SYNCS}
-_LIST_OF_KIND = np.array([_LIST_OF.get(kind, Watching.JOINS) for kind in KINDS], dtype=np.int64)
+_LIST_BY_KIND = {"heartbeat": WatcherList.SESSIONS, "sync": WatcherList.SYNCS}
+_LIST_BY_KIND_CODE = np.array([_LIST_BY_KIND.get(kind, WatcherList.JOINS) for kind in KINDS], dtype=np.int64)
 
 # `list` is a place among the call's lists. `op` is the operation's id; an end says its beginning, too.
 BEGUN = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
@@ -32,26 +32,26 @@ _LAYOUTS = {"begun": BEGUN, "ended": ENDED, "walked": WALKED, "stopped": STOPPED
 _LISTS = FrameLayout(("broker", "code"), ("name",))
 
 
-def _all_lists_of(group: str) -> str:
+def _list_name_prefix(group: str) -> str:
     """What the names of the group's lists begin with, and no other group's: whatever names have in them."""
     return f"{len(group)}/{group}/"
 
 
-def open_of(kept: KeptGroup) -> Array:
+def open_operation_ids(kept: GroupSnapshot) -> Array:
     """The ids of the operations that wait."""
     return np.concatenate([kept.sessions.op, np.array([round_.operation_id for round_ in kept.rounds], dtype=np.int64)])
 
 
 @dataclass
-class Waits:
+class GroupWaits:
     """Of the groups of one call, group by group; `lists` are numbered as they come."""
 
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
 
-    def note(self, key: str, before: Array, kept: KeptGroup, findings: Findings) -> None:
+    def note(self, key: str, before: Array, kept: GroupSnapshot, findings: StepResult) -> None:
         """`before`: what waited before the call; `kept` and `findings`: what it has left and told."""
-        broker, group = parts_of(key)
+        broker, group = split_group_key(key)
         sessions = kept.sessions
         new = sessions.take(~np.isin(sessions.op, before)) if len(before) else sessions
         if len(new):
@@ -62,13 +62,13 @@ class Waits:
         for ended in findings.ended:
             waited = ended.take(ended.watched > 0)
             if len(waited):
-                lists_ = self._lists(broker, group, _LIST_OF_KIND[waited.kind], waited.member_id)
+                lists_ = self._lists(broker, group, _LIST_BY_KIND_CODE[waited.kind], waited.member_id)
                 self._add("ended", waited.with_columns(list=lists_))
         for walked in findings.walked:
             if len(walked):
                 self._add("walked", walked.with_columns(list=self._lists(broker, group, walked.list, walked.member_id)))
         for code in (Code.HEARTBEAT, Code.REBALANCE) if findings.stopped else ():
-            all_lists = self._number(broker, code, _all_lists_of(group))
+            all_lists = self._number(broker, code, _list_name_prefix(group))
             self._add("stopped", STOPPED.of([(all_lists, t, seq, 0) for t, seq in findings.stopped]))
 
     def to_bytes(self) -> bytes | None:
@@ -78,22 +78,22 @@ class Waits:
         joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
         return pack({"lists": _LISTS.of(list(self.lists)), **joined})
 
-    def _begun(self, broker: int, group: str, of: KeptRound) -> tuple[int, int, int, int, int, int]:
-        place = self._list(broker, group, _LIST_OF.get(of.kind, Watching.JOINS), "")
+    def _begun(self, broker: int, group: str, of: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
+        place = self._list(broker, group, _LIST_BY_KIND.get(of.kind, WatcherList.JOINS), "")
         return place, of.operation_id, of.started_us, of.seq, of.sub, of.deadline_ms
 
     def _add(self, name: str, frame: Frame) -> None:
         self.frames[name].append(frame.only(_LAYOUTS[name].names))
 
     def _list(self, broker: int, group: str, of: int, member_id: str) -> int:
-        code = Code.HEARTBEAT if of == Watching.SESSIONS else Code.REBALANCE
-        return self._number(broker, code, f"{_all_lists_of(group)}{int(of)}/{member_id}")
+        code = Code.HEARTBEAT if of == WatcherList.SESSIONS else Code.REBALANCE
+        return self._number(broker, code, f"{_list_name_prefix(group)}{int(of)}/{member_id}")
 
     def _number(self, broker: int, code: Code, name: str) -> int:
         return self.lists.setdefault((broker, int(code), name), len(self.lists))
 
     def _sessions(self, broker: int, group: str, members: Array) -> Array:
-        return self._lists(broker, group, np.full(len(members), int(Watching.SESSIONS)), members)
+        return self._lists(broker, group, np.full(len(members), int(WatcherList.SESSIONS)), members)
 
     def _lists(self, broker: int, group: str, of: Array, members: Array) -> Array:
         known: dict[tuple[int, str], int] = {}
@@ -107,7 +107,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class ToldWaits:
+class PurgatoryWaits:
     """What some calls say of one broker's purgatory; `list` is a place among `names`."""
 
     names: list[str]
@@ -117,7 +117,7 @@ class ToldWaits:
     stopped: Frame
 
 
-def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], ToldWaits]:
+def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWaits]:
     """Calls taken apart, and put together again by purgatory."""
     names: dict[tuple[int, int], dict[str, int]] = {}
     parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
@@ -140,7 +140,7 @@ def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], ToldWaits]:
                     kept = parts.setdefault(owner, {}).setdefault(what, [])
                     kept.append(rows.with_columns(list=places[rows.list]))
     return {
-        (broker, Code(code)): ToldWaits(
+        (broker, Code(code)): PurgatoryWaits(
             list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS)
         )
         for (broker, code), mine in parts.items()

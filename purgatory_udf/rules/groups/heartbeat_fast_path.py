@@ -23,12 +23,12 @@ import numpy as np
 from purgatory_udf.rules.coordinator.group_metadata import Group
 from purgatory_udf.rules.groups.frames import Array, Frame
 from purgatory_udf.rules.groups.group_codes import ERROR_OF, FOREVER, KIND_OF, NONE
-from purgatory_udf.rules.groups.group_state_store import SESSIONS, KeptGroup
+from purgatory_udf.rules.groups.group_state_store import SESSIONS, GroupSnapshot
 from purgatory_udf.rules.groups.operation_timeline import ENDED
 
 
 @dataclass(frozen=True)
-class SignRun:
+class HeartbeatRun:
     """The first `length` rows, their answers (places in `ERRORS`), and the sessions that they ended."""
 
     length: int
@@ -36,13 +36,13 @@ class SignRun:
     ended: Frame
 
 
-def take_signs(kept: KeptGroup, rows: Frame) -> SignRun:
+def apply_heartbeats(kept: GroupSnapshot, rows: Frame) -> HeartbeatRun:
     """Decide as many of these rows, all of them signs, as come before anything else happens in this stable group."""
     group = kept.group
     assert group is not None and kept.is_stable, "only a stable group's signs change nothing but sessions"
     session_of = _current_sessions(kept)
     if (session_of < 0).any():
-        return SignRun(0, np.zeros(0, dtype=np.int64), ENDED.empty())
+        return HeartbeatRun(0, np.zeros(0, dtype=np.int64), ENDED.empty())
     member, answers = _senders(group, rows)
     timeout = np.array([member.session_timeout_ms for member in group.members.values()], dtype=np.int64)
 
@@ -54,16 +54,16 @@ def take_signs(kept: KeptGroup, rows: Frame) -> SignRun:
     before = np.concatenate([[0], (ms + timeout[who])[:-1]])[: len(who)]
     before = np.where(first, kept.sessions.deadline[session_of[who]], before)
 
-    limit = min(_other_timers(kept, session_of), _first_unanswered(kept, session_of, who, ms, timeout, before))
+    limit = min(_other_timers(kept, session_of), _first_missed_deadline(kept, session_of, who, ms, timeout, before))
     length = int(np.searchsorted(rows.t, limit * 1000)) if limit < FOREVER else len(rows)
     inside = order < length
     order, first, before = order[inside], first[inside], before[inside]
     ended = _ended(kept, rows, order, first, before, session_of[member[order]])
     _renew(kept, rows, order, member, timeout, session_of)
-    return SignRun(length, answers[:length], ended)
+    return HeartbeatRun(length, answers[:length], ended)
 
 
-def _current_sessions(kept: KeptGroup) -> Array:
+def _current_sessions(kept: GroupSnapshot) -> Array:
     """Of each member the place of its open session, -1 where it has not exactly one under its own id."""
     group, sessions = kept.group, kept.sessions
     assert group is not None
@@ -86,7 +86,7 @@ def _senders(group: Group, rows: Frame) -> tuple[Array, Array]:
     return member, np.where(stale, ERROR_OF["ILLEGAL_GENERATION"], answers)
 
 
-def _other_timers(kept: KeptGroup, session_of: Array) -> int:
+def _other_timers(kept: GroupSnapshot, session_of: Array) -> int:
     """The earliest deadline of anything but the members' own sessions."""
     others = np.ones(len(kept.sessions), dtype=bool)
     others[session_of] = False
@@ -94,7 +94,9 @@ def _other_timers(kept: KeptGroup, session_of: Array) -> int:
     return min(deadlines, default=FOREVER)
 
 
-def _first_unanswered(kept: KeptGroup, session_of: Array, who: Array, ms: Array, timeout: Array, before: Array) -> int:
+def _first_missed_deadline(
+    kept: GroupSnapshot, session_of: Array, who: Array, ms: Array, timeout: Array, before: Array
+) -> int:
     """The earliest deadline that no sign comes before: of a session in between, or of a member's last."""
     last = kept.sessions.deadline[session_of]
     last[who] = ms + timeout[who]
@@ -102,7 +104,7 @@ def _first_unanswered(kept: KeptGroup, session_of: Array, who: Array, ms: Array,
     return int(min(last.min(), late.min() if len(late) else FOREVER))
 
 
-def _ended(kept: KeptGroup, rows: Frame, order: Array, first: Array, before: Array, session: Array) -> Frame:
+def _ended(kept: GroupSnapshot, rows: Frame, order: Array, first: Array, before: Array, session: Array) -> Frame:
     """Each sign ends the session before it: the one that was open, or the one that the member's last sign began."""
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
     old, count = kept.sessions, len(order)
@@ -130,7 +132,7 @@ def _ended(kept: KeptGroup, rows: Frame, order: Array, first: Array, before: Arr
 _NAMES = ("member_id", "request_id", "client_id")
 
 
-def _renew(kept: KeptGroup, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array) -> None:
+def _renew(kept: GroupSnapshot, rows: Frame, order: Array, member: Array, timeout: Array, session_of: Array) -> None:
     """The last sign of each member begins the session that stays open; those of others stay as they are."""
     who = member[order]
     last = np.sort(order[np.concatenate([who[1:] != who[:-1], [True]])[: len(order)]])

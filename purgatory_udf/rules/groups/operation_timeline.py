@@ -46,7 +46,7 @@ class Moment(NamedTuple):
     sub: int
 
 
-class Deadlines:
+class DeadlineTimer:
     """A timer: tasks by deadline, those of one millisecond in the order in which they were added."""
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class Deadlines:
         self._heap.clear()
 
 
-class KeptPurgatory(DelayedOperationPurgatory[Any]):
+class RestorablePurgatory(DelayedOperationPurgatory[Any]):
     """A purgatory that takes back operations which were watched before: they are not tried again by that.
 
     `walked` are the keys whose list was walked without completing anything, since somebody last emptied it.
     """
 
-    def __init__(self, name: str, timer: Deadlines, purge_interval: int) -> None:
+    def __init__(self, name: str, timer: DeadlineTimer, purge_interval: int) -> None:
         super().__init__(name, timer, purge_interval)
         self.walked: list[Any] = []
 
@@ -110,13 +110,13 @@ class GroupClock(Clock):
 
     def __init__(self, happened: Callable[[Moment], None]) -> None:
         super().__init__(start_ms=0)
-        self.purgatories: list[KeptPurgatory] = []
+        self.purgatories: list[RestorablePurgatory] = []
         self._happened = happened
         self._event = Moment(-1, BY_CLOCK, 0)
 
-    def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> KeptPurgatory:
+    def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> RestorablePurgatory:
         """Sessions come first, since their purgatory is made first: so they end before rounds and syncs do."""
-        self.purgatories.append(KeptPurgatory(name, Deadlines(), purge_interval))
+        self.purgatories.append(RestorablePurgatory(name, DeadlineTimer(), purge_interval))
         return self.purgatories[-1]
 
     def next_deadline_ms(self) -> int:
@@ -148,7 +148,7 @@ class GroupClock(Clock):
         return Moment(due_ms * 1000, BY_CLOCK, turn)
 
     @staticmethod
-    def _wake_ms(purgatory: KeptPurgatory) -> int:
+    def _wake_ms(purgatory: RestorablePurgatory) -> int:
         wake_ms = purgatory.timer.next_wake_ms()
         return FOREVER if wake_ms is None else wake_ms
 
@@ -157,7 +157,7 @@ class GroupClock(Clock):
 WALKS = FrameLayout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))
 
 
-class Watching(IntEnum):
+class WatcherList(IntEnum):
     """A group's lists: one per member of its sessions, one of its rounds, one of its generations' syncs."""
 
     SESSIONS = 0
@@ -166,14 +166,14 @@ class Watching(IntEnum):
 
 
 @dataclass(eq=False)
-class Chronicle:
+class OperationTimeline:
     """`began` and `ended` by operation, those that are taken back included; `walks` as rows of `WALKS`."""
 
     journal: GroupJournal
     began: dict[GroupOperation, Moment] = field(default_factory=dict)
     ended: dict[GroupOperation, Moment] = field(default_factory=dict)
     walks: list[tuple[int, int, int, int, str]] = field(default_factory=list)
-    purgatories: Sequence[KeptPurgatory] = ()
+    purgatories: Sequence[RestorablePurgatory] = ()
     _open: dict[GroupOperation, None] = field(default_factory=dict)
     _noted: int = 0
 
@@ -194,7 +194,7 @@ class Chronicle:
             self.ended[operation] = moment
             del self._open[operation]
         for purgatory in self.purgatories:
-            self.walks += [_walk(key, moment) for key in purgatory.walked]
+            self.walks += [_walk_row(key, moment) for key in purgatory.walked]
             purgatory.walked.clear()
 
     @property
@@ -203,10 +203,10 @@ class Chronicle:
         return iter(self._open)
 
 
-def _walk(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int, int, int, int, str]:
+def _walk_row(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int, int, int, int, str]:
     if isinstance(key, MemberKey):
-        return (Watching.SESSIONS, *moment, key.member_id)
-    return (Watching.JOINS if isinstance(key, JoinKey) else Watching.SYNCS, *moment, "")
+        return (WatcherList.SESSIONS, *moment, key.member_id)
+    return (WatcherList.JOINS if isinstance(key, JoinKey) else WatcherList.SYNCS, *moment, "")
 
 
 # Operations that have ended, in columns: what `completions` and `expirations` say of a group.
@@ -228,17 +228,19 @@ COMPLETED, EXPIRED, CANCELLED = 0, 1, 2
 _BY_STOP = RULE_OF[BROKER_STOPPED]
 
 
-def ends_of(ended: Frame) -> Array:
+def end_kinds(ended: Frame) -> Array:
     """Which of the three, row by row."""
     return np.where(ended.expired > 0, EXPIRED, np.where(ended.rule == _BY_STOP, CANCELLED, COMPLETED))
 
 
-def ended_frame(chronicle: Chronicle) -> Frame:
+def ended_frame(chronicle: OperationTimeline) -> Frame:
     """Of the state machine's operations."""
-    return ENDED.of([_row(operation, chronicle.began[operation], end) for operation, end in chronicle.ended.items()])
+    return ENDED.of(
+        [_ended_row(operation, chronicle.began[operation], end) for operation, end in chronicle.ended.items()]
+    )
 
 
-def _row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | str, ...]:
+def _ended_row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | str, ...]:
     outcome = operation.outcome()
     return (
         outcome.operation_id,

@@ -30,14 +30,14 @@ MOMENT = np.dtype(
 LIST = np.dtype([("dead", "i8"), ("stamp", "i8")])
 
 # What happens, of one moment in this order. `ANEW`: another process estimates from what it holds when to purge.
-BEGIN, END, WALK, ANEW = map(number, (0, 1, 2, 3))
+BEGIN, END, WALK, RESET_ESTIMATE = map(number, (0, 1, 2, 3))
 
 _BY_CLOCK = number(UNKNOWN)
-_ONLY = number(0)  # the one purgatory of its world
+_PURGATORY = number(0)  # the one purgatory of its world
 
 
 @entry
-def tell(world: Records, moments: Records, dead: Records, turn: int, until_ms: int) -> None:
+def run_script(world: Records, moments: Records, dead: Records, turn: int, until_ms: int) -> None:
     """Let everything happen, then let the clock run until then: what happens later is not known yet."""
     w = world[0]
     count = len(moments)
@@ -49,42 +49,42 @@ def tell(world: Records, moments: Records, dead: Records, turn: int, until_ms: i
         if not by_clock:
             _advance(w, now_ms)
         elif first.sub > turn:
-            _wake_by(w, now_ms)
+            _advance_to_turn(w, now_ms)
         else:
             _advance(w, now_ms - 1)
-        woken = by_clock and first.sub == turn and _due(w) <= now_ms
-        while at < count and _together(first, moments[at], by_clock) and (moments[at].late == 0 or not woken):
-            _happen(w, moments[at], dead)
+        woken = by_clock and first.sub == turn and _next_wake_ms(w) <= now_ms
+        while at < count and _same_step(first, moments[at], by_clock) and (moments[at].late == 0 or not woken):
+            _apply_step(w, moments[at], dead)
             at += 1
         if woken:
-            clock_advance.fire(w, _ONLY, now_ms)
-            while at < count and _together(first, moments[at], by_clock):
-                _happen(w, moments[at], dead)
+            clock_advance.fire(w, _PURGATORY, now_ms)
+            while at < count and _same_step(first, moments[at], by_clock):
+                _apply_step(w, moments[at], dead)
                 at += 1
-            clock_advance.clean(w, _ONLY)
+            clock_advance.clean(w, _PURGATORY)
         # What lags has begun before something was put into it: the reaper wakes at once.
-        if (not by_clock or first.sub >= turn) and purgatory_at(w, _ONLY).next_bucket_ms <= now_ms:
-            clock_advance.wake(w, _ONLY, now_ms)
+        if (not by_clock or first.sub >= turn) and purgatory_at(w, _PURGATORY).next_bucket_ms <= now_ms:
+            clock_advance.wake(w, _PURGATORY, now_ms)
     _advance(w, max(until_ms, w.now // 1000))
 
 
 @rule
-def _together(left: Any, right: Any, by_clock: bool) -> bool:
+def _same_step(left: Any, right: Any, by_clock: bool) -> bool:
     """Reapers wake between an event and the next, and between the clock's turns."""
     return left.t == right.t and left.seq == right.seq and (not by_clock or left.sub == right.sub)
 
 
 @rule
-def _happen(w: World, moment: Any, dead: Records) -> None:
-    purgatory = purgatory_at(w, _ONLY)
+def _apply_step(w: World, moment: Any, dead: Records) -> None:
+    purgatory = purgatory_at(w, _PURGATORY)
     if moment.kind == BEGIN:
         operation = operation_at(w, moment.operation)
         operation.state = OPEN
         purgatory.watched += 1
         purgatory.estimated += 1
-        expiry_timer.add(w, _ONLY, moment.operation)
+        expiry_timer.add(w, _PURGATORY, moment.operation)
         return
-    if moment.kind == ANEW:
+    if moment.kind == RESET_ESTIMATE:
         purgatory.estimated = purgatory.delayed
         return
     mine = dead[moment.key]
@@ -102,20 +102,20 @@ def _happen(w: World, moment: Any, dead: Records) -> None:
 
 @rule
 def _advance(w: World, now_ms: int) -> None:
-    clock_advance.advance_one(w, _ONLY, now_ms)
+    clock_advance.advance_one(w, _PURGATORY, now_ms)
     w.now = max(w.now, now_ms * 1000)
 
 
 @rule
-def _due(w: World) -> int:
+def _next_wake_ms(w: World) -> int:
     """When the reaper would wake next."""
-    purgatory = purgatory_at(w, _ONLY)
+    purgatory = purgatory_at(w, _PURGATORY)
     return min(purgatory.last_wake_ms + clock_advance.IDLE_MS, purgatory.next_bucket_ms)
 
 
 @rule
-def _wake_by(w: World, now_ms: int) -> None:
+def _advance_to_turn(w: World, now_ms: int) -> None:
     """Up to the reaper's turn in this millisecond, and no further: nothing is read."""
     _advance(w, now_ms - 1)
-    if _due(w) <= now_ms:
-        clock_advance.wake(w, _ONLY, now_ms)
+    if _next_wake_ms(w) <= now_ms:
+        clock_advance.wake(w, _PURGATORY, now_ms)

@@ -1,7 +1,7 @@
-"""Kafka's purgatory, independent of what an operation waits for.
+"""Kafka's purgatory, independent of what an operation waits for. In reading order:
 
-- `timing_wheel`: hierarchical timing wheels, their tasks, and the timer around them
-- `delayed_operation`: one request that may have to wait, and how the tables name it
-- `delayed_operation_purgatory`: watcher lists by key
-- `clock`: the expiration reapers, the one clock that drives them, and the two gauges
+- `timing_wheel`: hierarchical timing wheels, their tasks, and the timer of a purgatory
+- `delayed_operation`: an operation that completes or expires, and the request of a trace that it answers
+- `delayed_operation_purgatory`: watcher lists by key, and the purge of completed operations
+- `clock`: the expiration reapers, the clock that drives them, and the two gauges of every purgatory
 """

@@ -1,4 +1,4 @@
-"""The one clock of all purgatories: moving it expires operations, purges, and reads the gauges on the way."""
+"""The clock of all purgatories: it wakes the expiration reapers, which expire and purge, and reads the gauges."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import Alarm, SystemTimer
 
-# Who moves the clock: one reaper per purgatory, as Kafka has one thread per purgatory.
-
-
+# Longest sleep of a reaper, in milliseconds.
 IDLE_MS = 200
+# Interval at which the gauges are read, in milliseconds, as an operator's monitoring would.
+STEP_MS = 200
 
 
-class Reaper:
-    """Wakes when the timer's earliest bucket begins, else 200 ms after it last woke.
+class ExpiredOperationReaper:
+    """The thread that advances one purgatory's clock: it wakes when the next bucket expires, at most 200 ms later.
 
-    When it wakes decides nothing about any operation, for the wheels are exact; it decides when purges happen.
+    The wake-up times do not affect any operation, because the wheels are exact. They decide when purges happen.
     """
 
     def __init__(self, purgatory: DelayedOperationPurgatory[Any], start_ms: int) -> None:
@@ -27,13 +27,13 @@ class Reaper:
         self._last_wake_ms = start_ms
 
     def skip_to(self, now_ms: int) -> None:
-        """Nothing can have happened since the last wake-up: keep the rhythm without waking."""
+        """Skip idle wake-ups up to `now_ms` and keep their 200 ms rhythm. No bucket may expire on the way."""
         self._last_wake_ms += (now_ms - self._last_wake_ms) // IDLE_MS * IDLE_MS
 
     def next_wake_ms(self, now_ms: int) -> int:
         idle_ms = self._last_wake_ms + IDLE_MS
         bucket_ms = self.purgatory.timer.next_wake_ms()
-        # A bucket may have begun before something was put into it; nobody wakes in the past.
+        # A task may be added to a bucket that began earlier; the reaper cannot wake in the past.
         return idle_ms if bucket_ms is None else min(idle_ms, max(bucket_ms, now_ms))
 
     def wake(self, at_ms: int) -> None:
@@ -42,33 +42,33 @@ class Reaper:
 
 
 class Reapers:
-    """All reapers on one clock: they wake in order of time, at one time in the order in which they were added.
+    """The reapers of all purgatories: they wake in order of time, and at one time in the order of their creation.
 
-    The order matters where one purgatory's expiration puts something into another, as an expired heartbeat does.
+    The order matters where an expiration in one purgatory adds an operation to another, as an expired heartbeat does.
     """
 
     def __init__(self, start_ms: int) -> None:
         self.now_ms = start_ms
         self._start_ms = start_ms
-        self._reapers: list[Reaper] = []
+        self._reapers: list[ExpiredOperationReaper] = []
         self._alarm = Alarm()
 
     def add(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
-        """Its reaper has been waking every 200 ms since the start, to find nothing."""
-        reaper = Reaper(purgatory, self._start_ms)
+        """Add the reaper of a new, empty purgatory, as if it had woken every 200 ms since the start."""
+        reaper = ExpiredOperationReaper(purgatory, self._start_ms)
         reaper.skip_to(self.now_ms)
         self._reapers.append(reaper)
-        assert isinstance(purgatory.timer, SystemTimer), "no other rings the alarm"
+        assert isinstance(purgatory.timer, SystemTimer), "only a SystemTimer has an alarm"
         purgatory.timer.alarm = self._alarm
         self._alarm.at_ms = self.now_ms
 
     def next_bucket_ms(self) -> int | None:
-        """When a bucket next begins in any purgatory; before it, nothing expires."""
-        begins = (reaper.purgatory.timer.next_wake_ms() for reaper in self._reapers)
-        return min((begins_ms for begins_ms in begins if begins_ms is not None), default=None)
+        """Return when the next bucket of any purgatory expires. No operation expires before it."""
+        wake_times = (reaper.purgatory.timer.next_wake_ms() for reaper in self._reapers)
+        return min((wake_ms for wake_ms in wake_times if wake_ms is not None), default=None)
 
     def advance_to(self, now_ms: int) -> None:
-        """Expire everything with deadline <= `now_ms`, and purge where a purge is due on the way."""
+        """Expire every operation with deadline <= `now_ms`, purging where a purge is due on the way."""
         while self._reapers and self._alarm.at_ms <= now_ms:
             self._run_due()
             at_ms, _, reaper = min(
@@ -81,26 +81,20 @@ class Reapers:
         self.now_ms = now_ms
 
     def skip_to(self, now_ms: int) -> None:
-        """As `advance_to`, where it is known that no bucket begins on the way and every purge has been done."""
+        """Advance to `now_ms` without waking reapers. No bucket may expire on the way and no purge may be due."""
         for reaper in self._reapers:
             reaper.skip_to(now_ms)
         self.now_ms = self._alarm.at_ms = now_ms
 
     def _run_due(self) -> None:
-        """Tasks due when they were added wake no reaper; one that runs may add another, to any purgatory."""
+        """Run tasks that were due when added. Each may add another due task, to any purgatory."""
         while any(reaper.purgatory.timer.run_due() for reaper in self._reapers):
             pass
 
 
-# The two gauges of every purgatory, read each 200 ms as an operator's monitoring would.
-
-
-STEP_MS = 200
-
-
 @dataclass
-class Series:
-    """One purgatory's readings, kept where they changed."""
+class GaugeSeries:
+    """The gauge readings of one purgatory. Only readings that differ from the previous one are stored."""
 
     broker: int
     purgatory: DelayedOperationPurgatory[Any]
@@ -117,6 +111,7 @@ class Series:
             self.changes.append(reading)
 
     def at_every_step(self, start_ms: int, end_ms: int) -> list[Gauge]:
+        """Return one reading for each 200 ms step after `start_ms` up to `end_ms`."""
         readings: list[Gauge] = []
         current = Gauge(self.broker, self.purgatory.name, start_ms, 0, 0, 0)
         changes = {reading.at_ms: reading for reading in self.changes}
@@ -126,28 +121,31 @@ class Series:
         return readings
 
 
-def changed(gauges: Iterable[Gauge]) -> list[Gauge]:
-    """The steps at which a purgatory reads otherwise than at the step before (at first: than empty), or purged."""
-    before: dict[tuple[int, str], tuple[int, int]] = {}
-    kept = []
+def gauge_changes(gauges: Iterable[Gauge]) -> list[Gauge]:
+    """Return the readings that differ from the purgatory's previous one (initially: empty), or that count a purge."""
+    previous: dict[tuple[int, str], tuple[int, int]] = {}
+    changes = []
     for gauge in gauges:
         series, reading = (gauge.broker, gauge.purgatory), (gauge.watched, gauge.delayed)
-        if gauge.purged or reading != before.get(series, (0, 0)):
-            kept.append(gauge)
-        before[series] = reading
-    return kept
+        if gauge.purged or reading != previous.get(series, (0, 0)):
+            changes.append(gauge)
+        previous[series] = reading
+    return changes
 
 
-# After this long without events every reaper has woken, what it purged was read, and the step after that as well.
+# After this time without events every reaper has woken and purged, the purge has been read, and so has the next step.
 _SETTLED_MS = IDLE_MS + 3 * STEP_MS
 
 
 class Clock:
-    """Starts at a gauge step. Whoever applies an event moves the clock to its time first, so expiration wins ties."""
+    """The time of a trace. It starts at a gauge step.
+
+    Before an event is applied, the caller advances the clock to the event's time, so expiration wins ties.
+    """
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms = start_ms
-        self.series: list[Series] = []
+        self.series: list[GaugeSeries] = []
         self._reapers = Reapers(start_ms)
         self._next_step_ms = start_ms + STEP_MS
 
@@ -157,25 +155,25 @@ class Clock:
         return self._next_step_ms - STEP_MS
 
     def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> DelayedOperationPurgatory[Any]:
-        """A purgatory with a reaper and gauges. Of those that expire at one time, the one made first goes first."""
+        """Create a purgatory with a reaper and gauges. At one time, the purgatory created first expires first."""
         purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(
             name, SystemTimer(self.start_ms), purge_interval
         )
         self._reapers.add(purgatory)
-        self.series.append(Series(broker_id, purgatory, []))
+        self.series.append(GaugeSeries(broker_id, purgatory, []))
         return purgatory
 
     def num_delayed(self) -> int:
         return sum(series.purgatory.num_delayed() for series in self.series)
 
     def next_expiration_ms(self) -> int | None:
-        """No operation expires before this, and the clock need not be moved."""
+        """Return a time before which no operation expires, or None if no timer is running."""
         return self._reapers.next_bucket_ms()
 
     def advance_to(self, now_ms: int) -> None:
-        """Expire everything with deadline <= `now_ms`. A step's gauges are read after the expirations of its time."""
+        """Expire every operation with deadline <= `now_ms` and read the gauges, each step after its expirations."""
         while now_ms - self._reapers.now_ms > _SETTLED_MS:
-            # A wheel that lags after a quiet time may have taken a task into a bucket whose time has begun.
+            # After quiet time a lagging wheel may have put a task into a bucket that has already begun.
             settled_ms, quiet_ms = self._reapers.now_ms + _SETTLED_MS, self._quiet_until(now_ms)
             if quiet_ms > settled_ms:
                 self._step_to(settled_ms)
@@ -192,12 +190,12 @@ class Clock:
         self._reapers.advance_to(now_ms)
 
     def _quiet_until(self, now_ms: int) -> int:
-        """Until the next bucket begins nothing happens; a trace may pause for days."""
+        """Return the time before the next bucket expires, at most `now_ms`. A trace may pause for days."""
         bucket_ms = self.next_expiration_ms()
         return now_ms if bucket_ms is None else min(now_ms, bucket_ms - 1)
 
     def _skip_to(self, now_ms: int) -> None:
-        """Through quiet time: every reading would be as the last one."""
+        """Advance through quiet time, in which every reading repeats the last one."""
         if now_ms > self._reapers.now_ms:
             self._reapers.skip_to(now_ms)
             self._next_step_ms += max(0, (now_ms - self.last_step_ms) // STEP_MS * STEP_MS)

@@ -1,4 +1,4 @@
-"""A request that may have to wait: tried on arrival and at every event of its keys, until it completes or expires."""
+"""An operation that may have to wait: tried on arrival and at every check of its keys until it completes or expires."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 from purgatory_udf.contract.outcome import Outcome, PartitionOutcome
 from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
 
+TIMEOUT = "timeout"
+BROKER_STOPPED = "broker_stopped"
+
 
 class DelayedOperation(TimerTask):
-    """Completed exactly once: by whoever first finds its condition true, or by the timer at its deadline.
+    """An operation that completes exactly once: when its condition is first found true, or at its deadline.
 
-    Instants are microseconds, as in the trace; the purgatory's own time is whole milliseconds, so the deadline is the
-    start cut to a millisecond plus the delay.
+    Instants are microseconds, as in the trace. The purgatory's own time is whole milliseconds, so the deadline is the
+    start, truncated to a millisecond, plus the delay.
     """
 
     def __init__(self, started_us: int, delay_ms: int) -> None:
@@ -29,27 +32,27 @@ class DelayedOperation(TimerTask):
 
     @property
     def completed(self) -> bool:
-        """Ended: its condition came true, it expired, or its broker is gone."""
+        """Whether the operation has ended: its condition came true, it expired, or its broker stopped."""
         return self.ended_us is not None
 
     @abstractmethod
     def try_complete(self, now_us: int) -> bool:
-        """Check the condition; if it holds, `force_complete`. True only if this very call completed the operation."""
+        """Check the condition and, if it holds, call `force_complete`. True only if this call completed it."""
 
     @abstractmethod
     def on_complete(self, now_us: int) -> None:
-        """Answer the request. Called once, by `force_complete`."""
+        """Answer the request. Called exactly once, by `force_complete`."""
 
     @abstractmethod
     def on_expiration(self, now_us: int) -> None:
-        """Count the expiration. Called after the answer, and only if it was the deadline that ended the operation."""
+        """Count the expiration. Called after the answer, and only if the deadline ended the operation."""
 
     def maybe_try_complete(self, now_us: int) -> bool:
-        """A check by an event. Kafka's threads may share one attempt; here every check makes its own."""
+        """Try an operation that is still open. In Kafka, concurrent checks may share one attempt; here none do."""
         return not self.completed and self.try_complete(now_us)
 
     def force_complete(self, now_us: int) -> bool:
-        """End the operation now. Only the first caller does so, and is told True."""
+        """Cancel the timer and complete the operation. True for the first caller only."""
         if self.completed:
             return False
         self.cancel()
@@ -58,11 +61,11 @@ class DelayedOperation(TimerTask):
         return True
 
     def waits_for(self, key: Hashable) -> bool:
-        """Whether it is this key that it waits for; an operation of several may be done with some of them."""
+        """Return whether the operation still waits for this key. It may have settled some of its keys already."""
         return True
 
     def abandon(self, now_us: int) -> None:
-        """Its broker is gone: it ends, and nobody is answered."""
+        """End the operation without an answer, because its broker stopped."""
         self.cancel()
         self.abandoned = True
         self.ended_us = now_us
@@ -74,15 +77,10 @@ class DelayedOperation(TimerTask):
             self.on_expiration(now_us)
 
 
-# A request of a trace: what it is called in the tables, and the delayed operation that stands for it.
-
-
-TIMEOUT = "timeout"
-BROKER_STOPPED = "broker_stopped"
-
-
 @dataclass(slots=True)
 class TraceRequest:
+    """A request of a trace, as the tables identify it."""
+
     operation_id: int
     kind: str
     broker: int
@@ -94,9 +92,9 @@ class TraceRequest:
 
 
 class DelayedRequest(DelayedOperation):
-    """A delayed operation that answers one request, and can say afterwards how it ended.
+    """A delayed operation that answers one request of a trace and yields its row in the tables.
 
-    `respond` is called with the answered operation: the way back to a simulated client.
+    `respond`, if set, is called with the operation once it is answered. Simulated clients receive their answers by it.
     """
 
     def __init__(self, request: TraceRequest, delay_ms: int) -> None:
@@ -111,18 +109,18 @@ class DelayedRequest(DelayedOperation):
 
     @abstractmethod
     def answers(self) -> tuple[PartitionOutcome, ...]:
-        """Error and bytes of each partition, as answered."""
+        """Return error and bytes of each partition in the answer."""
 
     def readable_bytes(self) -> int | None:
-        """For a fetch: how many bytes there were to read at its end."""
+        """Return the bytes that a fetch could read when it ended; None for other requests."""
         return None
 
     def answered_bytes(self) -> int | None:
-        """For a fetch: how many bytes the answer held."""
+        """Return the bytes in the answer of a fetch; None for other requests."""
         return None
 
     def complete_by(self, rule: str, now_us: int) -> bool:
-        """`force_complete`, because of `rule`."""
+        """Call `force_complete` and record `rule` as `completed_by`."""
         self.completed_by = rule
         return self.force_complete(now_us)
 
@@ -135,7 +133,11 @@ class DelayedRequest(DelayedOperation):
             self.respond(self)
 
     def outcome(self) -> Outcome:
-        """The operation's row, once it is completed."""
+        """Return the operation's row.
+
+        Raises:
+            ValueError: the operation is still open.
+        """
         if self.ended_us is None:
             raise ValueError(f"operation {self.request.operation_id} is still open")
         request = self.request

@@ -1,4 +1,4 @@
-"""The purgatory: operations that wait, found again by the keys whose events may complete them."""
+"""The purgatory: watcher lists by key, a timer, and the purge of completed operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Operation = TypeVar("Operation", bound=DelayedOperation)
 
 
 class Watchers(Generic[Operation]):
-    """The operations watched on one key, in order of insertion; completed ones linger until somebody walks the list."""
+    """The operations watched on one key, in order of insertion.
+
+    An operation that completed elsewhere stays on the list until the next check or purge removes it.
+    """
 
     def __init__(self) -> None:
         self._operations: dict[Operation, None] = {}
@@ -24,7 +27,7 @@ class Watchers(Generic[Operation]):
         self._operations[operation] = None
 
     def try_complete_watched(self, key: str, now_us: int) -> int:
-        """Drop what was completed elsewhere, try the others; how many were completed by this call."""
+        """Remove operations completed elsewhere and try the others. Return how many this call completed."""
         completed = 0
         for operation in list(self._operations):
             if operation.completed:
@@ -36,6 +39,7 @@ class Watchers(Generic[Operation]):
         return completed
 
     def cancel(self) -> list[Operation]:
+        """Cancel the timers of all operations, empty the list, and return the operations."""
         cancelled = list(self._operations)
         self._operations.clear()
         for operation in cancelled:
@@ -43,13 +47,16 @@ class Watchers(Generic[Operation]):
         return cancelled
 
     def waiting_for(self, key: Hashable) -> list[Operation]:
+        """Return the open operations that still wait for this key."""
         return [operation for operation in self._operations if not operation.completed and operation.waits_for(key)]
 
-    def drop_abandoned(self) -> None:
+    def remove_abandoned(self) -> None:
+        """Remove operations that ended because their broker stopped."""
         for operation in [operation for operation in self._operations if operation.abandoned]:
             del self._operations[operation]
 
     def purge_completed(self) -> int:
+        """Remove completed operations and return their number."""
         finished = [operation for operation in self._operations if operation.completed]
         for operation in finished:
             del self._operations[operation]
@@ -57,13 +64,14 @@ class Watchers(Generic[Operation]):
 
 
 class DelayedOperationPurgatory(Generic[Operation]):
-    """Watcher lists by key, and a timer.
+    """Watcher lists by key, and a timer that expires what no check completes.
 
-    Two gauges tell of it. `watched` counts list entries: an operation counts once per key, and goes on counting after
-    its end until a list is walked or purged. `num_delayed` counts the operations that the timer holds, which an
-    operation leaves the moment it ends. The difference is memory held for nothing, hence the purge.
+    Two gauges describe a purgatory. `watched` (PurgatorySize) counts list entries: an operation counts once per key,
+    and still counts after it completed until a check or a purge removes it. `num_delayed` (NumDelayedOperations) counts
+    the tasks in the timer, which an operation leaves as soon as it completes. The difference is memory held by
+    completed operations, which the purge reclaims.
 
-    Kafka shards the lists by 512 locks; with one thread that changes nothing, so here is one dictionary.
+    Kafka shards the lists by 512 locks. A replay is single-threaded, so one dictionary has the same effect.
     """
 
     def __init__(self, name: str, timer: Timer, purge_interval: int = 1000) -> None:
@@ -76,9 +84,15 @@ class DelayedOperationPurgatory(Generic[Operation]):
         self._estimated_total_operations = 0
 
     def try_complete_else_watch(self, operation: Operation, keys: Iterable[Hashable], now_us: int) -> bool:
-        """Try; if it has to wait, watch it on all `keys`, try again, start its timer. True if this call completed it.
+        """Try the operation; if it is not complete, watch it on all `keys`, try again, and start its timer.
 
-        The second try is Kafka's guard against an event between the first try and the watching.
+        The second try is Kafka's guard against an event between the first try and the watch.
+
+        Returns:
+            True if this call completed the operation.
+
+        Raises:
+            ValueError: `keys` is empty.
         """
         keys = tuple(dict.fromkeys(keys))
         if not keys:
@@ -96,7 +110,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return False
 
     def check_and_complete(self, key: Hashable, now_us: int) -> int:
-        """Something happened to `key`: try its operations, in the order in which they came; how many this completed."""
+        """Try the operations watched on `key`, in order of insertion. Return how many this call completed."""
         watchers = self._watchers_by_key.get(key)
         if watchers is None:
             return 0
@@ -105,25 +119,32 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return completed
 
     def watched(self) -> int:
-        """The gauge PurgatorySize."""
+        """Return the gauge PurgatorySize: the number of list entries."""
         return sum(len(watchers) for watchers in self._watchers_by_key.values())
 
     def watched_keys(self) -> list[Hashable]:
-        """Those that have a list, in no order that says anything."""
+        """Return the keys that have a watcher list, in no particular order."""
         return list(self._watchers_by_key)
 
     def num_delayed(self) -> int:
-        """The gauge NumDelayedOperations."""
+        """Return the gauge NumDelayedOperations: the number of tasks in the timer."""
         return self.timer.size()
 
     def cancel_for_key(self, key: Hashable) -> list[Operation]:
-        """Forget the key's list and the timers of its operations, which only another key can complete now."""
+        """Drop the key's list and cancel the timers of its operations. Only a check of another key completes them."""
         watchers = self._watchers_by_key.pop(key, None)
         return watchers.cancel() if watchers is not None else []
 
     def abandon(self, is_gone: Callable[[Any], bool], now_us: int) -> None:
-        """The process that watched these keys is gone. Who waited for them ends without an answer, and is on no list
-        any more; with the keys' lists go their dead. What a new process estimates begins with what it holds."""
+        """End the operations that wait for a key of a stopped process, without an answer.
+
+        Their entries leave all lists, and completed entries leave the lists of the stopped keys. The purge estimate
+        restarts from the operations that remain, as in a new process.
+
+        Args:
+            is_gone: Whether a key belongs to the stopped process.
+            now_us: The time of the stop, in microseconds.
+        """
         for key in filter(is_gone, list(self._watchers_by_key)):
             watchers = self._watchers_by_key[key]
             for operation in watchers.waiting_for(key):
@@ -131,12 +152,12 @@ class DelayedOperationPurgatory(Generic[Operation]):
                 operation.trigger = str(key)
             watchers.purge_completed()
         for key in list(self._watchers_by_key):
-            self._watchers_by_key[key].drop_abandoned()
+            self._watchers_by_key[key].remove_abandoned()
             self._remove_if_empty(key)
         self._estimated_total_operations = self.num_delayed()
 
     def purge_completed(self) -> int:
-        """Remove every completed entry from every list; how many there were."""
+        """Remove completed operations from every list. Return the number of removed entries."""
         purged = 0
         for key in list(self._watchers_by_key):
             purged += self._watchers_by_key[key].purge_completed()
@@ -145,10 +166,10 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return purged
 
     def advance_clock(self, now_ms: int) -> None:
-        """The reaper's round: expire what is due, then purge if more than `purge_interval` operations may be dead.
+        """Expire what is due, then purge if more than `purge_interval` operations may be completed.
 
-        The estimate counts operations watched since the last purge and is not lowered when a walk removes them, so a
-        purge may find nothing.
+        This is one iteration of the reaper thread. The estimate counts the operations watched since the last purge and
+        is not lowered when a check removes them, so a purge may find nothing.
         """
         self.timer.advance_clock(now_ms)
         if self._estimated_total_operations - self.num_delayed() > self._purge_interval:
@@ -156,7 +177,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
             self.purge_completed()
 
     def shutdown(self) -> None:
-        """No more expirations. What is open stays unanswered."""
+        """Stop expiring operations. Open operations are never answered."""
         self.timer.shutdown()
 
     def _remove_if_empty(self, key: Hashable) -> None:

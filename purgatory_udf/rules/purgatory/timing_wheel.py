@@ -1,10 +1,10 @@
-"""Hierarchical timing wheels: adding and cancelling a timer cost the same however many there are.
+"""Hierarchical timing wheels: starting and cancelling a timer take constant time, however many timers there are.
 
-One wheel is a ring of 20 buckets. The buckets of the first wheel hold one millisecond each; what lies 20 ms ahead or
-more overflows into a second wheel with buckets of 20 ms, then into a third with buckets of 400 ms, 8 s, 160 s, and so
-on. Wheels are made when they are first needed.
+A wheel is a ring of 20 buckets. Each bucket of the first wheel spans 1 ms. A deadline 20 ms ahead or more overflows
+into a second wheel with buckets of 20 ms, then into a third with buckets of 400 ms, 8 s, 160 s, and so on. Overflow
+wheels are created on demand.
 
-A bucket fires when its slot *begins*, and puts its tasks back into the finer wheels, so nothing runs early:
+A bucket expires when its slot *begins*. Its tasks are then reinserted into the finer wheels, so no task runs early:
 
     clock 1003, a task for 1404          wheel 1 reaches to 1023, wheel 2 ([1000, 1400) in buckets of 20) to 1400,
                                          so it goes to wheel 3, into the bucket [1200, 1600), which begins at 1200
@@ -14,10 +14,12 @@ A bucket fires when its slot *begins*, and puts its tasks back into the finer wh
     1400  that bucket begins             1404 is less than 20 ms ahead: wheel 1, bucket [1404, 1405)
     1404  that bucket begins             1404 < clock + 1: the task is due and runs, at its deadline to the millisecond
 
-The clock moves only when a bucket begins, so it may lag behind the time. That does no harm: a task added meanwhile goes
-into a coarser bucket than it needed, perhaps one that has begun already, and is put back down at the next wake-up.
+The wheel clock advances only when a bucket expires, so it may lag behind the current time. This is harmless: a task
+added in between goes into a coarser bucket than necessary, possibly one that has already begun, and is reinserted at
+the next wake-up.
 
-A cancelled task leaves its bucket, but the bucket stays queued, and wakes whoever waits for it with nothing to do.
+Cancelling a task removes it from its bucket, but the bucket stays in the delay queue and wakes the reaper even if it
+is empty by then.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
-# A task with a deadline, and the bucket of a timing wheel in which it waits.
+TICK_MS = 1
+WHEEL_SIZE = 20
 
 
-class TaskCount:
-    """How many tasks wait in the buckets of one timer, over all its wheels."""
+class TaskCounter:
+    """The number of tasks in one timer, over all buckets of all its wheels."""
 
     __slots__ = ("value",)
 
@@ -41,127 +44,120 @@ class TaskCount:
 
 
 class TimerTask(ABC):
-    """Something to run at `deadline_ms`, unless it is cancelled before. Cancelling is for good."""
+    """A task that runs at `deadline_ms` unless it is cancelled first. A cancelled task cannot be added again."""
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         self.cancelled = False
-        self.bucket: Bucket | None = None
+        self.bucket: TimerTaskList | None = None
 
     @abstractmethod
     def run(self) -> None:
-        """The deadline has come: it is `deadline_ms` now."""
+        """Run the task. The current time is `deadline_ms`."""
 
     def cancel(self) -> None:
-        """Leave the timer at once. The bucket stays queued, even if it is empty now: it still wakes the reaper."""
+        """Remove the task from the timer. Its bucket stays queued, even if it is empty, and still wakes the reaper."""
         self.cancelled = True
         if self.bucket is not None:
             self.bucket.remove(self)
 
 
-class Bucket:
-    """The tasks of one slot of a wheel, in the order in which they came (Kafka: TimerTaskList)."""
+class TimerTaskList:
+    """A bucket: the tasks of one slot of a wheel, in order of insertion."""
 
-    __slots__ = ("_count", "_tasks", "begins_ms")
+    __slots__ = ("_counter", "_tasks", "expiration_ms")
 
-    def __init__(self, count: TaskCount) -> None:
-        self._count = count
+    def __init__(self, counter: TaskCounter) -> None:
+        self._counter = counter
         self._tasks: dict[TimerTask, None] = {}
-        self.begins_ms = -1
+        self.expiration_ms = -1
 
     def add(self, task: TimerTask) -> None:
         self._tasks[task] = None
-        self._count.value += 1
+        self._counter.value += 1
         task.bucket = self
 
     def remove(self, task: TimerTask) -> None:
         del self._tasks[task]
-        self._count.value -= 1
+        self._counter.value -= 1
         task.bucket = None
 
-    def begin_at(self, begins_ms: int) -> bool:
-        """Say when the slot begins. True if that is news: the bucket was flushed since and must be queued again."""
-        news = self.begins_ms != begins_ms
-        self.begins_ms = begins_ms
-        return news
+    def set_expiration(self, expiration_ms: int) -> bool:
+        """Set the time at which the slot begins. True if it changed, so that the bucket has to be queued again."""
+        changed = self.expiration_ms != expiration_ms
+        self.expiration_ms = expiration_ms
+        return changed
 
-    def flush(self, each: Callable[[TimerTask], None]) -> None:
-        """Empty the bucket into `each`, and make it ready to be used for a later slot."""
+    def flush(self, reinsert: Callable[[TimerTask], None]) -> None:
+        """Remove all tasks, pass each to `reinsert`, and reset the bucket for a later slot."""
         while self._tasks:
             task = next(iter(self._tasks))
             self.remove(task)
-            each(task)
-        self.begins_ms = -1
+            reinsert(task)
+        self.expiration_ms = -1
 
 
-TICK_MS = 1
-BUCKETS = 20
-
-
-class BucketQueue:
-    """Buckets in the order of their beginning (Kafka: a DelayQueue)."""
+class DelayQueue:
+    """Buckets ordered by expiration; buckets of one expiration in the order in which they were offered."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Bucket]] = []
+        self._heap: list[tuple[int, int, TimerTaskList]] = []
         self._offered = 0
 
-    def offer(self, bucket: Bucket) -> None:
+    def offer(self, bucket: TimerTaskList) -> None:
         self._offered += 1
-        heappush(self._heap, (bucket.begins_ms, self._offered, bucket))
+        heappush(self._heap, (bucket.expiration_ms, self._offered, bucket))
 
     def earliest_ms(self) -> int | None:
         return self._heap[0][0] if self._heap else None
 
-    def poll(self, now_ms: int) -> Bucket | None:
-        """The earliest bucket if it has begun by `now_ms`, taken off the queue."""
+    def poll(self, now_ms: int) -> TimerTaskList | None:
+        """Remove and return the earliest bucket if it has expired by `now_ms`."""
         if self._heap and self._heap[0][0] <= now_ms:
             return heappop(self._heap)[2]
         return None
 
 
 class TimingWheel:
-    """One wheel, and the coarser wheel above it once one was needed."""
+    """One wheel, and its overflow wheel once a deadline needed one."""
 
-    def __init__(self, tick_ms: int, start_ms: int, count: TaskCount, queue: BucketQueue) -> None:
+    def __init__(self, tick_ms: int, start_ms: int, counter: TaskCounter, queue: DelayQueue) -> None:
         self._tick_ms = tick_ms
-        self._interval_ms = tick_ms * BUCKETS
+        self._interval_ms = tick_ms * WHEEL_SIZE
         self._now_ms = start_ms - start_ms % tick_ms
-        self._count = count
+        self._counter = counter
         self._queue = queue
-        self._buckets = [Bucket(count) for _ in range(BUCKETS)]
-        self._overflow: TimingWheel | None = None
+        self._buckets = [TimerTaskList(counter) for _ in range(WHEEL_SIZE)]
+        self._overflow_wheel: TimingWheel | None = None
 
     def add(self, task: TimerTask) -> bool:
-        """Put the task into its bucket. False if it was cancelled or is due already, so that it is in none."""
+        """Put the task into its bucket. False if it is cancelled or already due, and therefore in no bucket."""
         if task.cancelled or task.deadline_ms < self._now_ms + self._tick_ms:
             return False
         if task.deadline_ms >= self._now_ms + self._interval_ms:
-            return self._overflow_wheel().add(task)
-        slot = task.deadline_ms // self._tick_ms
-        bucket = self._buckets[slot % BUCKETS]
+            return self._get_overflow_wheel().add(task)
+        virtual_id = task.deadline_ms // self._tick_ms
+        bucket = self._buckets[virtual_id % WHEEL_SIZE]
         bucket.add(task)
-        if bucket.begin_at(slot * self._tick_ms):
+        if bucket.set_expiration(virtual_id * self._tick_ms):
             self._queue.offer(bucket)
         return True
 
     def advance_clock(self, now_ms: int) -> None:
-        """The slots before `now_ms` are over: their buckets now stand for later slots."""
+        """Move the wheel to `now_ms`. Buckets of slots before it are reused for later slots."""
         if now_ms >= self._now_ms + self._tick_ms:
             self._now_ms = now_ms - now_ms % self._tick_ms
-            if self._overflow is not None:
-                self._overflow.advance_clock(self._now_ms)
+            if self._overflow_wheel is not None:
+                self._overflow_wheel.advance_clock(self._now_ms)
 
-    def _overflow_wheel(self) -> TimingWheel:
-        if self._overflow is None:
-            self._overflow = TimingWheel(self._interval_ms, self._now_ms, self._count, self._queue)
-        return self._overflow
-
-
-# The timer of a purgatory: tasks in, each run at its deadline when the clock is moved on.
+    def _get_overflow_wheel(self) -> TimingWheel:
+        if self._overflow_wheel is None:
+            self._overflow_wheel = TimingWheel(self._interval_ms, self._now_ms, self._counter, self._queue)
+        return self._overflow_wheel
 
 
 class Alarm:
-    """Before `at_ms` none of the timers that share it has anything to do, and nobody need look at them."""
+    """The earliest time at which any of the timers that share this alarm may have work to do."""
 
     __slots__ = ("at_ms",)
 
@@ -174,32 +170,34 @@ class Alarm:
 
 
 class Timer(Protocol):
+    """The timer of a purgatory."""
+
     def add(self, task: TimerTask) -> None:
-        """Have `task` run at its deadline; a task that is cancelled already never runs."""
+        """Schedule `task` for its deadline. A task that is already cancelled never runs."""
 
     def advance_clock(self, now_ms: int) -> bool:
-        """Run every task with deadline <= `now_ms`, earliest first. False if there was nothing to wake up for."""
+        """Run every task with deadline <= `now_ms`, earliest first. False if no bucket had expired."""
 
     def run_due(self) -> bool:
-        """Run the tasks that were due when they were added: they need no waking up. False if there were none."""
+        """Run the tasks that were already due when they were added, without a wake-up. False if there were none."""
 
     def next_wake_ms(self) -> int | None:
-        """When `advance_clock` will next have something to do; perhaps only to find that it was cancelled."""
+        """Return when `advance_clock` next has an expired bucket to process; the bucket may turn out to be empty."""
 
     def size(self) -> int:
-        """How many tasks wait."""
+        """Return the number of scheduled tasks."""
 
     def shutdown(self) -> None:
-        """Run nothing any more."""
+        """Stop the timer: no further task runs."""
 
 
 class SystemTimer:
-    """Kafka's timer: hierarchical timing wheels, and a queue of their buckets in order of beginning."""
+    """Kafka's timer: timing wheels, and a delay queue of their buckets."""
 
     def __init__(self, start_ms: int) -> None:
-        self._waiting = TaskCount()
-        self._queue = BucketQueue()
-        self._wheel = TimingWheel(TICK_MS, start_ms, self._waiting, self._queue)
+        self._counter = TaskCounter()
+        self._queue = DelayQueue()
+        self._wheel = TimingWheel(TICK_MS, start_ms, self._counter, self._queue)
         self._due: deque[TimerTask] = deque()
         self._closed = False
         self.alarm = Alarm()
@@ -208,7 +206,7 @@ class SystemTimer:
         if self._wheel.add(task):
             self.alarm.bring_forward(self._queue.earliest_ms() or 0)
         elif not task.cancelled:
-            # Kafka hands a task that is due already to another thread, so whoever adds it finishes first.
+            # Kafka submits a task that is already due to an executor thread, so the caller finishes first.
             self._due.append(task)
             self.alarm.bring_forward(task.deadline_ms)
 
@@ -218,7 +216,7 @@ class SystemTimer:
         if bucket is None:
             return False
         while bucket is not None:
-            self._wheel.advance_clock(bucket.begins_ms)
+            self._wheel.advance_clock(bucket.expiration_ms)
             bucket.flush(self.add)
             self.run_due()
             bucket = self._poll(now_ms)
@@ -234,10 +232,10 @@ class SystemTimer:
         return None if self._closed else self._queue.earliest_ms()
 
     def size(self) -> int:
-        return self._waiting.value
+        return self._counter.value
 
     def shutdown(self) -> None:
         self._closed = True
 
-    def _poll(self, now_ms: int) -> Bucket | None:
+    def _poll(self, now_ms: int) -> TimerTaskList | None:
         return None if self._closed else self._queue.poll(now_ms)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
-from purgatory_udf.rules.reference.partition import Isolation, OffsetMetadata, Partition, Standing
+from purgatory_udf.rules.reference.partition import FetchIsolation, OffsetMetadata, Partition, ReplicaStatus
 
 FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
 UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
@@ -19,7 +19,7 @@ _RULES = {
 
 
 @dataclass(slots=True)
-class FetchPart:
+class FetchPartitionStatus:
     """One partition of the request. `flagged`: the request says of its follower that a quota holds it back."""
 
     replica: Partition
@@ -49,7 +49,7 @@ class FetchPart:
     def error(self) -> str:
         """What reading it now would be answered with."""
         replica = self.replica
-        if replica.standing is not Standing.ONLINE:
+        if replica.standing is not ReplicaStatus.ONLINE:
             return replica.standing.error
         if self.fenced:
             return FENCED_LEADER_EPOCH
@@ -60,12 +60,12 @@ class FetchPart:
         deleted = log.start is not None and self.fetch_offset < log.start
         return OFFSET_OUT_OF_RANGE if beyond or deleted else "NONE"
 
-    def readable(self, isolation: Isolation) -> int:
+    def readable(self, isolation: FetchIsolation) -> int:
         """Bytes from the fetch offset to the reader's end, counted over all segments, positions looked up anew."""
         replica = self.replica
         end = isolation.end(replica)
         if (
-            replica.standing is not Standing.ONLINE
+            replica.standing is not ReplicaStatus.ONLINE
             or self.passed_over
             or end is None
             or self.fetch_offset >= end.offset
@@ -82,7 +82,9 @@ class ReadLimits:
     hard: bool = False
 
 
-def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: ReadLimits) -> list[tuple[int, int]]:
+def read_from_log(
+    parts: list[FetchPartitionStatus], isolation: FetchIsolation, limits: ReadLimits
+) -> list[tuple[int, int]]:
     """What an answer carries, (bytes, next offset) of each partition in order (`ReplicaManager.readFromLog`).
 
     What one carries, the request's limit loses for those behind it. The first partition with data gives one batch at
@@ -101,7 +103,7 @@ def read_from_log(parts: list[FetchPart], isolation: Isolation, limits: ReadLimi
     return reads
 
 
-def start_of_fetch(replica: Partition, fetch_offset: int, isolation: Isolation) -> OffsetMetadata:
+def start_offset_metadata(replica: Partition, fetch_offset: int, isolation: FetchIsolation) -> OffsetMetadata:
     """Where a fetch begins. One that starts exactly at its end takes over that end's metadata, be they old."""
     end = isolation.end(replica)
     return end if end is not None and fetch_offset == end.offset else replica.log.metadata(fetch_offset)
@@ -129,8 +131,8 @@ class DelayedFetch(DelayedRequest):
         self,
         request: TraceRequest,
         delay_ms: int,
-        parts: list[FetchPart],
-        isolation: Isolation,
+        parts: list[FetchPartitionStatus],
+        isolation: FetchIsolation,
         min_bytes: int,
         limits: ReadLimits,
     ) -> None:
@@ -156,7 +158,7 @@ class DelayedFetch(DelayedRequest):
         return self._try(now_us, arriving=False)
 
     def _try(self, now_us: int, arriving: bool) -> bool:
-        accumulated, end_of, online = 0, self.isolation.end, Standing.ONLINE
+        accumulated, end_of, online = 0, self.isolation.end, ReplicaStatus.ONLINE
         for part in self.parts:
             replica = part.replica
             if replica.standing is not online:  # Cases A, B, E

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
-from purgatory_udf.rules.reference.partition import Partition, Standing
+from purgatory_udf.rules.reference.partition import Partition, ReplicaStatus
 
 # Requests whose parts are settled one by one: produce and delete-records by partition, create-topics by topic.
 
@@ -19,7 +19,7 @@ REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
 
 
 @dataclass(slots=True)
-class Part:
+class PartitionStatus:
     """A pending part would be answered REQUEST_TIMED_OUT; settling replaces that error, once and for good."""
 
     topic: str
@@ -33,25 +33,25 @@ class Part:
         self.error = REQUEST_TIMED_OUT
 
 
-class Verdict(NamedTuple):
+class PartitionResult(NamedTuple):
     """The error that settles a part, and the name of the rule that did."""
 
     error: str
     rule: str
 
 
-PartT = TypeVar("PartT", bound=Part)
+StatusT = TypeVar("StatusT", bound=PartitionStatus)
 
 
-class SettlingRequest(DelayedRequest, Generic[PartT]):
+class PerPartitionRequest(DelayedRequest, Generic[StatusT]):
     """Complete when no part is pending: one part's error does not release the others."""
 
-    def __init__(self, request: TraceRequest, delay_ms: int, parts: list[PartT]) -> None:
+    def __init__(self, request: TraceRequest, delay_ms: int, parts: list[StatusT]) -> None:
         super().__init__(request, delay_ms)
         self.parts = parts
 
     @abstractmethod
-    def verdict(self, part: PartT) -> Verdict | None:
+    def verdict(self, part: StatusT) -> PartitionResult | None:
         """What settles the part now, if anything does."""
 
     def try_complete(self, now_us: int) -> bool:
@@ -97,12 +97,12 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
 
 
 @dataclass(slots=True, kw_only=True)
-class ProducePart(Part):
+class ProducePartitionStatus(PartitionStatus):
     replica: Partition
     required_offset: int
 
 
-class DelayedProduce(SettlingRequest[ProducePart]):
+class DelayedProduce(PerPartitionRequest[ProducePartitionStatus]):
     """A pending partition is settled by the first of
 
     A) the broker does not lead it (any more), does not know it, or its log directory is offline: that error
@@ -110,12 +110,12 @@ class DelayedProduce(SettlingRequest[ProducePart]):
        than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND
     """
 
-    def verdict(self, part: ProducePart) -> Verdict | None:
+    def verdict(self, part: ProducePartitionStatus) -> PartitionResult | None:
         replica = part.replica
-        if replica.standing is not Standing.ONLINE:  # Case A
-            return Verdict(replica.standing.error, replica.standing.rule)
+        if replica.standing is not ReplicaStatus.ONLINE:  # Case A
+            return PartitionResult(replica.standing.error, replica.standing.rule)
         if replica.high_watermark is not None and replica.high_watermark.offset >= part.required_offset:  # Case B
             if replica.under_min_isr:
-                return Verdict(NOT_ENOUGH_REPLICAS_AFTER_APPEND, "not_enough_replicas")
-            return Verdict(NONE, "high_watermark")
+                return PartitionResult(NOT_ENOUGH_REPLICAS_AFTER_APPEND, "not_enough_replicas")
+            return PartitionResult(NONE, "high_watermark")
         return None

@@ -12,14 +12,19 @@ from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, Trac
 from purgatory_udf.rules.reference.broker import Broker, Cluster
 from purgatory_udf.rules.reference.delayed_admin import (
     HIGH_WATERMARK,
+    CreateTopicStatus,
     DelayedCreateTopics,
     DelayedDeleteRecords,
-    DeleteRecordsPart,
-    TopicPart,
+    DeleteRecordsPartitionStatus,
 )
-from purgatory_udf.rules.reference.delayed_fetch import DelayedFetch, FetchPart, ReadLimits, start_of_fetch
-from purgatory_udf.rules.reference.delayed_produce import NONE, DelayedProduce, ProducePart
-from purgatory_udf.rules.reference.partition import Isolation, Partition, Standing
+from purgatory_udf.rules.reference.delayed_fetch import (
+    DelayedFetch,
+    FetchPartitionStatus,
+    ReadLimits,
+    start_offset_metadata,
+)
+from purgatory_udf.rules.reference.delayed_produce import NONE, DelayedProduce, ProducePartitionStatus
+from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, ReplicaStatus
 
 Event = Mapping[str, Any]
 Respond = Callable[[Any], None]
@@ -30,7 +35,7 @@ ALL_PARTITIONS = -1
 def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
     broker = cluster.broker(_broker_id(event))
     parts = [
-        ProducePart(
+        ProducePartitionStatus(
             topic=entry["topic"],
             partition=entry["partition"],
             error=entry.get("error") or NONE,
@@ -40,7 +45,7 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
         )
         for entry in event["partitions"]
     ]
-    delay_ms = _asked(cluster, event, "timeout_ms", "produce.timeout_ms")
+    delay_ms = _overridden(cluster, event, "timeout_ms", "produce.timeout_ms")
     operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, parts)
     operation.respond = respond
     broker.append_records(operation, event["acks"], event["time_us"])
@@ -55,10 +60,13 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
     max_bytes = min(_number(event, "max_bytes", INT32_MAX), cluster.config.fetch.max_bytes)
     operation = DelayedFetch(
         _request(event, "fetch", _first_partition(event), "follower" if follower else "consumer"),
-        _asked(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
-        [_fetch_part(_replica(broker, entry), entry, isolation, replica_id) for entry in event["partitions"]],
+        _overridden(cluster, event, "max_wait_ms", *fetch_keys("max_wait_ms", follower)),
+        [
+            _fetch_partition_status(_replica(broker, entry), entry, isolation, replica_id)
+            for entry in event["partitions"]
+        ],
         isolation,
-        min(_asked(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
+        min(_overridden(cluster, event, "min_bytes", *fetch_keys("min_bytes", follower)), max_bytes),
         ReadLimits(max_bytes, bool(event.get("hard_max_bytes"))),
     )
     operation.respond = respond
@@ -68,8 +76,10 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
 
 def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
     broker = cluster.broker(_broker_id(event))
-    parts = [_delete_records_part(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]]
-    delay_ms = _asked(cluster, event, "timeout_ms", "delete_records.timeout_ms")
+    parts = [
+        _delete_records_partition_status(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]
+    ]
+    delay_ms = _overridden(cluster, event, "timeout_ms", "delete_records.timeout_ms")
     operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, parts)
     operation.respond = respond
     broker.delete_records(operation, event["time_us"])
@@ -79,10 +89,10 @@ def delete_records(cluster: Cluster, event: Event, respond: Respond | None = Non
 def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedCreateTopics:
     broker = cluster.broker(_broker_id(event))
     parts = [
-        TopicPart(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
+        CreateTopicStatus(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
         for entry in event["topics"]
     ]
-    delay_ms = _asked(cluster, event, "timeout_ms", "create_topics.timeout_ms")
+    delay_ms = _overridden(cluster, event, "timeout_ms", "create_topics.timeout_ms")
     request = _request(event, "create_topics", parts[0].topic if parts else None)
     operation = DelayedCreateTopics(request, delay_ms, parts, cluster.has_leaders)
     operation.respond = respond
@@ -107,7 +117,7 @@ def _number(values: Event, name: str, default: int) -> int:
     return default if value is None else int(value)
 
 
-def _asked(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
+def _overridden(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
     """A recorded value of a request, as the what-if settings want it."""
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
     subject = Subject(event.get("client_id"), _broker_id(event), topics)
@@ -137,14 +147,16 @@ def _request(event: Event, kind: str, key: str | None, fetcher: str | None = Non
     )
 
 
-def _isolation(follower: bool, isolation: str | None) -> Isolation:
+def _isolation(follower: bool, isolation: str | None) -> FetchIsolation:
     if follower:
-        return Isolation.LOG_END
-    return Isolation.TXN_COMMITTED if isolation == "read_committed" else Isolation.HIGH_WATERMARK
+        return FetchIsolation.LOG_END
+    return FetchIsolation.TXN_COMMITTED if isolation == "read_committed" else FetchIsolation.HIGH_WATERMARK
 
 
-def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, replica_id: int) -> FetchPart:
-    return FetchPart(
+def _fetch_partition_status(
+    replica: Partition, entry: Event, isolation: FetchIsolation, replica_id: int
+) -> FetchPartitionStatus:
+    return FetchPartitionStatus(
         replica=replica,
         fetch_offset=entry["fetch_offset"],
         max_bytes=_number(entry, "max_bytes", INT32_MAX),
@@ -152,15 +164,17 @@ def _fetch_part(replica: Partition, entry: Event, isolation: Isolation, replica_
         replica_id=replica_id,
         flagged=replica_id >= 0 and bool(entry.get("throttled")),
         preferred=entry.get("preferred_replica") if replica_id < 0 else None,
-        start=start_of_fetch(replica, entry["fetch_offset"], isolation),
+        start=start_offset_metadata(replica, entry["fetch_offset"], isolation),
     )
 
 
-def _delete_records_part(replica: Partition, offset: int) -> DeleteRecordsPart:
+def _delete_records_partition_status(replica: Partition, offset: int) -> DeleteRecordsPartitionStatus:
     """An offset of -1 asks for everything below the high watermark."""
     if offset == HIGH_WATERMARK:
         offset = 0 if replica.high_watermark is None else replica.high_watermark.offset
-    return DeleteRecordsPart(topic=replica.key.topic, partition=replica.key.partition, replica=replica, offset=offset)
+    return DeleteRecordsPartitionStatus(
+        topic=replica.key.topic, partition=replica.key.partition, replica=replica, offset=offset
+    )
 
 
 # What a recorded change does to a replica, and whom it wakes.
@@ -223,14 +237,14 @@ def _replica_end(broker: Broker, replica: Partition, event: Event) -> None:
         broker.check_all(replica, event["time_us"])
 
 
-def _throttles(throttled: bool) -> Change:
+def _throttled_change(throttled: bool) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
         replica.throttles[event["replica_id"]] = throttled
 
     return change
 
 
-def _stands(standing: Standing) -> Change:
+def _status_change(standing: ReplicaStatus) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
         replica.standing = standing
         broker.check_all(replica, event["time_us"])
@@ -252,12 +266,12 @@ CHANGES: dict[str, Change] = {
     "leader": _leader,
     "isr": _isr,
     "replica_end": _replica_end,
-    "throttled": _throttles(True),
-    "unthrottled": _throttles(False),
-    "online": _stands(Standing.ONLINE),
-    "not_leader": _stands(Standing.NOT_LEADER),
-    "offline": _stands(Standing.OFFLINE),
-    "deleted": _stands(Standing.DELETED),
+    "throttled": _throttled_change(True),
+    "unthrottled": _throttled_change(False),
+    "online": _status_change(ReplicaStatus.ONLINE),
+    "not_leader": _status_change(ReplicaStatus.NOT_LEADER),
+    "offline": _status_change(ReplicaStatus.OFFLINE),
+    "deleted": _status_change(ReplicaStatus.DELETED),
     "stopped": _stopped,
 }
 

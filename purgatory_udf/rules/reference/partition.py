@@ -128,7 +128,7 @@ class PartitionLog:
         self.end = OffsetMetadata(offset, self.segment(offset), self._end_position)
 
 
-class Standing(Enum):
+class ReplicaStatus(Enum):
     """Whether the broker leads the partition and has its log; if not, what it answers, and the rule's name."""
 
     ONLINE = ("NONE", "")
@@ -141,7 +141,7 @@ class Standing(Enum):
         self.rule = rule
 
 
-class Isolation(Enum):
+class FetchIsolation(Enum):
     """Up to which end of a replica a reader may read: `isolation.end(replica)`, None where it is unknown."""
 
     LOG_END = attrgetter("log.end")  # followers
@@ -166,7 +166,7 @@ class Partition:
     def __init__(self, key: TopicPartition, broker_id: int) -> None:
         self.key = key
         self.log = PartitionLog()
-        self.standing = Standing.ONLINE
+        self.standing = ReplicaStatus.ONLINE
         self.leader_epoch: int | None = None
         self.min_isr: int | None = None
         self.isr: tuple[int, ...] | None = None
@@ -211,7 +211,7 @@ class Partition:
 
     def lead(self, leader_epoch: int | None, isr: tuple[int, ...] | None, min_isr: int | None) -> None:
         """This broker leads the partition (again); what is not said stays as it was."""
-        self.standing = Standing.ONLINE
+        self.standing = ReplicaStatus.ONLINE
         self.leader_epoch = self.leader_epoch if leader_epoch is None else leader_epoch
         self.min_isr = self.min_isr if min_isr is None else min_isr
         self.isr = self.isr if isr is None else isr
@@ -220,7 +220,7 @@ class Partition:
     def stop(self) -> None:
         """Its broker's process is gone, and with it what that knew of followers; the log stays. When it is back, it
         leads nothing until it is told so."""
-        self.standing = Standing.NOT_LEADER
+        self.standing = ReplicaStatus.NOT_LEADER
         self.follower_ends.clear()
 
     def change_isr(self, isr: tuple[int, ...]) -> bool:
@@ -230,7 +230,7 @@ class Partition:
 
     def follower_reached(self, replica_id: int, offset: int) -> bool:
         """A follower's log ends at `offset` at least; whether that raised the high watermark."""
-        if self.standing is not Standing.ONLINE:
+        if self.standing is not ReplicaStatus.ONLINE:
             return False
         self.follower_ends[replica_id] = max(offset, self.follower_ends.get(replica_id, offset))
         return self._advance_high_watermark()

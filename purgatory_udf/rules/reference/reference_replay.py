@@ -11,7 +11,7 @@ from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
 from purgatory_udf.rules.coordinator.coordinator_journal import GroupJournal
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
 from purgatory_udf.rules.coordinator.group_requests import GROUP_EVENTS
-from purgatory_udf.rules.purgatory.clock import STEP_MS, Series
+from purgatory_udf.rules.purgatory.clock import STEP_MS, GaugeSeries
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest
 from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import REQUESTS, apply_change
@@ -39,7 +39,7 @@ class Replay:
     open: list[int] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
     groups: GroupJournal = field(default_factory=GroupJournal)
-    series: list[Series] = field(default_factory=list)
+    series: list[GaugeSeries] = field(default_factory=list)
     start_ms: int = 0
     end_ms: int = 0
 
@@ -115,7 +115,7 @@ def replay(events: Iterable[Event], config: Config) -> Replay:
 Handler = Callable[[Replayer, Event], None]
 
 
-def _starts(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
+def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
     def handle(replayer: Replayer, event: Event) -> None:
         replayer.operations.append(request(replayer.cluster, event))
 
@@ -125,6 +125,6 @@ def _starts(request: Callable[[Cluster, Event], DelayedRequest]) -> Handler:
 # A type that is not here only tells the time, as `clock` does.
 HANDLERS: dict[str, Handler] = {
     "partition": lambda replayer, event: apply_change(replayer.cluster, event),
-    **{kind: _starts(request) for kind, request in REQUESTS.items()},
+    **{kind: _request_handler(request) for kind, request in REQUESTS.items()},
     **dict.fromkeys(GROUP_EVENTS, lambda replayer, event: replayer.coordinators.handle(event)),
 }

@@ -6,7 +6,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
-from purgatory_udf.rules.purgatory.clock import Clock, changed
+from purgatory_udf.rules.purgatory.clock import Clock, gauge_changes
 from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
 
 
@@ -177,7 +177,7 @@ def test_the_gauges_of_both_purgatories_follow() -> None:
     group.leave(6700, "a")
     group.leave(6900, "b")
     group.until(7400)
-    readings = changed(group.replay().gauges)
+    readings = gauge_changes(group.replay().gauges)
     # 1000 an initial round, a session each; 6000 a sync, new sessions; 6200 all synced; 6700 a round; 6900 it is over.
     assert [(g.at_ms, g.watched, g.delayed) for g in readings if g.purgatory == "Heartbeat"] == [
         (1200, 2, 2),

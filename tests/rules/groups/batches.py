@@ -14,10 +14,10 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer, GroupJournal, Removal, StateChange
 from purgatory_udf.rules.groups.group_codes import FOREVER
-from purgatory_udf.rules.groups.group_rows import ROWS, Requests, key_of, parts_of
-from purgatory_udf.rules.groups.group_state_store import KeptGroup, Shelf
-from purgatory_udf.rules.groups.group_step import WORTH_COLUMNS, Findings, step
-from purgatory_udf.rules.groups.group_waits import Waits, open_of
+from purgatory_udf.rules.groups.group_rows import ROWS, RequestBatch, group_key, split_group_key
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot, GroupStateStore
+from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN, StepResult, step
+from purgatory_udf.rules.groups.group_waits import GroupWaits, open_operation_ids
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from tests.rules.groups.ended_rows import outcomes_of
 
@@ -47,7 +47,7 @@ class GroupRecord:
 class Batches:
     """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
 
-    def __init__(self, config: Config, worth_columns: int = WORTH_COLUMNS) -> None:
+    def __init__(self, config: Config, worth_columns: int = MIN_COLUMNAR_RUN) -> None:
         self.records: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
         self._config, self._worth_columns = config.group, worth_columns
@@ -57,7 +57,7 @@ class Batches:
     def take(self, events: Sequence[Event]) -> None:
         """One batch, decided up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
-        rows = dict(Requests.of(table).by_group())
+        rows = dict(RequestBatch.of(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
         due = [key for key, deadline_ms in self._deadlines.items() if deadline_ms <= horizon_ms]
         for key in dict.fromkeys([*rows, *due]):
@@ -68,10 +68,10 @@ class Batches:
             self._call(key, None, FOREVER)
 
     def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
-        shelf = Shelf.from_bytes(self._state[key]) if key in self._state else Shelf()
+        shelf = GroupStateStore.from_bytes(self._state[key]) if key in self._state else GroupStateStore()
         rows = rows if rows is not None else ROWS.empty()
         kept = shelf.take(key)
-        before, waits = open_of(kept), Waits()
+        before, waits = open_operation_ids(kept), GroupWaits()
         kept, findings = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
         waits.note(key, before, kept, findings)
         shelf.put(key, kept)
@@ -81,16 +81,16 @@ class Batches:
         if payload is not None:
             self.waits.append(payload)
 
-    def _note(self, key: str, findings: Findings, kept: KeptGroup) -> None:
+    def _note(self, key: str, findings: StepResult, kept: GroupSnapshot) -> None:
         record = self.records.setdefault(key, GroupRecord())
-        record.outcomes += outcomes_of(findings.operations, *parts_of(key))
+        record.outcomes += outcomes_of(findings.operations, *split_group_key(key))
         record.answers += findings.answers(key)
         record.journal += [entry for entry in findings.entries if not isinstance(entry, Answer)]
         record.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
 
 
 def in_batches(
-    events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = WORTH_COLUMNS
+    events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = MIN_COLUMNAR_RUN
 ) -> Batches:
     """Replay the events, in their order, cut before the events at these places; then drain."""
     borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
@@ -106,14 +106,14 @@ def by_group(result: Replay) -> dict[str, GroupRecord]:
     """What the reference says, group by group."""
     records: dict[str, GroupRecord] = {}
     for operation in result.groups.operations:
-        mine = records.setdefault(key_of(operation.group.broker, operation.group.name), GroupRecord())
+        mine = records.setdefault(group_key(operation.group.broker, operation.group.name), GroupRecord())
         if operation.completed:
             mine.outcomes.append(operation.outcome())
         else:
             mine.open.append(operation.operation_id)
     for entry in result.groups.entries:
         whose = entry.transition if isinstance(entry, StateChange) else entry
-        mine = records.setdefault(key_of(whose.broker, whose.group), GroupRecord())
+        mine = records.setdefault(group_key(whose.broker, whose.group), GroupRecord())
         if isinstance(entry, Answer):
             mine.answers.append(entry)
         else:

@@ -10,9 +10,9 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_disagreements import COMPARED, disagreements
-from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, packets
-from purgatory_udf.rules.groups.group_rows import Requests
-from purgatory_udf.rules.groups.group_state_store import KeptGroup
+from purgatory_udf.rules.groups.group_outcome_tables import GroupTables, group_outputs
+from purgatory_udf.rules.groups.group_rows import RequestBatch
+from purgatory_udf.rules.groups.group_state_store import GroupSnapshot
 from purgatory_udf.rules.groups.group_step import step
 from tests.support.group_timeline import GroupTimeline
 
@@ -24,9 +24,9 @@ Recorded = dict[int, tuple[str, int | None]]
 def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
     """The answers worth keeping, in the order of their requests."""
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    ((key, rows),) = Requests.of(events).by_group()
-    _, findings = step(key, KeptGroup(), rows, FOREVER, CONFIG)
-    payloads = [packet.payload for packet in packets({key: findings}) if packet.table == "told"]
+    ((key, rows),) = RequestBatch.of(events).by_group()
+    _, findings = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
+    payloads = [packet.payload for packet in group_outputs({key: findings}) if packet.table == "told"]
     answers: list[dict[str, Any]] = GroupTables("run", None).rows("told", payloads).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 

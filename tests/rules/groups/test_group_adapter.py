@@ -15,7 +15,7 @@ from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Outcome, Transition
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.coordinator.coordinator_journal import StateChange
-from purgatory_udf.rules.groups.group_gauges import Ledger
+from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.group_rules import GroupRules
@@ -39,7 +39,7 @@ Row = tuple[Any, ...]
 
 
 def streamed(
-    batches: list[list[Event]], config: Config, chunk: int = 10_000, ledger: Ledger | None = None
+    batches: list[list[Event]], config: Config, chunk: int = 10_000, ledger: GaugeState | None = None
 ) -> dict[str, pa.Table]:
     """The query over these batches, then the row that lets the clock run out."""
     end_us = end_of(event for batch in batches for event in batch)
@@ -47,7 +47,7 @@ def streamed(
     return _tables(rules, _parcels(rules, [*batches, None, []], end_us, chunk, ledger), end_us)
 
 
-def at_once(events: list[Event], config: Config, ledger: Ledger | None = None) -> dict[str, pa.Table]:
+def at_once(events: list[Event], config: Config, ledger: GaugeState | None = None) -> dict[str, pa.Table]:
     """The query over a batch that is known to be all there is."""
     end_us = end_of(events)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, at_once=True), config)
@@ -55,7 +55,7 @@ def at_once(events: list[Event], config: Config, ledger: Ledger | None = None) -
 
 
 def _parcels(
-    rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, ledger: Ledger | None
+    rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, ledger: GaugeState | None
 ) -> list[Row]:
     groups = Groups(keyed(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
     all_parcels: list[Row] = []
@@ -169,7 +169,9 @@ def test_what_may_still_be_preceded_waits() -> None:
 def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
     still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
-    in_batches, all_at_once = (Ledger(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2))
+    in_batches, all_at_once = (
+        GaugeState(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2)
+    )
     assert decided_in(streamed([traffic.events], config, ledger=in_batches)) == expected(traffic.events, config)
     assert decided_in(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)
     for ledger in (in_batches, all_at_once):

@@ -14,7 +14,7 @@ from purgatory_udf.rules.engine.loop.codes import PURGATORIES, Code
 from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_gauges import CoordinatorPurgatory
 from purgatory_udf.rules.groups.group_waits import by_purgatory
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.groups.batches import Batches
 from tests.support import oracle_groups
@@ -65,7 +65,7 @@ def differences(events: list[Event], config: Config, cuts: list[int]) -> tuple[l
     """What only the batches' gauges, and what only the reference's say."""
     expected = replay(events, config)
     actual = [gauge for gauge in read(events, config, cuts, expected.start_ms).gauges if gauge.at_ms <= expected.end_ms]
-    wanted = changed(expected.gauges)
+    wanted = gauge_changes(expected.gauges)
     return [gauge for gauge in actual if gauge not in wanted], [gauge for gauge in wanted if gauge not in actual]
 
 

@@ -16,7 +16,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import Gauge, Outcome, Transition
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, GROUP_TRANSITIONS, RECORDED
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.storage.checkpoints import Snapshots
 from purgatory_udf.storage.event_staging import write_in_time_order
@@ -129,7 +129,7 @@ def test_every_cell_ends_as_in_the_reference(whole: Path, reference: Replay) -> 
 def test_the_gauges_of_both_purgatories_are_the_reference_s(whole: Path, reference: Replay) -> None:
     readings = gauges(whole)
     assert {gauge.purgatory for gauge in readings} == {"Heartbeat", "Rebalance"}
-    assert readings == changed(reference.gauges)
+    assert readings == gauge_changes(reference.gauges)
 
 
 def test_recorded_answers_that_the_replay_does_not_give_are_listed(spark: SparkSession, whole: Path) -> None:
@@ -211,7 +211,7 @@ def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_table
     counts = go_on()
     assert decided_in(tmp_path) == expected
     read = gauges(tmp_path)
-    assert [gauge for gauge in read if gauge.at_ms <= reference.end_ms] == changed(reference.gauges)
+    assert [gauge for gauge in read if gauge.at_ms <= reference.end_ms] == gauge_changes(reference.gauges)
     ends = Counter(
         "cancelled" if outcome.cancelled else "expired" if outcome.expired else "completed" for outcome in expected[0]
     )

@@ -10,30 +10,30 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.tables import EVENTS
 from purgatory_udf.rules.groups.frames import Frame
 from purgatory_udf.rules.groups.group_codes import ERRORS
-from purgatory_udf.rules.groups.group_rows import Requests
-from purgatory_udf.rules.groups.group_state_store import VERSION, KeptGroup, Shelf
+from purgatory_udf.rules.groups.group_rows import RequestBatch
+from purgatory_udf.rules.groups.group_state_store import VERSION, GroupSnapshot, GroupStateStore
 from purgatory_udf.rules.groups.group_step import step
-from purgatory_udf.rules.groups.heartbeat_fast_path import take_signs
+from purgatory_udf.rules.groups.heartbeat_fast_path import apply_heartbeats
 from tests.rules.groups.ended_rows import outcomes_of
 from tests.support.group_timeline import GroupTimeline, operation_line
 
 CONFIG = Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group
 
 
-def of_two_members() -> KeptGroup:
+def of_two_members() -> GroupSnapshot:
     """a and b, stable since 6200, with sessions of 10 s: a's began at 6200, b's at 6200 with the assignment."""
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
     group.sync(6100, "b")
     group.sync(6200, "a")
-    kept, _ = step("0/g", KeptGroup(), _rows(group), 6200, CONFIG)
+    kept, _ = step("0/g", GroupSnapshot(), _rows(group), 6200, CONFIG)
     return kept
 
 
 def _rows(group: GroupTimeline) -> Frame:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    return dict(Requests.of(events).by_group())["0/g"]
+    return dict(RequestBatch.of(events).by_group())["0/g"]
 
 
 def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
@@ -42,7 +42,7 @@ def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]
     for ms, member in signs:
         group.heartbeat(ms, member)
     kept = of_two_members()
-    decided = take_signs(kept, _rows(group))
+    decided = apply_heartbeats(kept, _rows(group))
     lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
     sessions = kept.sessions
     return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
@@ -91,7 +91,7 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
     group.commit(7200, "nobody")
     group.commit(7300, "a")
     kept = of_two_members()
-    decided = take_signs(kept, _rows(group))
+    decided = apply_heartbeats(kept, _rows(group))
     assert [ERRORS[answer] for answer in decided.answers] == [
         "ILLEGAL_GENERATION",
         "ILLEGAL_GENERATION",
@@ -106,9 +106,9 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
 def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shelf = Shelf()
+    shelf = GroupStateStore()
     shelf.put("0/g", of_two_members())
-    value, again = shelf.to_bytes(), Shelf.from_bytes(shelf.to_bytes())
+    value, again = shelf.to_bytes(), GroupStateStore.from_bytes(shelf.to_bytes())
     kept = again.take("0/g")
     kept.text = None
     again.put("0/g", kept)
@@ -117,4 +117,4 @@ def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_ref
     with pytest.raises(
         UserError, match=f"state of group 0/g: written in format {VERSION}, this version reads format {VERSION + 1}"
     ):
-        Shelf.from_bytes(value)
+        GroupStateStore.from_bytes(value)

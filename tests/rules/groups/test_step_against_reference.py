@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.groups.group_step import WORTH_COLUMNS
+from purgatory_udf.rules.groups.group_step import MIN_COLUMNAR_RUN
 from tests.rules.groups.batches import GroupRecord, in_batches, reference_of
 from tests.support.examples import examples
 from tests.support.group_strategies import GroupTraffic, group_traffic
@@ -14,7 +14,7 @@ from tests.support.group_timeline import GroupTimeline
 
 
 @examples(20)
-@given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, WORTH_COLUMNS)))
+@given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, MIN_COLUMNAR_RUN)))
 def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)
     expected = reference_of(traffic.events, traffic.config)

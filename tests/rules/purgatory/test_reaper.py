@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.rules.purgatory.clock import Reaper, Reapers
+from purgatory_udf.rules.purgatory.clock import ExpiredOperationReaper, Reapers
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 from tests.rules.purgatory.mock_operation import Operation, purgatory
@@ -13,7 +13,7 @@ def test_a_reaper_wakes_for_the_earliest_bucket_even_an_emptied_one_else_after_2
     operation = Operation("cancelled", 50)
     waiting.try_complete_else_watch(operation, ["a"], 0)
     operation.force_complete(1)
-    reaper = Reaper(waiting, 0)
+    reaper = ExpiredOperationReaper(waiting, 0)
     wakes = []
     for _ in range(3):
         wakes.append(reaper.next_wake_ms(0))

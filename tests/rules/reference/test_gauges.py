@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory_udf.contract.outcome import Gauge
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay
 from tests.rules.reference.timeline import Timeline
 
@@ -86,9 +86,9 @@ def test_changed_keeps_the_steps_at_which_something_happened() -> None:
     timeline = Timeline().produce(250, "p", 1000, a=5).high_watermark(810, "a", 5).add(1450, "clock")
     result = timeline.replay()
     assert [gauge.at_ms for gauge in result.gauges] == [400, 600, 800, 1000, 1200, 1400, 1600]
-    assert [(gauge.at_ms, gauge.delayed) for gauge in changed(result.gauges)] == [(400, 1), (1000, 0)]
+    assert [(gauge.at_ms, gauge.delayed) for gauge in gauge_changes(result.gauges)] == [(400, 1), (1000, 0)]
 
 
 def test_changed_keeps_a_purge_though_the_readings_stay() -> None:
     same = [Gauge(0, "Fetch", 200, 0, 0, 0), Gauge(0, "Fetch", 400, 0, 0, 2), Gauge(0, "Fetch", 600, 0, 0, 0)]
-    assert changed(same) == [same[1]]
+    assert gauge_changes(same) == [same[1]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.reference.timeline import Timeline, line
 from tests.support.outcome_rows import outcomes_of
@@ -99,7 +99,7 @@ def test_all_gauges_fall_to_nothing_and_dead_entries_are_gone() -> None:
     stopped(timeline, 300, "a", "b").add(500, "clock")
     gauges = [
         (gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, gauge.purged)
-        for gauge in changed(timeline.replay().gauges)
+        for gauge in gauge_changes(timeline.replay().gauges)
     ]
     # Both entries of the fetch that is dead are still on their lists at 200; the watermark's check takes one off.
     assert gauges == [
@@ -108,7 +108,7 @@ def test_all_gauges_fall_to_nothing_and_dead_entries_are_gone() -> None:
         ("Fetch", 400, 0, 0, 0),
         ("Produce", 400, 0, 0, 0),
     ]
-    assert loop_gauges(timeline.events, Config(), 500) == changed(timeline.replay().gauges)
+    assert loop_gauges(timeline.events, Config(), 500) == gauge_changes(timeline.replay().gauges)
 
 
 def test_the_new_process_begins_to_estimate_from_what_it_holds() -> None:
@@ -119,7 +119,7 @@ def test_the_new_process_begins_to_estimate_from_what_it_holds() -> None:
     stopped(timeline, 50, "a").change(60, "a", "leader", leader_epoch=2)
     timeline.fetch(70, "new", 5, 1, {"a": 5}).add(500, "clock")
     config = Config.model_validate({"fetch": {"purge_interval": 3}})
-    gauges = changed(timeline.replay(fetch={"purge_interval": 3}).gauges)
+    gauges = gauge_changes(timeline.replay(fetch={"purge_interval": 3}).gauges)
     assert [(gauge.at_ms, gauge.watched, gauge.purged) for gauge in gauges] == [(200, 1, 0)]
     assert loop_gauges(timeline.events, config, 500) == gauges
 
@@ -153,7 +153,7 @@ def test_the_gauges_of_topics_fall_where_the_broker_stops() -> None:
         timeline.create_topics(10, "dead", 50, a=1, b=1).create_topics(10, "c", 900, a=1)
     timeline.broker = 1
     timeline.change(210, "a-0", "stopped").change(210, "b-0", "stopped").add(500, "clock")
-    gauges = changed(timeline.replay().gauges)
+    gauges = gauge_changes(timeline.replay().gauges)
     assert [(gauge.broker, gauge.at_ms, gauge.watched, gauge.delayed) for gauge in gauges] == [
         (1, 200, 3, 1),
         (2, 200, 3, 1),

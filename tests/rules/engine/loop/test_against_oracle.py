@@ -10,7 +10,7 @@ from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker, by_partition, by_shard
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table, replay
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from tests.rules.engine.loop.loop_gauges import gauges_of
 from tests.support import oracle_traces
 from tests.support.outcome_rows import outcomes_of
@@ -34,12 +34,12 @@ def test_every_operation_ends_and_every_gauge_reads_as_in_kafka(name: str) -> No
     assert trace.rows(outcomes_of(tables.completions, tables.expirations, tables.cancellations)) == trace.outcomes
     kafka = [Gauge(0, purgatory, at, watched, delayed, 0) for at, purgatory, watched, delayed in trace.gauges]
     readings = _without_purged(gauges_of(decided, trace.gauges[-1][0]))
-    assert trace.readings(readings) == trace.readings(changed(kafka))
+    assert trace.readings(readings) == trace.readings(gauge_changes(kafka))
 
 
 def _without_purged(gauges: list[Gauge]) -> list[Gauge]:
     """Kafka does not tell what it has purged, so steps at which nothing else changed are left out."""
-    return changed(
+    return gauge_changes(
         [Gauge(gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, 0) for gauge in gauges]
     )
 

@@ -15,7 +15,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.key_shards import by_broker, by_partition, by_shard
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.rules.reference.reference_replay import replay as reference_replay
 from tests.rules.engine.loop.loop_gauges import gauges_of
@@ -80,7 +80,7 @@ def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
         decided = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
         tables = Tables.of(decided)
         assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
-        assert gauges_of(decided, expected.end_ms) == changed(expected.gauges)
+        assert gauges_of(decided, expected.end_ms) == gauge_changes(expected.gauges)
         order = [(name, "ascending") for name in ("operation_id", "topic", "partition")]
         watches.append(tables.watches.sort_by(order))
     assert watches[0] == watches[1] == watches[2]

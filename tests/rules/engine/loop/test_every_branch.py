@@ -13,7 +13,7 @@ import pytest
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker, by_partition
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from tests.rules.engine.loop.loop_gauges import gauges_of
 from tests.rules.engine.loop.test_against_reference import as_in_tables, drained
 from tests.support import trace_strategies
@@ -33,7 +33,7 @@ def _same_as_the_reference(events: list[Event], config: Config, batch: int, grou
     decided = [each for a, b in pairwise(borders) for each in engine.feed(table.slice(a, b - a))] + engine.drain()
     tables = Tables.of(decided)
     assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)
-    assert gauges_of(decided, expected.end_ms) == changed(expected.gauges)
+    assert gauges_of(decided, expected.end_ms) == gauge_changes(expected.gauges)
 
 
 class _Story:

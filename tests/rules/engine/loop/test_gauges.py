@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
 from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker, by_partition, by_shard
-from purgatory_udf.rules.purgatory.clock import changed
+from purgatory_udf.rules.purgatory.clock import gauge_changes
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.engine.loop.loop_gauges import loop_gauges
 from tests.rules.reference.timeline import Timeline
@@ -43,7 +43,7 @@ def test_any_trace_has_the_gauges_of_the_reference(
     events: list[dict[str, Any]], config: Config, cuts: list[int], grouping: GroupOf
 ) -> None:
     expected = replay(events, config)
-    assert loop_gauges(events, config, expected.end_ms, cuts, grouping) == changed(expected.gauges)
+    assert loop_gauges(events, config, expected.end_ms, cuts, grouping) == gauge_changes(expected.gauges)
 
 
 # Who leaves which list when.
