@@ -1,0 +1,44 @@
+"""README.md's tour prints what it shows. `…` stands for lines that are left out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs import pages
+
+pytestmark = pytest.mark.end_to_end
+
+OUT = "/tmp/tour"
+STEPS = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", pages.text("README.md"), re.DOTALL)
+# What differs between runs: the run's name and its duration.
+_VARIES = re.compile(r"\brun-[0-9a-f]{12}\b| in [0-9.]+ s$")
+
+
+def _lines(text: str) -> list[str]:
+    return [_VARIES.sub("*", line.rstrip()) for line in text.splitlines()]
+
+
+def _run(command: str, out: Path) -> list[str]:
+    """Return what the command prints, with `OUT` as its output folder."""
+    words = [word.replace(OUT, str(out)) for word in shlex.split(command)]
+    done = subprocess.run(words, cwd=pages.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return _lines(done.stdout.replace(str(out), OUT))
+
+
+def _missing(shown: list[str], printed: list[str]) -> list[str]:
+    """Return the lines that are not printed, or not in this order."""
+    rest = iter(printed)
+    return [line for line in shown if line != "…" and line not in rest]
+
+
+def test_tour_prints_what_is_shown(tmp_path: Path) -> None:
+    assert [shlex.split(command)[1] for command, _ in STEPS] == ["ingest", "replay", "explain", "metrics"]
+    for command, shown in STEPS:
+        printed = _run(command, tmp_path / "tour")
+        assert _missing(_lines(shown), printed) == [], "\n".join(printed)
