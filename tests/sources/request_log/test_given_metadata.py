@@ -98,7 +98,7 @@ def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: P
     ("read", "text", "sentence"),
     [
         (batches_in_file, "topic,partition\n", "column baseOffset is missing"),
-        (batches_in_file, CSV.replace("102", "many", 1), ":2: not a batch"),
+        (batches_in_file, CSV.replace("102", "many", 1), ":2: not a record batch"),
         (batches_in_file, "hello\n", "no record batch found"),
         (topic_names_in_file, "hello\n", "no topic id found"),
         (topic_names_in_file, "[1]", "not a list of topics"),

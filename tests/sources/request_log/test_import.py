@@ -90,7 +90,7 @@ def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: 
         "whose last offset is in --batches",
     ):
         assert re.search(rf"^ +[1-9]\d*  .*{cause}", said, re.MULTILINE), cause
-    assert "supposed" not in said
+    assert "assumed" not in said
 
 
 def test_the_replay_ends_operations_as_the_brokers_did(replayed: Replayed) -> None:

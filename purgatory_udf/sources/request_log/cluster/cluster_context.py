@@ -1,4 +1,7 @@
-"""What the brokers' logs have to know of each other: names, leadership, transactions. Small, however long the log."""
+"""The context of an import: cluster facts that every task needs, from the log and from files of the operator.
+
+It is small, however long the log: it grows with the number of topics, groups and leadership changes, not of requests.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,20 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 @dataclass(slots=True)
 class Context:
-    """`span_us` is the log's own; `classic_brokers` are those whose group coordinator works in the request's thread.
-    `follower_reads`: some consumer names its rack, so that it may read from a follower. `modern_groups` are those of
-    newer protocols than the classic one. `zookeeper`: the controller is a ZooKeeper cluster's.
+    """Cluster facts for the conversion of requests and the timelines of partitions.
+
+    Attributes:
+        names: Topic name by topic id.
+        changes: Changes of leadership and in-sync set by partition, in time order.
+        batches: Record batches by partition, from `--batches`.
+        partition_counts: Number of partitions by topic, as far as the log shows it.
+        stops: Stops of brokers, in time order.
+        classic_brokers: Brokers whose group coordinator runs in the request handler thread, up to Kafka 3.9.
+        classic: Overrides `classic_brokers` for all brokers, unless None.
+        follower_reads: Whether a consumer has set `client.rack`, so that it may read from followers.
+        modern_groups: Groups of protocols newer than the classic one.
+        zookeeper: Whether the controller is a ZooKeeper controller.
+        span_us: First arrival and last response of the log, in microseconds since the epoch.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -49,78 +63,95 @@ class Context:
     span_us: tuple[int, int] = (0, 2**62)
 
     def has_classic_coordinator(self, broker: int) -> bool:
-        """Whether its group coordinator works in the thread that handles the request, and waits in purgatories."""
+        """Return whether the broker's group coordinator is a classic one, whose requests wait in purgatories."""
         return broker in self.classic_brokers if self.classic is None else self.classic
 
     def name(self, topic: str) -> str:
+        """Return the name of a topic given by name or id; an id without a known name stays an id."""
         return self.names.get(topic, topic)
 
 
 @dataclass(frozen=True, slots=True)
 class GivenMetadata:
-    """What the operator hands over beside the log; it wins over what the log tells."""
+    """Files that the operator supplies with the log; they take precedence over facts from the log.
+
+    `classic` says whether all group coordinators are classic ones; None: the log decides.
+    """
 
     names: dict[str, str] = field(default_factory=dict)
     cluster: ClusterMetadata = field(default_factory=ClusterMetadata)
     batches: dict[Key, list[StoredBatch]] = field(default_factory=dict)
-    classic: bool | None = None  # whether the brokers' group coordinators are classic ones; None: the log tells
+    classic: bool | None = None
 
 
 def build_context(
-    telling: Iterable[Request],
+    requests: Iterable[Request],
     given: GivenMetadata,
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
-    asked: Mapping[str, int] = NO_COUNTS,
+    fetched_counts: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
 ) -> Context:
-    """`telling` need hold only requests of the kinds `TELLING`, in the order of time. `asked`: how many partitions of a
-    topic (or its id) followers have asked for."""
+    """Build the context of a whole log.
+
+    Args:
+        requests: Requests in time order; only those of `CLUSTER_APIS` matter.
+        given: Files of the operator.
+        span_us: First arrival and last response of the log.
+        classic_brokers: Brokers with a classic group coordinator.
+        fetched_counts: Number of partitions that followers fetch, by topic name or id.
+        follower_reads: Whether a consumer has set `client.rack`.
+        modern_groups: Groups of protocols newer than the classic one.
+    """
     facts = ClusterFacts()
-    for request in telling:
+    for request in requests:
         facts.read(request)
-    return context_from_facts(facts, given, span_us, classic_brokers, asked, follower_reads, modern_groups)
+    return context_from_facts(facts, given, span_us, classic_brokers, fetched_counts, follower_reads, modern_groups)
 
 
 def context_from_facts(
-    telling: ClusterFacts,
+    facts: ClusterFacts,
     given: GivenMetadata,
     span_us: tuple[int, int],
     classic_brokers: Iterable[int],
-    asked: Mapping[str, int] = NO_COUNTS,
+    fetched_counts: Mapping[str, int] = NO_COUNTS,
     follower_reads: bool = False,
     modern_groups: Iterable[str] = (),
     unnamed: Iterable[str] = (),
 ) -> Context:
-    """`unnamed` are ids that stand for their topics, whatever name is told of them. `telling` is used up."""
-    names = {**telling.names, **given.cluster.names, **given.names}
+    """Build the context from facts already collected; see `build_context`.
+
+    The context takes over the contents of `facts`, which must not be used afterwards. Topics whose id is in `unnamed`
+    keep the id as their name, because earlier steps have written events under it.
+    """
+    names = {**facts.names, **given.cluster.names, **given.names}
     for topic_id in unnamed:
         names.pop(topic_id, None)
     context = Context(
         names=names,
-        cluster=replace(given.cluster, topic_min_isr={**telling.min_isr, **given.cluster.topic_min_isr}),
+        cluster=replace(given.cluster, topic_min_isr={**facts.min_isr, **given.cluster.topic_min_isr}),
         batches=given.batches,
-        transactions=telling.transactions,
-        groups=telling.groups,
-        stops=broker_stops(given.cluster.lifecycle or telling.lifecycle),
+        transactions=facts.transactions,
+        groups=facts.groups,
+        stops=broker_stops(given.cluster.lifecycle or facts.lifecycle),
         span_us=span_us,
         classic_brokers=frozenset(classic_brokers),
         classic=given.classic,
         follower_reads=follower_reads,
         modern_groups=frozenset(modern_groups),
-        zookeeper=telling.zookeeper,
+        zookeeper=facts.zookeeper,
     )
-    telling.changes = [*given.cluster.changes, *telling.changes]
-    context.changes = telling.changes_by_partition(context.name)
+    facts.changes = [*given.cluster.changes, *facts.changes]
+    context.changes = facts.changes_by_partition(context.name)
     context.transactions.rename(names)
     counts = [(topic, partition + 1) for topic, partition in [*context.changes, *context.batches]]
-    for topic, count in [*counts, *((context.name(topic), count) for topic, count in asked.items())]:
+    for topic, count in [*counts, *((context.name(topic), count) for topic, count in fetched_counts.items())]:
         context.partition_counts[topic] = max(context.partition_counts.get(topic, 0), count)
     return context
 
 
 def unnamed_topics(topics: Iterable[str], context: Context) -> set[str]:
-    """Those of the topics that go by their id, because nothing told their name."""
+    """Return those of the topics that are called by their id because their name is unknown."""
     known = set(context.names.values())
     return {topic for topic in topics if _TOPIC_ID.fullmatch(topic) and topic not in known}

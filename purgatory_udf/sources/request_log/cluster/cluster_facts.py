@@ -1,5 +1,4 @@
-"""What requests tell of the cluster as a whole, gathered one by one: names, leadership, deletions, transactions,
-groups."""
+"""Cluster facts that requests carry: topic names, leadership, deletions, transactions, groups, broker lifecycle."""
 
 from __future__ import annotations
 
@@ -27,10 +26,9 @@ from purgatory_udf.sources.request_log.lines.log_line import MALFORMED
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.request_log.lines.request_bodies import NO_TOPIC_ID
 
-# Topic ids and their names: from a file the operator gives, else from what the log itself says.
+Key = tuple[str, int]
 
-
-# Answers that carry a topic's id beside its name.
+# APIs whose responses have both the id and the name of a topic.
 TOPIC_ID_APIS = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
 
 _DESCRIBED = re.compile(r"^\s*Topic:\s*(\S+)\s+TopicId:\s*(\S+)")
@@ -38,7 +36,7 @@ _PAIR = re.compile(r"^\s*([A-Za-z0-9_-]{22})[\s,;=:]+(\S+)\s*$")
 
 
 def topic_names_in(request: Request) -> dict[str, str]:
-    """id → name, from one answer of the log."""
+    """Return topic names by id from a response in the log."""
     if request.api not in TOPIC_ID_APIS or not request.answer:
         return {}
     topics = request.answer.get("topics") or request.answer.get("responses") or []
@@ -50,7 +48,11 @@ def topic_names_in(request: Request) -> dict[str, str]:
 
 
 def topic_names_in_file(path: str | Path) -> dict[str, str]:
-    """id → name, from a JSON list of {name, topicId}, a JSON object, `kafka-topics --describe`, or lines `id name`."""
+    """Read topic names by id from a file.
+
+    Accepted are a JSON list of objects with `name` and `topicId`, a JSON object from id to name, the output of
+    `kafka-topics.sh --describe`, and lines `id name`. Raises UserError for any other file.
+    """
     text = read_text(path)
     try:
         names = (
@@ -81,9 +83,7 @@ def _names_from_lines(lines: Iterable[str]) -> dict[str, str]:
     return names
 
 
-Key = tuple[str, int]
-
-# The requests that tell something.
+# APIs whose requests carry cluster facts.
 CLUSTER_APIS = frozenset(
     {
         "METADATA",
@@ -103,9 +103,10 @@ CLUSTER_APIS = frozenset(
 
 @dataclass(slots=True)
 class ClusterFacts:
-    """Feed it requests in the order of time. Topics are called as the requests call them: by name or by id.
+    """Collects cluster facts from requests, which must come in time order.
 
-    `zookeeper`: a controller tells brokers of partitions, which a KRaft controller never does.
+    Topics are called as the requests call them, by name or by id. `zookeeper` is set by an UPDATE_METADATA request,
+    which only ZooKeeper controllers send.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -118,7 +119,8 @@ class ClusterFacts:
     zookeeper: bool = False
 
     def read(self, request: Request) -> None:
-        # What cannot be read is rejected where it becomes an event; here it only tells nothing.
+        """Add the facts of one request; other requests are ignored."""
+        # A malformed request is rejected when it is converted; here it only carries no facts.
         with suppress(*MALFORMED):
             if request.api in GROUP_STORE_APIS:
                 self.groups.read(request)
@@ -133,7 +135,7 @@ class ClusterFacts:
             self.transactions.read(request)
 
     def changes_by_partition(self, name: Callable[[str], str]) -> dict[Key, list[PartitionChange]]:
-        """In the order of time; `name` is a topic's, for its name or its id."""
+        """Return the changes of each partition in time order; `name` maps topic names and ids to names."""
         by_partition: dict[Key, list[PartitionChange]] = {}
         for change in sorted(clusters.with_topic_names(self.changes, name), key=lambda change: change.at_us):
             by_partition.setdefault((change.topic, change.partition), []).append(change)
@@ -142,7 +144,7 @@ class ClusterFacts:
         return by_partition
 
     def forget(self, before_us: int, name: Callable[[str], str]) -> None:
-        """Keep of what is older only what it has come to."""
+        """Merge the changes before `before_us` into one per partition, and drop other facts older than that."""
         kept: list[PartitionChange] = []
         for changes in self.changes_by_partition(name).values():
             old = [change for change in changes if change.at_us < before_us]
@@ -156,7 +158,7 @@ class ClusterFacts:
         self.transactions.forget(before_us)
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the facts as JSON values."""
         return {
             "names": self.names,
             "changes": [asdict(change) for change in self.changes],
@@ -170,7 +172,7 @@ class ClusterFacts:
 
     @classmethod
     def resumed(cls, state: dict[str, Any]) -> ClusterFacts:
-        """From a `snapshot`."""
+        """Restore facts from a `snapshot`."""
         return cls(
             names=dict(state["names"]),
             changes=[clusters.change_from_json(change) for change in state["changes"]],
@@ -184,7 +186,7 @@ class ClusterFacts:
 
 
 def _add_deletion(changes_of: dict[Key, list[PartitionChange]], topic: str, at_us: int) -> None:
-    """A deletion of which only the answer to DELETE_TOPICS tells."""
+    """Add the deletion of a topic, unless its partitions' changes have one already."""
     for key, changes in changes_of.items():
         if key[0] == topic and not any(change.deleted for change in changes):
             changes.append(PartitionChange(at_us, *key, clusters.REPORTED, deleted=True))

@@ -1,10 +1,20 @@
-"""Who led a partition, who was in sync, and when: from a dump of the metadata log, and from the request log itself.
+"""Leaders, in-sync sets and broker lifecycle over time, from a dump of the metadata log and from requests.
 
-PARTITION_RECORD, PARTITION_CHANGE_RECORD   `kafka-dump-log --cluster-metadata-decoder` (`--isr`)
-METADATA, DESCRIBE_TOPIC_PARTITIONS         a snapshot that some broker gave a client
-ALTER_PARTITION                             the in-sync set that the controller granted a leader
-DELETE_TOPICS                               the end of a topic
-UPDATE_METADATA                             what a ZooKeeper controller tells every broker
+Partitions:
+
+    PARTITION_RECORD, PARTITION_CHANGE_RECORD   records of `kafka-dump-log --cluster-metadata-decoder` (`--isr`)
+    METADATA, DESCRIBE_TOPIC_PARTITIONS         the state that a broker reported to a client
+    ALTER_PARTITION                             the in-sync set that the controller granted a leader
+    DELETE_TOPICS                               the deletion of a topic
+    UPDATE_METADATA                             the state that a ZooKeeper controller sent to a broker
+
+Brokers:
+
+    BROKER_REGISTRATION, REGISTER_BROKER_RECORD     a process has started, so an earlier one has ended
+    BROKER_HEARTBEAT answered `shouldShutDown`      a broker in controlled shutdown may exit
+    BROKER_REGISTRATION_CHANGE_RECORD               the controller has fenced or unfenced a broker
+
+A broker that hangs for a while is fenced and unfenced without a new registration. It has not stopped.
 """
 
 from __future__ import annotations
@@ -21,31 +31,27 @@ from purgatory_udf.sources.request_log.lines.log_files import open_text
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.request_log.lines.request_bodies import NO_TOPIC_ID, topic_of
 
-# When brokers stopped and started, as their controller came to know it.
-#
-# BROKER_REGISTRATION, REGISTER_BROKER_RECORD    a process has started; if it is not the first, the one before has
-# ended BROKER_HEARTBEAT answered `shouldShutDown`     a process that was told to stop may do so now
-# BROKER_REGISTRATION_CHANGE_RECORD              the controller has given a broker up (`fenced`), or counts on it again
-#
-# A broker that only stood still is given up, and counted on again, without registering anew: it has not stopped.
-
-
 REGISTERED, REGISTERED_AGAIN, MAY_STOP, STOPPING, FENCED, UNFENCED = (
     "registered", "registered again", "may stop", "stopping", "fenced", "unfenced",
 )  # fmt: skip
-# The requests that tell of it; of heartbeats only those are kept that let a broker stop.
+# APIs of the broker lifecycle; of heartbeats only those are kept that permit a shutdown.
 REGISTRATION, HEARTBEAT = "BROKER_REGISTRATION", "BROKER_HEARTBEAT"
+# A time in microseconds that is later than any other.
 NEVER = 2**62
+
+Key = tuple[str, int]
 
 
 class LifecycleEvent(NamedTuple):
+    """A change in a broker's life as the controller knows it; `kind` is one of the constants above."""
+
     at_us: int
     broker: int
     kind: str
 
 
 class BrokerStop(NamedTuple):
-    """The broker was not there from `at_us` to `started_us`. Where nobody saw it stop, that is when it was back."""
+    """A broker was down from `at_us` to `started_us`; both are the restart if nothing shows when it stopped."""
 
     broker: int
     at_us: int
@@ -53,11 +59,12 @@ class BrokerStop(NamedTuple):
 
 
 def permits_shutdown(request: Request) -> bool:
+    """Return whether this is a broker's heartbeat by whose response the broker may exit."""
     return request.api == HEARTBEAT and bool((request.answer or {}).get("shouldShutDown"))
 
 
 def lifecycle_events_in(request: Request) -> Iterator[LifecycleEvent]:
-    """What one line of a controller's log says."""
+    """Yield the lifecycle event of one request to the controller, if it is one."""
     if not request.answer or request.answer.get("errorCode"):
         return
     if request.api == REGISTRATION:
@@ -69,56 +76,57 @@ def lifecycle_events_in(request: Request) -> Iterator[LifecycleEvent]:
         yield LifecycleEvent(request.answered_us, int(request.body["brokerId"]), MAY_STOP)
 
 
-def broker_stops(signs: Iterable[LifecycleEvent]) -> list[BrokerStop]:
-    """In the order of time."""
-    of: dict[int, list[LifecycleEvent]] = {}
-    for sign in sorted(signs):
-        of.setdefault(sign.broker, []).append(sign)
-    return sorted((stop for its_signs in of.values() for stop in _stops_of(its_signs)), key=lambda stop: stop.at_us)
+def broker_stops(events: Iterable[LifecycleEvent]) -> list[BrokerStop]:
+    """Return the stops of all brokers in time order."""
+    by_broker: dict[int, list[LifecycleEvent]] = {}
+    for event in sorted(events):
+        by_broker.setdefault(event.broker, []).append(event)
+    return sorted((stop for events in by_broker.values() for stop in _stops_of(events)), key=lambda stop: stop.at_us)
 
 
-def _stops_of(signs: Iterable[LifecycleEvent]) -> Iterator[BrokerStop]:
-    known = ordered = False
-    gone_us: int | None = None
+def _stops_of(events: Iterable[LifecycleEvent]) -> Iterator[BrokerStop]:
+    """Yield the stops of one broker, whose events are in time order."""
+    is_registered = is_shutting_down = False
+    down_us: int | None = None
     broker = -1
-    for at_us, broker, what in signs:
-        if what in (REGISTERED, REGISTERED_AGAIN):
-            if known or what == REGISTERED_AGAIN:
-                yield BrokerStop(broker, at_us if gone_us is None else gone_us, at_us)
-            known, ordered, gone_us = True, False, None
-        elif what == STOPPING:
-            ordered = True
-        elif what == UNFENCED:
-            gone_us = None
+    for at_us, broker, kind in events:
+        if kind in (REGISTERED, REGISTERED_AGAIN):
+            if is_registered or kind == REGISTERED_AGAIN:
+                yield BrokerStop(broker, at_us if down_us is None else down_us, at_us)
+            is_registered, is_shutting_down, down_us = True, False, None
+        elif kind == STOPPING:
+            is_shutting_down = True
+        elif kind == UNFENCED:
+            down_us = None
         else:
-            ordered |= what == MAY_STOP
-            gone_us = at_us if gone_us is None else gone_us
-    if ordered and gone_us is not None:
-        yield BrokerStop(broker, gone_us, NEVER)
+            is_shutting_down |= kind == MAY_STOP
+            down_us = at_us if down_us is None else down_us
+    if is_shutting_down and down_us is not None:
+        yield BrokerStop(broker, down_us, NEVER)
 
-
-Key = tuple[str, int]
 
 _RECORD = re.compile(r"offset: \d+ .*?CreateTime: (\d+) .*?payload: (\{.*\})\s*$")
 NO_LEADER_CHANGE = -2
-# What a controller calls the leader of a partition that is being deleted (Kafka: `LeaderAndIsr.LEADER_DURING_DELETE`).
+# Leader of a partition that is being deleted (Kafka: `LeaderAndIsr.LEADER_DURING_DELETE`).
 LEADER_DURING_DELETE = -2
 UPDATE_METADATA = "UPDATE_METADATA"
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
-# A broker is fenced (1), or no longer (-1).
+# The field `fenced` of BROKER_REGISTRATION_CHANGE_RECORD: 1 fences a broker, -1 unfences it.
 UNFENCE = -1
 _REGISTRATION_CHANGE = "BROKER_REGISTRATION_CHANGE_RECORD"
 _UNFENCED = frozenset({_REGISTRATION_CHANGE, "UNFENCE_BROKER_RECORD"})
 
-# How a change was learnt; a better source's changes replace a worse one's of the same partition.
+# Sources of a change, best first: a file of the operator, ALTER_PARTITION, or any other request of the log. If a
+# partition has changes from a file, those from requests are not used for it.
 GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """What became of one partition at a time. A None says nothing about its field; `deleted` ends the partition.
+    """New state of a partition from `at_us` on.
 
-    `asked_us`: when the leader asked for what it was granted.
+    A field that is None is unknown or unchanged. `deleted` ends the partition. `asked_us` is the time at which the
+    leader requested the change from the controller (ALTER_PARTITION).
     """
 
     at_us: int
@@ -133,12 +141,12 @@ class PartitionChange:
     asked_us: int = 0
 
     def repeats(self, other: PartitionChange) -> bool:
-        """Whether it says the same again."""
+        """Return whether both have the same state and source."""
         return replace(self, at_us=other.at_us, asked_us=other.asked_us) == other
 
 
 class BrokerUnfenced(NamedTuple):
-    """A broker that the controller had given up is back: its replicas count again."""
+    """The controller has unfenced a broker; its replicas may rejoin in-sync sets."""
 
     at_us: int
     broker: int
@@ -146,7 +154,7 @@ class BrokerUnfenced(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterMetadata:
-    """Everything of the cluster that brokers' logs need to know of each other."""
+    """Contents of a metadata log: topic names by id, changes of partitions and brokers, `min.insync.replicas`."""
 
     names: dict[str, str] = field(default_factory=dict)
     changes: list[PartitionChange] = field(default_factory=list)
@@ -156,6 +164,7 @@ class ClusterMetadata:
     topic_min_isr: dict[str, int] = field(default_factory=dict)
 
     def min_isr_of(self, topic: str) -> int | None:
+        """Return `min.insync.replicas` of a topic, else the cluster's default, else None."""
         return self.topic_min_isr.get(topic, self.min_isr)
 
 
@@ -164,9 +173,9 @@ def _replicas(value: Any) -> tuple[int, ...] | None:
 
 
 def read_metadata_dump(path: str | Path) -> ClusterMetadata:
-    """A decoded metadata log. Raises UserError when no record of a partition is in it."""
+    """Read a decoded metadata log. Raises UserError if it has no record of a partition."""
     cluster = ClusterMetadata()
-    # A change record leaves out what did not change, and never says the epoch: it counts the leaders named.
+    # A change record omits unchanged fields and the leader epoch, which rises by one with each leader in a record.
     leaders: dict[Key, tuple[int, int]] = {}
     with open_text(path) as lines:
         for line in lines:
@@ -220,7 +229,7 @@ def _read_record(
 
 
 def _lifecycle_events(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[LifecycleEvent]:
-    """Of a broker's stop and start."""
+    """Yield the lifecycle events of one metadata record."""
     if kind == "REGISTER_BROKER_RECORD":
         yield LifecycleEvent(at_us, int(data["brokerId"]), REGISTERED)
     elif kind == _REGISTRATION_CHANGE:
@@ -231,7 +240,7 @@ def _lifecycle_events(at_us: int, kind: str, data: dict[str, Any]) -> Iterator[L
 
 
 def changes_in(request: Request) -> Iterator[PartitionChange]:
-    """What one line of the log says of partitions, dated by its answer."""
+    """Yield the partition changes of one request, dated by its response."""
     answer = request.answer
     if not answer:
         return
@@ -271,7 +280,7 @@ def changes_in(request: Request) -> Iterator[PartitionChange]:
 
 
 def _updates(request: Request) -> Iterator[PartitionChange]:
-    """Of partitions one by one, or from version 5 on by topic."""
+    """Yield the changes of an UPDATE_METADATA request: up to version 4 ungrouped, from version 5 on by topic."""
     states = [(state.get("topicName"), state) for state in request.body.get("ungroupedPartitionStates") or []]
     for topic in request.body.get("topicStates") or []:
         states += [(topic["topicName"], state) for state in topic["partitionStates"]]
@@ -291,7 +300,7 @@ def _updates(request: Request) -> Iterator[PartitionChange]:
 
 
 def deletions_in(request: Request) -> Iterator[tuple[int, str]]:
-    """(when, topic) of the topics that a DELETE_TOPICS line says are gone."""
+    """Yield (time, topic name or id) for each topic that a DELETE_TOPICS request has deleted."""
     if request.api == "DELETE_TOPICS" and request.answer:
         for topic in request.answer.get("responses") or []:
             if not topic.get("errorCode"):
@@ -299,7 +308,7 @@ def deletions_in(request: Request) -> Iterator[tuple[int, str]]:
 
 
 def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
-    """(topic, min.insync.replicas) as the answer to CREATE_TOPICS lists a new topic's settings."""
+    """Yield (topic, `min.insync.replicas`) from the settings in a CREATE_TOPICS response."""
     if request.api == "CREATE_TOPICS" and request.answer:
         for topic in request.answer.get("topics") or []:
             for config in topic.get("configs") or []:
@@ -308,12 +317,15 @@ def min_isr_in(request: Request) -> Iterator[tuple[str, int]]:
 
 
 def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], str]) -> list[PartitionChange]:
-    """The changes with topic names for ids."""
+    """Return the changes with topic ids replaced by names."""
     return [replace(change, topic=name(change.topic)) for change in changes]
 
 
 def merge_changes(changes: Sequence[PartitionChange]) -> PartitionChange | None:
-    """What one partition's changes have come to by the last of them; None if there is none."""
+    """Merge changes of one partition, in time order, into one that has the latest value of each field.
+
+    A deletion resets all fields. Returns None if there are no changes.
+    """
     latest: PartitionChange | None = None
     for change in changes:
         if latest is None or change.deleted or latest.deleted:
@@ -326,6 +338,6 @@ def merge_changes(changes: Sequence[PartitionChange]) -> PartitionChange | None:
 
 
 def change_from_json(fields: Mapping[str, Any]) -> PartitionChange:
-    """From what JSON has kept of one."""
+    """Restore a change from its fields as JSON values."""
     lists = {name: _replicas(fields[name]) for name in ("replicas", "isr")}
     return PartitionChange(**{**fields, **lists})

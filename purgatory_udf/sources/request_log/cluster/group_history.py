@@ -1,7 +1,8 @@
-"""What coordinators have stored of their groups, so that a broker which takes one over knows it: generations, members.
+"""Group metadata as coordinators stored it over time: generations and members.
 
-A group is written to the coordinators' log when the leader's assignment has come, and when its last member has gone
-(Kafka: `GroupMetadataManager.storeGroup`); whoever leads that partition next loads what was written last.
+A coordinator appends a group to `__consumer_offsets` when the group leader's assignment arrives and when the last
+member leaves (Kafka: `GroupMetadataManager.storeGroup`). A broker that becomes the leader of the partition loads the
+latest record.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any
 
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 
-# Requests that change what is stored.
+# APIs whose requests make a coordinator store a group.
 GROUP_STORE_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "LEAVE_GROUP"})
-# How many stored states of a group are remembered: an old coordinator may go on for a while.
+# Number of records kept per group. More than one, because an old coordinator may remain active for a while.
 MAX_RECORDS = 8
 
 
 @dataclass(slots=True)
 class GroupRecord:
-    """One record of a group: members as `group_loaded` has them; none of an empty group."""
+    """One stored record of a group, with members in the form of the event `group_loaded`."""
 
     at_us: int
     generation: int
@@ -30,28 +31,33 @@ class GroupRecord:
 
 @dataclass(slots=True)
 class GroupHistory:
-    """Feed it requests of `STORING` in the order of time. `joined`: who was let into a group's newest generation."""
+    """Derives stored group records from requests of `GROUP_STORE_APIS`, which must come in time order.
+
+    `stored` has the latest records of each group, oldest first; `joined` the newest generation of each group and its
+    members by id.
+    """
 
     stored: dict[str, list[GroupRecord]] = field(default_factory=dict)
     joined: dict[str, tuple[int, dict[str, dict[str, Any]]]] = field(default_factory=dict)
 
     def read(self, request: Request) -> None:
+        """Update the history with one request."""
         answer, group = request.answer or {}, str(request.body["groupId"])
         if answer.get("errorCode"):
             return
         if request.api == "JOIN_GROUP":
-            self._joined(group, request, answer)
+            self._add_member(group, request, answer)
         elif request.api == "SYNC_GROUP" and request.body.get("assignments"):
-            self._assigned(group, request)
+            self._store_assignment(group, request)
         elif request.api == "LEAVE_GROUP":
             for member_id in _leaving_members(request.body, answer):
-                self._gone(group, member_id, request.start_us)
+                self._remove_member(group, member_id, request.start_us)
 
     def at(self, group: str, at_us: int) -> GroupRecord | None:
-        """What was stored last by then."""
+        """Return the latest record of the group stored by `at_us`, or None."""
         return next((record for record in reversed(self.stored.get(group, ())) if record.at_us <= at_us), None)
 
-    def _joined(self, group: str, request: Request, answer: Mapping[str, Any]) -> None:
+    def _add_member(self, group: str, request: Request, answer: Mapping[str, Any]) -> None:
         generation, body = int(answer.get("generationId", -1)), request.body
         known = self.joined.get(group)
         if known is None or known[0] < generation:
@@ -67,13 +73,13 @@ class GroupHistory:
                 "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
             }
 
-    def _assigned(self, group: str, request: Request) -> None:
+    def _store_assignment(self, group: str, request: Request) -> None:
         generation, members = self.joined.get(group, (-1, {}))
         if generation == int(request.body["generationId"]):
             leader = str(request.body.get("memberId") or "")
             self._store(group, GroupRecord(request.answered_us, generation, leader, list(members.values())))
 
-    def _gone(self, group: str, member_id: str, at_us: int) -> None:
+    def _remove_member(self, group: str, member_id: str, at_us: int) -> None:
         generation, members = self.joined.get(group, (-1, {}))
         members.pop(member_id, None)
         if generation >= 0 and not members:
@@ -83,7 +89,7 @@ class GroupHistory:
         self.stored[group] = [*self.stored.get(group, ()), stored][-MAX_RECORDS:]
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the history as JSON values."""
         return {
             "stored": {group: [asdict(record) for record in stored] for group, stored in self.stored.items()},
             "joined": {group: list(joined) for group, joined in self.joined.items()},
@@ -91,7 +97,7 @@ class GroupHistory:
 
     @classmethod
     def resumed(cls, state: dict[str, Any]) -> GroupHistory:
-        """From a `snapshot`."""
+        """Restore a history from a `snapshot`."""
         return cls(
             {group: [GroupRecord(**record) for record in stored] for group, stored in state["stored"].items()},
             {group: (generation, members) for group, (generation, members) in state["joined"].items()},
@@ -99,6 +105,7 @@ class GroupHistory:
 
 
 def _leaving_members(body: Mapping[str, Any], answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the ids of members that a LEAVE_GROUP request removed; from version 3 on it may have several."""
     if body.get("members") is None:
         yield str(body.get("memberId") or "")
         return

@@ -1,7 +1,7 @@
-"""Record batches on disk: which offsets each batch holds, how many bytes, when it was made.
+"""Record batches on disk, from the file of `--batches`: offsets, size and timestamp of each batch.
 
-Two forms are read: a CSV with the columns topic, partition, baseOffset, lastOffset, size, createTimeMs (and, where
-given, transactional, control, producerId), and what `kafka-dump-log --print-data-log` or plain `kafka-dump-log` prints.
+The file is either a CSV with the columns topic, partition, baseOffset, lastOffset, size and createTimeMs (optionally
+transactional, control and producerId), or the output of `kafka-dump-log.sh`, with or without `--print-data-log`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from purgatory_udf.sources.request_log.lines.log_files import open_text
 
 
 class StoredBatch(NamedTuple):
+    """A record batch with the offsets `base` to `last`, both included; `created_us` is its timestamp."""
+
     base: int
     last: int
     bytes: int
@@ -29,7 +31,7 @@ class StoredBatch(NamedTuple):
 
 Key = tuple[str, int]
 
-# A request that writes more batches than this to one partition has not been seen.
+# Largest number of batches that one request writes to a partition.
 MAX_BATCHES = 1_000
 
 _COLUMNS = ("topic", "partition", "baseOffset", "lastOffset", "size", "createTimeMs")
@@ -38,20 +40,20 @@ _DUMPED_BATCH = re.compile(r"^baseOffset: (\d+) lastOffset: (\d+) ")
 
 
 class BatchIndex:
-    """The batches of one partition, by base offset."""
+    """The batches of one partition, indexed by base offset."""
 
     def __init__(self, batches: Iterable[StoredBatch]) -> None:
         self.batches = sorted(set(batches))
 
     def between(self, base: int, end: int) -> list[StoredBatch]:
-        """The batches that lie in [base, end)."""
+        """Return the batches whose offsets are all in [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         return [batch for batch in self.batches[place : place + MAX_BATCHES] if batch.last < end]
 
     def batches_of_request(self, base: int, size: int) -> list[StoredBatch]:
-        """The batches that one request of `size` bytes wrote from `base` on; none if no batch begins there.
+        """Return the batches that a request of `size` bytes wrote from `base` on; empty if no batch starts at `base`.
 
-        A request writes one batch a partition as a rule; a few clients write several, whose sizes add up.
+        A request usually writes one batch to a partition; a few clients write several, whose sizes add up to `size`.
         """
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         written: list[StoredBatch] = []
@@ -65,7 +67,7 @@ class BatchIndex:
 
 
 def batches_in_file(path: str | Path) -> dict[Key, list[StoredBatch]]:
-    """Every partition's batches. Raises UserError when the file has neither form."""
+    """Read the batches of each partition. Raises UserError if the file has neither format."""
     by_partition: dict[Key, list[StoredBatch]] = {}
     with open_text(path) as lines:
         first = lines.readline()
@@ -102,7 +104,7 @@ def _from_csv(lines: Iterable[str], path: str | Path) -> Iterator[tuple[Key, Sto
                 ),
             )
         except (ValueError, TypeError) as error:
-            raise UserError(f"{path}:{rows.line_num}: not a batch: {error}") from None
+            raise UserError(f"{path}:{rows.line_num}: not a record batch: {error}") from None
 
 
 def _from_dump(lines: Iterable[str]) -> Iterator[tuple[Key, StoredBatch]]:
