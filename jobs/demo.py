@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
+from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.storage.file_system import LocalFiles, require_no_file
 
 STORY = """\
 Six seconds of a shop's brokers: two checkout services produce orders (acks=all) at broker 1, brokers 2 and 3 replicate

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from purgatory_udf.answers.what_if.variants import Variant, variants
+from purgatory_udf.backend.file_system import LocalFiles, require_no_file
 from purgatory_udf.backend.input_size import ANSWERED_BYTES
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import job
-from purgatory_udf.storage.file_system import LocalFiles, require_no_file
 from purgatory_udf.storage.output_folder import local_folder
 
 # What only a simulation is told by, and what only a prediction is.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import local
-from purgatory_udf.backend.local.process_pool import side_by_side
+from purgatory_udf.backend.process_pool import side_by_side
 from purgatory_udf.common.worker_memory import in_worker
 
 if TYPE_CHECKING:

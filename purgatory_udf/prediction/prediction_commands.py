@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import Checked, check
@@ -16,7 +17,6 @@ from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, play_all,
 from purgatory_udf.prediction.tuning import goal_of, over_of, tune, within_of
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.scenario_file import read_scenario
-from purgatory_udf.storage.file_system import write_whole
 from purgatory_udf.storage.output_folder import require_folder
 
 if TYPE_CHECKING:

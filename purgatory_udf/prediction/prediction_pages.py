@@ -12,12 +12,12 @@ import pandas as pd
 
 from purgatory_udf.answers.report import charts
 from purgatory_udf.answers.report.html_page import Section, facts, figure, page, table
+from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.prediction.fit_check import Checked
 from purgatory_udf.prediction.model_machine import FETCH, PRODUCE
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction
 from purgatory_udf.prediction.tuning import Tuned
-from purgatory_udf.storage.file_system import write_whole
 
 if TYPE_CHECKING:
     from purgatory_udf.prediction.fit_check import Effects, Figures

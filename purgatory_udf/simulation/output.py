@@ -1,4 +1,8 @@
-"""A simulation's tables: the events, and the truth about them."""
+"""A simulation's tables: `events`, and the `truth_*` tables with the outcomes of the simulated brokers.
+
+The truth tables have the columns of a replay's tables. `truth_requests` is the clients' view of each request: sent,
+arrived, answered (purgatory time lies between these two), throttled by a quota for `throttle_ms`, received.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from purgatory_udf.backend.file_system import files_of, require_no_file
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.outcome import Outcome
-from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, TRUTH, TRUTH_REQUESTS
+from purgatory_udf.contract.tables import (
+    CANCELLATIONS,
+    COMMENTED_TRUTH,
+    COMPLETIONS,
+    EVENTS,
+    EXPIRATIONS,
+    TRUTH,
+    TRUTH_REQUESTS,
+)
 from purgatory_udf.rules.reference.reference_replay import Replay
 from purgatory_udf.simulation.client_network import Exchange
 from purgatory_udf.simulation.closed_loop import SimulationResult
 from purgatory_udf.storage import run_records
+from purgatory_udf.storage.delta_tables import commented_writer
 from purgatory_udf.storage.event_staging import write_in_time_order
-from purgatory_udf.storage.file_system import files_of, require_no_file
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
@@ -27,17 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# The truth as tables: what the simulated brokers did, in the columns of a replay's own tables.
-#
-# `truth_requests` is the clients' side: a request was sent, arrived, was answered (the purgatory's share lies between
-# these two), was held back by a quota for `throttle_ms`, and was received.
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def event_rows(events: Iterable[dict[str, Any]], run_id: str) -> pa.Table:
-    """The trace as the `events` table holds it."""
+    """Return the trace as rows of `events`."""
     rows = [
         {**event, "run_id": run_id, "event_time": _at(event["time_us"]), "source": "simulate", "line": event["seq"]}
         for event in events
@@ -46,6 +53,7 @@ def event_rows(events: Iterable[dict[str, Any]], run_id: str) -> pa.Table:
 
 
 def completion_rows(truth: Replay, run_id: str) -> pa.Table:
+    """Return the completed operations as rows of `truth_completions`."""
     rows = [
         {**_row(outcome, run_id), "completed_at": _at(outcome.ended_us)}
         for outcome in truth.outcomes
@@ -55,7 +63,7 @@ def completion_rows(truth: Replay, run_id: str) -> pa.Table:
 
 
 def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
-    """What expired later than the last event did so while the trace was drained."""
+    """Return the expired operations; `after_end` marks those that expired while the trace was drained."""
     rows = [
         {
             **_row(outcome, run_id),
@@ -70,6 +78,7 @@ def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
 
 
 def cancellation_rows(truth: Replay, run_id: str) -> pa.Table:
+    """Return the operations that a broker stop cancelled."""
     rows = [
         {
             **_row(outcome, run_id),
@@ -84,13 +93,13 @@ def cancellation_rows(truth: Replay, run_id: str) -> pa.Table:
 
 
 def request_rows(exchanges: Iterable[Exchange], run_id: str) -> pa.Table:
-    """Those that the trace knows."""
+    """Return the clients' view of the requests that are events of the trace."""
     rows = [
         {
             "run_id": run_id,
             "operation_id": exchange.operation_id,
-            "client_id": exchange.message.client_id,
-            "request_id": exchange.message.request_id,
+            "client_id": exchange.request.client_id,
+            "request_id": exchange.request.request_id,
             "sent_at": _at(exchange.sent_us),
             "arrived_at": _maybe_at(exchange.arrived_us),
             "answered_at": _maybe_at(exchange.answered_us),
@@ -140,7 +149,7 @@ EVENTS_PER_FILE = 50_000
 
 @dataclass(frozen=True)
 class Output:
-    """Where a simulation goes, and under what name."""
+    """The folder of a simulation's tables, and its run id."""
 
     out: str
     run_id: str
@@ -152,7 +161,7 @@ class Output:
 
 
 def prepare_output(spark: SparkSession, output: Output) -> None:
-    """Refuse to mix two traces; with `overwrite`, take away what is there."""
+    """Raise UserError if the folder has a trace already; with `overwrite`, delete that."""
     layout = Layout(output.out)
     require_no_file(files_of(spark), output.out)
     for name in ("events", *TRUTH):
@@ -164,7 +173,7 @@ def prepare_output(spark: SparkSession, output: Output) -> None:
 
 
 def write_tables(spark: SparkSession, output: Output, simulated: SimulationResult, settings: dict[str, Any]) -> None:
-    """`events` last: where there is one, the rest is there too."""
+    """Write all tables and the run record; `events` last, so that it exists only if the others are complete."""
     layout, run_id = Layout(output.out), output.run_id
     run = Run(run_id, "simulate", {"shows": simulated.scenario.shows}, settings)
     last_us = simulated.events[-1]["time_us"]
@@ -175,7 +184,8 @@ def write_tables(spark: SparkSession, output: Output, simulated: SimulationResul
         "truth_requests": request_rows(simulated.exchanges, run_id),
     }
     for name, rows in tables.items():
-        _frame(spark, rows).coalesce(1).write.format("delta").save(layout.table(name))
+        writer = commented_writer(_frame(spark, rows).coalesce(1), COMMENTED_TRUTH[name])
+        writer.format("delta").save(layout.table(name))
     events = _frame(spark, event_rows(simulated.events, run_id))
     write_in_time_order(events, output.events, len(simulated.events), EVENTS_PER_FILE)
     counts = {"events": len(simulated.events), **{name: rows.num_rows for name, rows in tables.items()}}
@@ -186,15 +196,12 @@ def _frame(spark: SparkSession, rows: pa.Table) -> Any:
     return spark.createDataFrame(rows)
 
 
-# A trace as JSON Lines, the event contract's public form.
-
-
 def write_jsonl(events: Iterable[dict[str, Any]], file: Path) -> None:
-    """One event a line; a field that an event does not have is left out."""
+    """Write the trace as JSON Lines, the public form of the event contract; fields without a value are left out."""
     try:
         with file.open("w", encoding="utf-8") as stream:
             for event in events:
-                said = {name: value for name, value in event.items() if value is not None}
-                stream.write(json.dumps(said, separators=(",", ":")) + "\n")
+                fields = {name: value for name, value in event.items() if value is not None}
+                stream.write(json.dumps(fields, separators=(",", ":")) + "\n")
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from None

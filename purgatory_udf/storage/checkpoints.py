@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.storage.delta_tables import is_near
-from purgatory_udf.storage.file_system import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import is_local, local, locally_in_this_thread
+from purgatory_udf.backend.file_system import HadoopFiles, files_of
 from purgatory_udf.backend.input_size import is_here
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.storage.file_system import HadoopFiles, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

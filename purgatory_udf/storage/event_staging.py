@@ -12,9 +12,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as sf
 
 from purgatory_udf.backend.dialect import is_local, local
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.delta_tables import since_began
-from purgatory_udf.storage.file_system import files_of
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 from delta.tables import DeltaTable
 
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.backend.local.compaction import LocalUpkeep, Size
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.storage import delta_tables, event_staging, run_records
-from purgatory_udf.storage.file_system import files_of
 from purgatory_udf.storage.output_folder import Layout, is_held
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of, require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop import state_codec
 from purgatory_udf.rules.groups import frames, group_state_store
 from purgatory_udf.storage import delta_tables, run_records
-from purgatory_udf.storage.file_system import files_of, require_no_file
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import TraceSurvey, grouping_for

@@ -18,9 +18,9 @@ import pyarrow as pa
 from purgatory_udf.backend import input_size
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.file_system import files_of
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.streaming.event_source import Survey, TraceSurvey
 from purgatory_udf.streaming.replay_options import ReplayOptions

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.loop.arena import SETTLED
 from purgatory_udf.rules.engine.loop.codes import key_parts
 from purgatory_udf.rules.engine.loop.engine_state import State
-from purgatory_udf.rules.engine.loop.state_codec import state_of
+from purgatory_udf.rules.engine.loop.state_codec import decode_state
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.file_system import files_of
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for frame in frames:
         for value, waiting in zip(frame["state"], frame["waiting"], strict=True):
             size = len(value) + (len(waiting) if waiting is not None else 0)
-            yield _listed(state_of(bytes(value)), size)
+            yield _listed(decode_state(bytes(value)), size)
 
 
 def _listed(state: State, size: int) -> pd.DataFrame:

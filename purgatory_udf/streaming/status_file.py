@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from purgatory_udf.storage.file_system import LocalFiles, files_of
+from purgatory_udf.backend.file_system import LocalFiles, files_of
 from purgatory_udf.storage.output_folder import Layout, local_folder
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 import pyarrow as pa
 import pytest
 
-from purgatory_udf.backend.local import process_pool
-from purgatory_udf.backend.local.process_pool import side_by_side
+from purgatory_udf.backend import process_pool
+from purgatory_udf.backend.process_pool import side_by_side
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory_udf.storage.file_system import write_whole
+from purgatory_udf.backend.file_system import write_whole
 
 
 def test_who_cannot_finish_a_file_leaves_what_was_there(tmp_path: Path) -> None:

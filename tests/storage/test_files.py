@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from purgatory_udf.backend.dialect import locally
+from purgatory_udf.backend.file_system import Files, HadoopFiles, LocalFiles, files_of
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.storage.file_system import Files, HadoopFiles, LocalFiles, files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

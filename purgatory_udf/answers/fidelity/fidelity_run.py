@@ -17,12 +17,12 @@ from purgatory_udf.answers.fidelity.coordinator_comparison import logged_groups
 from purgatory_udf.answers.fidelity.group_answers import compared_groups
 from purgatory_udf.answers.fidelity.outcome_comparison import BY_ID, compared
 from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.file_system import files_of, write_whole
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.common.local_paths import path_here
-from purgatory_udf.contract.tables import FIDELITY
+from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY
 from purgatory_udf.storage import delta_tables, run_records
-from purgatory_udf.storage.file_system import files_of, write_whole
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def run_fidelity(spark: SparkSession, options: FidelityOptions) -> Fidelity:
     if has_groups:
         rows = rows.unionByName(compared_groups(spark, options.out, run_id, _classic(spark, layout)))
     files_of(spark).remove(layout.table("fidelity"))
-    rows.select(*FIDELITY.names).write.format("delta").save(layout.table("fidelity"))
+    rows = rows.select(*FIDELITY.names)
+    delta_tables.commented_writer(rows, COMMENTED_TABLES["fidelity"]).format("delta").save(layout.table("fidelity"))
     pairs = spark.read.format("delta").load(layout.table("fidelity")).cache()
     tables = [
         fidelity_figures.agreement(pairs),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.answers.metrics.outcome_metrics import ALL
 from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.storage.file_system import write_whole
+from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.metrics.metrics_run import Metrics

@@ -17,7 +17,7 @@ from purgatory_udf.answers.report.charts import Spec, charts
 from purgatory_udf.answers.report.html_page import Section
 from purgatory_udf.backend.dialect import Window
 from purgatory_udf.backend.dialect import functions as sf
-from purgatory_udf.storage.file_system import write_whole
+from purgatory_udf.backend.file_system import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

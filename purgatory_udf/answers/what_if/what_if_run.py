@@ -23,9 +23,10 @@ from purgatory_udf.answers.what_if.variant_comparison import (
 )
 from purgatory_udf.answers.what_if.variant_replays import clients_table, play_variants, replays
 from purgatory_udf.answers.what_if.variants import Variant
+from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Table
-from purgatory_udf.contract.tables import WHAT_IF
-from purgatory_udf.storage.file_system import write_whole
+from purgatory_udf.contract.tables import COMMENTED_WHAT_IF, WHAT_IF
+from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_tables import RunTables, as_table
 
@@ -152,7 +153,8 @@ def _compare(spark: SparkSession, out: str, folders: dict[str, str], html: Path 
         if not reacting and ends[-1].rows:
             ends.append(trust_table(name, trusted(paired, baseline)))
         rows = as_table(differing(paired), WHAT_IF, baseline.run.run_id, variant=name)
-        writer = rows.write.format("delta").mode("append" if place else "overwrite")
+        writer = delta_tables.commented_writer(rows, COMMENTED_WHAT_IF).format("delta")
+        writer = writer.mode("append" if place else "overwrite")
         writer.option("overwriteSchema", "false" if place else "true").save(path)
     together = [*([clients_table(spark, folders)] if reacting else []), purgatories_table(runs)]
     comparison = WhatIf(REACTING if reacting else HELD_FIXED, folders, ends, together)

@@ -23,7 +23,7 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from purgatory_udf.backend.local.duckdb_connection import needing_spark
-from purgatory_udf.backend.local.process_pool import side_by_side
+from purgatory_udf.backend.process_pool import side_by_side
 from purgatory_udf.common.local_paths import require_here
 
 # What Delta's own writer leaves beside a commit: what the table is and how much of it there is.

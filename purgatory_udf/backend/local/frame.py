@@ -17,8 +17,8 @@ from purgatory_udf.backend.local.column import Column, ColumnOrName, column, ord
 from purgatory_udf.backend.local.delta_files import Writer
 from purgatory_udf.backend.local.duckdb_connection import Asking, as_rows
 from purgatory_udf.backend.local.formula import NoFormulaError, of_column
-from purgatory_udf.backend.local.process_pool import cores, side_by_side
 from purgatory_udf.backend.local.sheet import Arranged, Part, Sheet, cut_apart, sheet_of
+from purgatory_udf.backend.process_pool import cores, side_by_side
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from purgatory_udf.backend.file_system import files_of, require_no_file
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages, connect, growing
 from purgatory_udf.sources.kafka.topic_steps import EventSteps, LogSteps
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
@@ -18,7 +19,6 @@ from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.checkpoints import prepared
 from purgatory_udf.storage.event_staging import write_in_time_order
-from purgatory_udf.storage.file_system import files_of, require_no_file
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.query_monitor import follow_to_end, stop_all, stopped_by_signal
@@ -100,7 +100,7 @@ def _begin(spark: SparkSession, layout: Layout, topic: KafkaTopic, options: Opti
         run = Run(options.run_id or f"ingest-{topic.topic}", "ingest", trace, {**options.settings(), "source": "kafka"})
         run_records.save(spark, record, run)
     for name in BESIDE[topic.messages]:
-        delta_tables.create(spark, layout.table(name), TABLES[name])
+        delta_tables.create(spark, layout.table(name), COMMENTED_TABLES[name])
     if not delta_tables.is_table(spark, events):
         empty = spark.createDataFrame([], from_arrow_schema(TABLES[EVENTS]))
         write_in_time_order(empty, events, 0, options.events_per_file, **delta_tables.OF_LOG)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import functions as sf
 
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import jars
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
-from purgatory_udf.storage.file_system import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

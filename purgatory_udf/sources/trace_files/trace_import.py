@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of, require_no_file
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import TABLES
+from purgatory_udf.contract.tables import COMMENTED_TABLES, TABLES
 from purgatory_udf.sources.trace_files.event_order import ends_of
 from purgatory_udf.sources.trace_files.import_decisions import decided
 from purgatory_udf.sources.trace_files.import_report import IngestOptions, IngestReport, counted
@@ -18,7 +19,6 @@ from purgatory_udf.sources.trace_files.input_files import JSON_LINES, InputFile,
 from purgatory_udf.sources.trace_files.text_lines import FileLimits
 from purgatory_udf.sources.trace_files.trace_reader import source_of
 from purgatory_udf.storage import delta_tables, run_records
-from purgatory_udf.storage.file_system import files_of, require_no_file
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
@@ -66,9 +66,12 @@ def ingest(
         for path in tables:
             files_of(spark).remove(path)
         if report.rejected:
-            decision.rejected.select(*TABLES[REJECTED].names).write.format("delta").save(report.rejected_events)
+            rejected = decision.rejected.select(*TABLES[REJECTED].names)
+            delta_tables.commented_writer(rejected, COMMENTED_TABLES[REJECTED]).format("delta").save(
+                report.rejected_events
+            )
         else:
-            delta_tables.create(spark, report.rejected_events, TABLES[REJECTED])
+            delta_tables.create(spark, report.rejected_events, COMMENTED_TABLES[REJECTED])
         decision.write(report.events)
         run_records.save(spark, layout.table("runs"), run.finished(report.counts()))
     return report

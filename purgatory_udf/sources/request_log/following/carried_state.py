@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.cluster_context import (
@@ -35,7 +36,6 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     ReaderPosition,
     RecordDeletion,
 )
-from purgatory_udf.storage.file_system import files_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

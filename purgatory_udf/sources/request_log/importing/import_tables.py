@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from purgatory_udf.backend.dialect import functions as sf
+from purgatory_udf.backend.file_system import files_of, require_no_file
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import RECORDED, TABLES
+from purgatory_udf.contract.tables import COMMENTED_TABLES, RECORDED, TABLES
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import write_last_in_time_order
-from purgatory_udf.storage.file_system import files_of, require_no_file
 from purgatory_udf.storage.output_folder import Layout
 
 if TYPE_CHECKING:
@@ -70,13 +70,17 @@ def write(
 
     def write_others() -> None:
         if bad_lines + refused:
-            rejections(finished, run_id).write.format("delta").save(layout.table(REJECTED_TABLE))
+            _save(rejections(finished, run_id), layout, REJECTED_TABLE)
         else:
-            delta_tables.create(spark, layout.table(REJECTED_TABLE), TABLES[REJECTED_TABLE])
-        recorded(events).write.format("delta").save(layout.table(RECORDED_TABLE))
+            delta_tables.create(spark, layout.table(REJECTED_TABLE), COMMENTED_TABLES[REJECTED_TABLE])
+        _save(recorded(events), layout, RECORDED_TABLE)
 
     write_last_in_time_order(rows, layout.table(EVENTS_TABLE), accepted, per_file, write_others)
     return accepted, bad_lines + refused
+
+
+def _save(rows: DataFrame, layout: Layout, table: str) -> None:
+    delta_tables.commented_writer(rows, COMMENTED_TABLES[table]).format("delta").save(layout.table(table))
 
 
 class _Task(NamedTuple):

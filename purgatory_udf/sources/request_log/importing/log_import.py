@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import local
+from purgatory_udf.backend.file_system import files_of
 from purgatory_udf.backend.task_runner import spread
 from purgatory_udf.common import secrets
 from purgatory_udf.common.errors import UserError
@@ -54,7 +55,6 @@ from purgatory_udf.sources.request_log.lines.logged_request import Request
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import HERE_BYTES, byte_pieces, in_tasks
 from purgatory_udf.storage import run_records
-from purgatory_udf.storage.file_system import files_of
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 
