@@ -59,13 +59,13 @@ def test_the_high_watermark_is_foreseen_as_the_replica_moves_it() -> None:
     replica = Partition(TopicPartition("t", 0), 1)
     assert high_watermark_after(replica, 1, end=5) is None, "nobody has said who is in sync"
     replica.append(5, 50)
-    replica.lead(1, (1, 2, 3), 2)
+    replica.make_leader(1, (1, 2, 3), 2)
     assert high_watermark_after(replica, 1, follower=(2, 5)) is None, "of broker 3 nothing is known"
-    replica.follower_reached(2, 5)
+    replica.update_follower_fetch_state(2, 5)
     assert high_watermark_after(replica, 1, follower=(3, 4)) == 4
     assert high_watermark_after(replica, 1, isr=(1, 2)) == 5
     assert high_watermark_after(replica, 1, isr=(1,)) is None, "fewer than min.insync.replicas"
-    replica.follower_reached(3, 4)
+    replica.update_follower_fetch_state(3, 4)
     assert (replica.high_watermark is not None and replica.high_watermark.offset) == 4
     assert high_watermark_after(replica, 1, follower=(3, 2)) == 4
 

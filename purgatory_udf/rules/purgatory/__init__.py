@@ -1,4 +1,6 @@
-"""Kafka's purgatory, independent of what an operation waits for. In reading order:
+"""Kafka's purgatory, independent of what an operation waits for.
+
+In reading order:
 
 - `timing_wheel`: hierarchical timing wheels, their tasks, and the timer of a purgatory
 - `delayed_operation`: an operation that completes or expires, and the request of a trace that it answers

@@ -1,4 +1,4 @@
-"""The clock of all purgatories: it wakes the expiration reapers, which expire and purge, and reads the gauges."""
+"""The clock of a replay: it wakes the expiration reapers, which expire and purge, and reads the gauges."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExpiredOperationReaper:
     def next_wake_ms(self, now_ms: int) -> int:
         idle_ms = self._last_wake_ms + IDLE_MS
         bucket_ms = self.purgatory.timer.next_wake_ms()
-        # A task may be added to a bucket that began earlier; the reaper cannot wake in the past.
+        # A task may be added to a bucket that has already expired; the reaper cannot wake in the past.
         return idle_ms if bucket_ms is None else min(idle_ms, max(bucket_ms, now_ms))
 
     def wake(self, at_ms: int) -> None:
@@ -42,7 +42,7 @@ class ExpiredOperationReaper:
 
 
 class Reapers:
-    """The reapers of all purgatories: they wake in order of time, and at one time in the order of their creation.
+    """The reapers of a cluster: they wake in order of time, and at one time in the order of their creation.
 
     The order matters where an expiration in one purgatory adds an operation to another, as an expired heartbeat does.
     """
@@ -173,7 +173,7 @@ class Clock:
     def advance_to(self, now_ms: int) -> None:
         """Expire every operation with deadline <= `now_ms` and read the gauges, each step after its expirations."""
         while now_ms - self._reapers.now_ms > _SETTLED_MS:
-            # After quiet time a lagging wheel may have put a task into a bucket that has already begun.
+            # After quiet time a lagging wheel may have put a task into a bucket that has already expired.
             settled_ms, quiet_ms = self._reapers.now_ms + _SETTLED_MS, self._quiet_until(now_ms)
             if quiet_ms > settled_ms:
                 self._step_to(settled_ms)

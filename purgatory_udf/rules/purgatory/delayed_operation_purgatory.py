@@ -39,7 +39,7 @@ class Watchers(Generic[Operation]):
         return completed
 
     def cancel(self) -> list[Operation]:
-        """Cancel the timers of all operations, empty the list, and return the operations."""
+        """Cancel every operation's timer, empty the list, and return the operations."""
         cancelled = list(self._operations)
         self._operations.clear()
         for operation in cancelled:
@@ -166,7 +166,7 @@ class DelayedOperationPurgatory(Generic[Operation]):
         return purged
 
     def advance_clock(self, now_ms: int) -> None:
-        """Expire what is due, then purge if more than `purge_interval` operations may be completed.
+        """Expire due operations, then purge if more than `purge_interval` operations may be completed.
 
         This is one iteration of the reaper thread. The estimate counts the operations watched since the last purge and
         is not lowered when a check removes them, so a purge may find nothing.

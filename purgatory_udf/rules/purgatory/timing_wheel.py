@@ -4,19 +4,19 @@ A wheel is a ring of 20 buckets. Each bucket of the first wheel spans 1 ms. A de
 into a second wheel with buckets of 20 ms, then into a third with buckets of 400 ms, 8 s, 160 s, and so on. Overflow
 wheels are created on demand.
 
-A bucket expires when its slot *begins*. Its tasks are then reinserted into the finer wheels, so no task runs early:
+A bucket expires when its slot *starts*. Its tasks are then reinserted into the finer wheels, so no task runs early:
 
     clock 1003, a task for 1404          wheel 1 reaches to 1023, wheel 2 ([1000, 1400) in buckets of 20) to 1400,
-                                         so it goes to wheel 3, into the bucket [1200, 1600), which begins at 1200
+                                         so it overflows to wheel 3, bucket [1200, 1600), which expires at 1200
 
-    1200  that bucket begins             the clock is 1200 now: wheel 2 reaches to 1600,
-                                         the task goes into its bucket [1400, 1420)
-    1400  that bucket begins             1404 is less than 20 ms ahead: wheel 1, bucket [1404, 1405)
-    1404  that bucket begins             1404 < clock + 1: the task is due and runs, at its deadline to the millisecond
+    1200  that bucket expires            the clock is 1200 now: wheel 2 reaches to 1600,
+                                         the task is reinserted into its bucket [1400, 1420)
+    1400  that bucket expires            1404 is less than 20 ms ahead: wheel 1, bucket [1404, 1405)
+    1404  that bucket expires            1404 < clock + 1: the task is due and runs, at its deadline to the millisecond
 
 The wheel clock advances only when a bucket expires, so it may lag behind the current time. This is harmless: a task
-added in between goes into a coarser bucket than necessary, possibly one that has already begun, and is reinserted at
-the next wake-up.
+added in between is put into a coarser bucket than necessary, possibly an expired one, and is reinserted at the next
+wake-up.
 
 Cancelling a task removes it from its bucket, but the bucket stays in the delay queue and wakes the reaper even if it
 is empty by then.
@@ -35,7 +35,7 @@ WHEEL_SIZE = 20
 
 
 class TaskCounter:
-    """The number of tasks in one timer, over all buckets of all its wheels."""
+    """The number of tasks in one timer, over all buckets and wheels."""
 
     __slots__ = ("value",)
 
@@ -83,7 +83,7 @@ class TimerTaskList:
         task.bucket = None
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Set the time at which the slot begins. True if it changed, so that the bucket has to be queued again."""
+        """Set the start of the slot. True if it changed, so that the bucket has to be queued again."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed

@@ -1,9 +1,11 @@
-"""Kafka's brokers, event by event: the specification that every faster implementation must equal.
+"""Kafka's brokers, event by event: the specification that every faster implementation has to match.
 
-- `partition`: a replica's log, high watermark, leader and in-sync set
-- `delayed_fetch`, `delayed_produce`, `delayed_admin`: the delayed operations (produce, fetch, delete-records,
-  create-topics)
-- `broker`: a broker's replicas and purgatories, and the cluster of all brokers
-- `event_handlers`: what each event does: a request becomes a delayed operation, a change wakes watchers
-- `reference_replay`: a whole trace, with outcomes and gauges
+In reading order:
+
+- `partition`: a replica's log, high watermark, leadership and in-sync replicas
+- `delayed_produce`, `delayed_fetch`, `delayed_admin`: the delayed operations of produce, fetch, delete-records and
+  create-topics requests
+- `broker`: a broker's replicas and purgatories, and the cluster
+- `event_handlers`: from an event of the trace to a delayed operation, or to a change that triggers checks
+- `reference_replay`: the replay of a whole trace, with outcomes and gauges
 """

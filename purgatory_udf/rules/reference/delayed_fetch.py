@@ -1,4 +1,4 @@
-"""DelayedFetch: a consumer or follower waits until there are enough bytes to be worth an answer."""
+"""DelayedFetch: a fetch of a consumer or follower waits until enough bytes are readable."""
 
 from __future__ import annotations
 
@@ -20,53 +20,65 @@ _RULES = {
 
 @dataclass(slots=True)
 class FetchPartitionStatus:
-    """One partition of the request. `flagged`: the request says of its follower that a quota holds it back."""
+    """One partition of a fetch.
+
+    Attributes:
+        replica: The replica at the broker that serves the fetch.
+        fetch_offset: The first offset to read.
+        max_bytes: The partition's own limit, in bytes.
+        current_leader_epoch: The leader epoch that the client knows, -1 for none.
+        replica_id: The fetching follower, or a negative number for a consumer.
+        throttled_in_request: Whether the request marks its follower as throttled by a replication quota.
+        preferred_replica: The replica that the consumer is redirected to, in which case nothing is read here.
+        start_metadata: Segment and position of the fetch offset on arrival. Not recalculated while the fetch waits.
+    """
 
     replica: Partition
     fetch_offset: int
     max_bytes: int
     current_leader_epoch: int
     replica_id: int
-    flagged: bool
-    preferred: int | None  # the replica that the consumer is sent to: nothing is read here
-    start: OffsetMetadata  # the fetch offset's segment and position on arrival: not recalculated while it waits
+    throttled_in_request: bool
+    preferred_replica: int | None
+    start_metadata: OffsetMetadata
 
     @property
-    def passed_over(self) -> bool:
-        """Nothing of it is read, and nothing counts."""
-        return self.throttled or self.preferred is not None
+    def is_skipped(self) -> bool:
+        """Whether nothing is read from the partition and its bytes do not count."""
+        return self.is_throttled or self.preferred_replica is not None
 
     @property
-    def throttled(self) -> bool:
-        """As it is now: the request's word counts until the trace has one about that follower."""
-        return self.replica.throttles.get(self.replica_id, self.flagged)
+    def is_throttled(self) -> bool:
+        """Whether a quota throttles the follower now. The trace takes precedence over the request."""
+        return self.replica.throttled_followers.get(self.replica_id, self.throttled_in_request)
 
     @property
-    def fenced(self) -> bool:
+    def is_fenced(self) -> bool:
+        """Whether the request names an older leader epoch than the replica's."""
         epoch = self.replica.leader_epoch
         return epoch is not None and 0 <= self.current_leader_epoch < epoch
 
-    def error(self) -> str:
-        """What reading it now would be answered with."""
+    def read_error(self) -> str:
+        """Return the error that a read of the partition would be answered with now, or NONE."""
         replica = self.replica
-        if replica.standing is not ReplicaStatus.ONLINE:
-            return replica.standing.error
-        if self.fenced:
+        if replica.status is not ReplicaStatus.ONLINE:
+            return replica.status.error
+        if self.is_fenced:
             return FENCED_LEADER_EPOCH
         if replica.leader_epoch is not None and self.current_leader_epoch > replica.leader_epoch:
             return UNKNOWN_LEADER_EPOCH
         log = replica.log
-        beyond = log.end is not None and self.fetch_offset > log.end.offset
+        beyond_end = log.end is not None and self.fetch_offset > log.end.offset
         deleted = log.start is not None and self.fetch_offset < log.start
-        return OFFSET_OUT_OF_RANGE if beyond or deleted else "NONE"
+        return OFFSET_OUT_OF_RANGE if beyond_end or deleted else "NONE"
 
-    def readable(self, isolation: FetchIsolation) -> int:
-        """Bytes from the fetch offset to the reader's end, counted over all segments, positions looked up anew."""
+    def readable_bytes(self, isolation: FetchIsolation) -> int:
+        """Return the bytes from the fetch offset to the reader's end, over all segments, by current positions."""
         replica = self.replica
         end = isolation.end(replica)
         if (
-            replica.standing is not ReplicaStatus.ONLINE
-            or self.passed_over
+            replica.status is not ReplicaStatus.ONLINE
+            or self.is_skipped
             or end is None
             or self.fetch_offset >= end.offset
         ):
@@ -76,68 +88,77 @@ class FetchPartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much a fetch may carry. `hard`: requests before version 3, which get no batch larger than the limits."""
+    """The byte limit of a whole fetch. `hard_max_bytes`: up to version 2, no batch may exceed the limits."""
 
     max_bytes: int
-    hard: bool = False
+    hard_max_bytes: bool = False
 
 
 def read_from_log(
-    parts: list[FetchPartitionStatus], isolation: FetchIsolation, limits: ReadLimits
+    statuses: list[FetchPartitionStatus], isolation: FetchIsolation, limits: ReadLimits
 ) -> list[tuple[int, int]]:
-    """What an answer carries, (bytes, next offset) of each partition in order (`ReplicaManager.readFromLog`).
+    """Read the partitions in order (`ReplicaManager.readFromLog`). Return bytes and next offset of each.
 
-    What one carries, the request's limit loses for those behind it. The first partition with data gives one batch at
-    least, however large, so that large batches can be read at all.
+    The bytes read from a partition reduce the request's limit for those after it. The first partition with data returns
+    at least one batch, however large, so that a consumer can make progress.
     """
-    left, at_least_one = limits.max_bytes, not limits.hard
+    limit_bytes, min_one_message = limits.max_bytes, not limits.hard_max_bytes
     reads = []
-    for part in parts:
-        end, read = isolation.end(part.replica), (0, part.fetch_offset)
-        if end is not None and part.fetch_offset < end.offset and part.error() == "NONE" and not part.passed_over:
-            limit = min(part.max_bytes, left)
-            read = part.replica.log.read(part.fetch_offset, end, limit, at_least_one, limits.hard)
-        at_least_one = at_least_one and read[0] == 0
-        left = max(0, left - read[0])
+    for status in statuses:
+        end, read = isolation.end(status.replica), (0, status.fetch_offset)
+        if (
+            end is not None
+            and status.fetch_offset < end.offset
+            and status.read_error() == "NONE"
+            and not status.is_skipped
+        ):
+            max_bytes = min(status.max_bytes, limit_bytes)
+            read = status.replica.log.read(status.fetch_offset, end, max_bytes, min_one_message, limits.hard_max_bytes)
+        min_one_message = min_one_message and read[0] == 0
+        limit_bytes = max(0, limit_bytes - read[0])
         reads.append(read)
     return reads
 
 
 def start_offset_metadata(replica: Partition, fetch_offset: int, isolation: FetchIsolation) -> OffsetMetadata:
-    """Where a fetch begins. One that starts exactly at its end takes over that end's metadata, be they old."""
+    """Return the metadata of a fetch offset. An offset equal to the end reuses the end's, which may be stale."""
     end = isolation.end(replica)
-    return end if end is not None and fetch_offset == end.offset else replica.log.metadata(fetch_offset)
+    return end if end is not None and fetch_offset == end.offset else replica.log.offset_metadata(fetch_offset)
 
 
 class DelayedFetch(DelayedRequest):
-    """Over the partitions in order, the first that holds completes the fetch (the letters are Kafka 2.3's):
+    """Completed by the first case that holds, over the partitions in order. The letters are those of Kafka 2.3.
 
-    A) the broker does not lead the partition (any more)
-    B) the broker does not know it
-    E) its log directory is offline
-    F) the request was sent to an older leader epoch
-    C) the fetch offset lies beyond the end (the leader was truncated), or on an older segment than the end, unless the
-       replica is throttled; an offset equal to the end adds nothing, so that a fresh roll does not look like C
-    D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
+    For each partition the cases are evaluated in the order A, B, E, F, C; case D follows after the last partition.
 
-    The difference may be negative: a start taken before a truncation may lie beyond the new end in bytes.
+    Case A: the broker no longer leads the partition.
+    Case B: the broker does not know the partition.
+    Case C: the fetch offset is beyond the end (the leader was truncated), or on an older segment than the end, unless
+        the replica is throttled. An offset equal to the end adds no bytes, regardless of the segments, so that a
+        fresh roll does not look like this case.
+    Case D: the bytes between start and end, summed over the partitions with each limited to its own maximum, reach the
+        minimum.
+    Case E: the log directory is offline.
+    Case F: the request names an older leader epoch.
 
-    On arrival the log is read first, and what that read carries may be enough where D) does not hold: a first batch
-    larger than its partition's maximum. D) then is asked all the same, and may hold where the read was not enough: it
-    knows no limit of the whole request, and no batch that did not fit into what was left of that.
+    The difference in case D may be negative: a start taken before a truncation may be beyond the new end in bytes.
+
+    On arrival the log is read first. That read may reach the minimum where case D does not, because a first batch may
+    exceed its partition's maximum. If it does not, case D is still evaluated and may hold: it ignores the limit of the
+    whole request, and counts batches that do not fit into it.
     """
 
     def __init__(
         self,
         request: TraceRequest,
         delay_ms: int,
-        parts: list[FetchPartitionStatus],
+        statuses: list[FetchPartitionStatus],
         isolation: FetchIsolation,
         min_bytes: int,
         limits: ReadLimits,
     ) -> None:
         super().__init__(request, delay_ms)
-        self.parts = parts
+        self.statuses = statuses
         self.isolation = isolation
         self.min_bytes = min_bytes
         self.limits = limits
@@ -145,65 +166,71 @@ class DelayedFetch(DelayedRequest):
         self._answers: tuple[PartitionOutcome, ...] = ()
 
     def try_on_arrival(self, now_us: int) -> bool:
-        """The first read also meets the errors of offset and epoch, which a waiting fetch does not look for, and finds
-        out whether a consumer is better served by another replica: that it is told at once."""
+        """Try to answer the fetch with its first read (`ReplicaManager.fetchMessages`).
+
+        The first read also reports offset and epoch errors, which a waiting fetch does not check, and redirects a
+        consumer to a preferred replica.
+        """
         if self._try(now_us, arriving=True):
             return True
-        if any(part.preferred is not None for part in self.parts):
+        if any(status.preferred_replica is not None for status in self.statuses):
             return self.complete_by("preferred_replica", now_us)
-        carried = sum(size for size, _ in read_from_log(self.parts, self.isolation, self.limits))
-        return carried >= self.min_bytes and self.complete_by("min_bytes", now_us)
+        read_bytes = sum(size for size, _ in read_from_log(self.statuses, self.isolation, self.limits))
+        return read_bytes >= self.min_bytes and self.complete_by("min_bytes", now_us)
 
     def try_complete(self, now_us: int) -> bool:
         return self._try(now_us, arriving=False)
 
     def _try(self, now_us: int, arriving: bool) -> bool:
         accumulated, end_of, online = 0, self.isolation.end, ReplicaStatus.ONLINE
-        for part in self.parts:
-            replica = part.replica
-            if replica.standing is not online:  # Cases A, B, E
-                return self.complete_by(replica.standing.rule, now_us)
-            if part.current_leader_epoch >= 0 and part.fenced:  # Case F
+        for status in self.statuses:
+            replica = status.replica
+            if replica.status is not online:  # Cases A, B, E
+                return self.complete_by(replica.status.rule, now_us)
+            if status.current_leader_epoch >= 0 and status.is_fenced:  # Case F
                 return self.complete_by(_RULES[FENCED_LEADER_EPOCH], now_us)
-            if arriving and (error := part.error()) != "NONE":
+            if arriving and (error := status.read_error()) != "NONE":
                 return self.complete_by(_RULES[error], now_us)
             end = end_of(replica)
             if end is None:
                 continue
-            offset, (end_offset, end_segment, end_position) = part.fetch_offset, end
+            offset, (end_offset, end_segment, end_position) = status.fetch_offset, end
             if offset == end_offset:
                 continue
             if offset > end_offset:  # Case C
                 return self.complete_by("truncated", now_us)
-            # Asked in full only where it may be so: there are a hundred partitions to a fetch, and as many attempts.
-            if (part.flagged or part.preferred is not None or replica.throttles) and part.passed_over:
+            # `is_skipped` is evaluated only where it can be true: a fetch may have 100 partitions and as many attempts.
+            if (
+                status.throttled_in_request or status.preferred_replica is not None or replica.throttled_followers
+            ) and status.is_skipped:
                 continue
-            _, segment, position = part.start
+            _, segment, position = status.start_metadata
             if segment < end_segment:  # Case C
                 return self.complete_by("older_segment", now_us)
             if segment == end_segment:
                 gained = end_position - position
-                if gained > part.max_bytes:
-                    gained = part.max_bytes
+                if gained > status.max_bytes:
+                    gained = status.max_bytes
                 if gained > 0 or not arriving:
                     accumulated += gained
         return accumulated >= self.min_bytes and self.complete_by("min_bytes", now_us)  # Case D
 
     def on_complete(self, now_us: int) -> None:
-        """Whatever ended it, even the deadline: read the log again, and answer what there is."""
+        """Read the log again and answer its current data, whether the fetch completed or expired."""
         self._answers = tuple(
-            PartitionOutcome(*part.replica.key, part.error(), part.readable(self.isolation)) for part in self.parts
+            PartitionOutcome(*status.replica.key, status.read_error(), status.readable_bytes(self.isolation))
+            for status in self.statuses
         )
-        self.reads = read_from_log(self.parts, self.isolation, self.limits)
+        self.reads = read_from_log(self.statuses, self.isolation, self.limits)
         super().on_complete(now_us)
 
     def abandon(self, now_us: int) -> None:
-        """Nothing is read any more."""
-        self._answers = tuple(PartitionOutcome(*part.replica.key, None, 0) for part in self.parts)
+        """End the fetch without reading anything."""
+        self._answers = tuple(PartitionOutcome(*status.replica.key, None, 0) for status in self.statuses)
         super().abandon(now_us)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks a meter once per request, by `fetcher`: the outcome says both."""
+        """Kafka marks `ExpiresPerSec` once per request, by `fetcherType`; the outcome carries both."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return self._answers

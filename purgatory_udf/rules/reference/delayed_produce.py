@@ -1,4 +1,4 @@
-"""DelayedProduce: a producer with acks=-1 waits until all in-sync replicas have what it wrote."""
+"""DelayedProduce: a produce with acks=-1 waits until all in-sync replicas have its records."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from purgatory_udf.contract.outcome import PartitionOutcome
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.partition import Partition, ReplicaStatus
 
-# Requests whose parts are settled one by one: produce and delete-records by partition, create-topics by topic.
-
-
 NONE = "NONE"
 REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
+
+ALL_IN_SYNC = -1
+VALID_ACKS = (0, 1, ALL_IN_SYNC)
+INVALID_REQUIRED_ACKS = "INVALID_REQUIRED_ACKS"
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
 
 
 @dataclass(slots=True)
 class PartitionStatus:
-    """A pending part would be answered REQUEST_TIMED_OUT; settling replaces that error, once and for good."""
+    """One partition of a request, or one topic of a create-topics request.
+
+    While it is pending its error is REQUEST_TIMED_OUT, the answer at the deadline. Settling it replaces that error,
+    once and for good.
+    """
 
     topic: str
     partition: int
@@ -28,13 +34,13 @@ class PartitionStatus:
     bytes: int = 0
     pending: bool = False
 
-    def await_verdict(self) -> None:
+    def set_pending(self) -> None:
         self.pending = True
         self.error = REQUEST_TIMED_OUT
 
 
 class PartitionResult(NamedTuple):
-    """The error that settles a part, and the name of the rule that did."""
+    """The error that settles a partition, and the name of the rule that settled it."""
 
     error: str
     rule: str
@@ -44,78 +50,79 @@ StatusT = TypeVar("StatusT", bound=PartitionStatus)
 
 
 class PerPartitionRequest(DelayedRequest, Generic[StatusT]):
-    """Complete when no part is pending: one part's error does not release the others."""
+    """A request that settles its partitions one by one. It completes when none is pending.
 
-    def __init__(self, request: TraceRequest, delay_ms: int, parts: list[StatusT]) -> None:
+    An error of one partition does not release the others.
+    """
+
+    def __init__(self, request: TraceRequest, delay_ms: int, statuses: list[StatusT]) -> None:
         super().__init__(request, delay_ms)
-        self.parts = parts
+        self.statuses = statuses
 
     @abstractmethod
-    def verdict(self, part: StatusT) -> PartitionResult | None:
-        """What settles the part now, if anything does."""
+    def result(self, status: StatusT) -> PartitionResult | None:
+        """Return the result that settles a pending partition now, or None if it has to wait."""
 
     def try_complete(self, now_us: int) -> bool:
-        return self.settle_parts() and self.force_complete(now_us)
+        return self.settle_pending() and self.force_complete(now_us)
 
-    def settle_parts(self) -> bool:
-        """Look at every pending part, whichever part's event it was; whether none is pending any more.
+    def settle_pending(self) -> bool:
+        """Check every pending partition, whichever of them was triggered. True if none is pending any more.
 
-        The part that was settled last names the rule that completed the request.
+        The rule of the partition settled last becomes `completed_by`.
         """
         pending = False
-        for part in self.parts:
-            if part.pending:
-                verdict = self.verdict(part)
-                if verdict is None:
+        for status in self.statuses:
+            if status.pending:
+                result = self.result(status)
+                if result is None:
                     pending = True
                 else:
-                    part.pending = False
-                    part.error, self.completed_by = verdict
+                    status.pending = False
+                    status.error, self.completed_by = result
         return not pending
 
     def waits_for(self, key: Hashable) -> bool:
-        return any(part.pending and (part.topic, part.partition) == key for part in self.parts)
+        return any(status.pending and (status.topic, status.partition) == key for status in self.statuses)
 
     def abandon(self, now_us: int) -> None:
-        """Nothing is said of what is still pending."""
-        for part in self.parts:
-            if part.pending:
-                part.pending, part.error = False, None
+        """End the request without an answer: pending partitions get no error."""
+        for status in self.statuses:
+            if status.pending:
+                status.pending, status.error = False, None
         super().abandon(now_us)
 
     def on_expiration(self, now_us: int) -> None:
-        """Kafka marks its expiration meter once per pending part; they can be told by their error."""
+        """Kafka marks `ExpiresPerSec` once per pending partition; the partitions' errors carry that count."""
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
-        return tuple(PartitionOutcome(part.topic, part.partition, part.error, part.bytes) for part in self.parts)
-
-
-ALL_IN_SYNC = -1
-VALID_ACKS = (0, 1, ALL_IN_SYNC)
-INVALID_REQUIRED_ACKS = "INVALID_REQUIRED_ACKS"
-NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+        return tuple(
+            PartitionOutcome(status.topic, status.partition, status.error, status.bytes) for status in self.statuses
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class ProducePartitionStatus(PartitionStatus):
+    """A partition of a produce. `required_offset` is the last appended offset + 1."""
+
     replica: Partition
     required_offset: int
 
 
 class DelayedProduce(PerPartitionRequest[ProducePartitionStatus]):
-    """A pending partition is settled by the first of
+    """A pending partition is settled by the first case that holds.
 
-    A) the broker does not lead it (any more), does not know it, or its log directory is offline: that error
-    B) the high watermark has reached the required offset: no error, or, if meanwhile the in-sync set has become smaller
-       than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    Case A: the broker no longer leads the partition or does not know it, or its log directory is offline: that error.
+    Case B: the high watermark has reached the required offset: no error, or NOT_ENOUGH_REPLICAS_AFTER_APPEND if the
+        in-sync replicas have become fewer than min.insync.replicas.
     """
 
-    def verdict(self, part: ProducePartitionStatus) -> PartitionResult | None:
-        replica = part.replica
-        if replica.standing is not ReplicaStatus.ONLINE:  # Case A
-            return PartitionResult(replica.standing.error, replica.standing.rule)
-        if replica.high_watermark is not None and replica.high_watermark.offset >= part.required_offset:  # Case B
-            if replica.under_min_isr:
+    def result(self, status: ProducePartitionStatus) -> PartitionResult | None:
+        replica = status.replica
+        if replica.status is not ReplicaStatus.ONLINE:  # Case A
+            return PartitionResult(replica.status.error, replica.status.rule)
+        if replica.high_watermark is not None and replica.high_watermark.offset >= status.required_offset:  # Case B
+            if replica.is_under_min_isr:
                 return PartitionResult(NOT_ENOUGH_REPLICAS_AFTER_APPEND, "not_enough_replicas")
             return PartitionResult(NONE, "high_watermark")
         return None

@@ -1,4 +1,16 @@
-"""Requests as the trace records them: each becomes a delayed operation, with what-if settings applied."""
+"""The effect of each event of a trace: requests become delayed operations, changes of a replica trigger checks.
+
+| change | purgatories checked |
+|---|---|
+| `log_end`, an append | Fetch; if it raised the high watermark: Produce, Fetch, DeleteRecords |
+| `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than the current one |
+| `replica_end`, `isr` | the same three, if it raised the high watermark |
+| `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; then topic, for a `leader` |
+| `log_start` | DeleteRecords |
+| `last_stable`, `segment_roll`, `truncate` | none: seen at the next check of any partition of an operation |
+| `throttled`, `unthrottled` | none: seen at the next check, too |
+| `stopped` | none: operations that wait for the partition end without an answer |
+"""
 
 from __future__ import annotations
 
@@ -29,12 +41,14 @@ from purgatory_udf.rules.reference.partition import FetchIsolation, Partition, R
 Event = Mapping[str, Any]
 Respond = Callable[[Any], None]
 
+# The partition number of a topic in the outcome of a create-topics request.
 ALL_PARTITIONS = -1
 
 
 def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedProduce:
+    """Apply a produce request. `respond` is called with the operation once it is answered."""
     broker = cluster.broker(_broker_id(event))
-    parts = [
+    statuses = [
         ProducePartitionStatus(
             topic=entry["topic"],
             partition=entry["partition"],
@@ -46,13 +60,14 @@ def produce(cluster: Cluster, event: Event, respond: Respond | None = None) -> D
         for entry in event["partitions"]
     ]
     delay_ms = _overridden(cluster, event, "timeout_ms", "produce.timeout_ms")
-    operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, parts)
+    operation = DelayedProduce(_request(event, "produce", _first_partition(event)), delay_ms, statuses)
     operation.respond = respond
     broker.append_records(operation, event["acks"], event["time_us"])
     return operation
 
 
 def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedFetch:
+    """Apply a fetch request. `min_bytes` is at most `max_bytes`, which is at most the broker's own limit."""
     broker = cluster.broker(_broker_id(event))
     replica_id = _number(event, "replica_id", -1)
     follower = replica_id >= 0
@@ -75,26 +90,28 @@ def fetch(cluster: Cluster, event: Event, respond: Respond | None = None) -> Del
 
 
 def delete_records(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedDeleteRecords:
+    """Apply a delete-records request."""
     broker = cluster.broker(_broker_id(event))
-    parts = [
+    statuses = [
         _delete_records_partition_status(_replica(broker, entry), entry["offset"]) for entry in event["partitions"]
     ]
     delay_ms = _overridden(cluster, event, "timeout_ms", "delete_records.timeout_ms")
-    operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, parts)
+    operation = DelayedDeleteRecords(_request(event, "delete_records", _first_partition(event)), delay_ms, statuses)
     operation.respond = respond
     broker.delete_records(operation, event["time_us"])
     return operation
 
 
 def create_topics(cluster: Cluster, event: Event, respond: Respond | None = None) -> DelayedCreateTopics:
+    """Apply a create-topics request. With a timeout of 0 or less it is answered at once."""
     broker = cluster.broker(_broker_id(event))
-    parts = [
+    statuses = [
         CreateTopicStatus(topic=entry["topic"], partition=ALL_PARTITIONS, partitions=entry["partitions"])
         for entry in event["topics"]
     ]
     delay_ms = _overridden(cluster, event, "timeout_ms", "create_topics.timeout_ms")
-    request = _request(event, "create_topics", parts[0].topic if parts else None)
-    operation = DelayedCreateTopics(request, delay_ms, parts, cluster.has_leaders)
+    request = _request(event, "create_topics", statuses[0].topic if statuses else None)
+    operation = DelayedCreateTopics(request, delay_ms, statuses, cluster.has_leaders)
     operation.respond = respond
     broker.create_topics(operation, may_wait=delay_ms > 0, now_us=event["time_us"])
     return operation
@@ -118,7 +135,7 @@ def _number(values: Event, name: str, default: int) -> int:
 
 
 def _overridden(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
-    """A recorded value of a request, as the what-if settings want it."""
+    """Return a field of a request, after the what-if settings that apply to its client, broker and topics."""
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
     subject = Subject(event.get("client_id"), _broker_id(event), topics)
     return override(event[field], cluster.config.setting(keys, subject))
@@ -129,7 +146,7 @@ def _replica(broker: Broker, entry: Event) -> Partition:
 
 
 def _first_partition(event: Event) -> str | None:
-    """The request's key in the tables."""
+    """Return the first partition, which is the request's `key` in the tables."""
     entries = event["partitions"]
     return str(TopicPartition(entries[0]["topic"], entries[0]["partition"])) if entries else None
 
@@ -162,33 +179,19 @@ def _fetch_partition_status(
         max_bytes=_number(entry, "max_bytes", INT32_MAX),
         current_leader_epoch=_number(entry, "current_leader_epoch", -1),
         replica_id=replica_id,
-        flagged=replica_id >= 0 and bool(entry.get("throttled")),
-        preferred=entry.get("preferred_replica") if replica_id < 0 else None,
-        start=start_offset_metadata(replica, entry["fetch_offset"], isolation),
+        throttled_in_request=replica_id >= 0 and bool(entry.get("throttled")),
+        preferred_replica=entry.get("preferred_replica") if replica_id < 0 else None,
+        start_metadata=start_offset_metadata(replica, entry["fetch_offset"], isolation),
     )
 
 
 def _delete_records_partition_status(replica: Partition, offset: int) -> DeleteRecordsPartitionStatus:
-    """An offset of -1 asks for everything below the high watermark."""
+    """Return the status of a partition. An offset of -1 means the current high watermark, 0 if that is unknown."""
     if offset == HIGH_WATERMARK:
         offset = 0 if replica.high_watermark is None else replica.high_watermark.offset
     return DeleteRecordsPartitionStatus(
         topic=replica.key.topic, partition=replica.key.partition, replica=replica, offset=offset
     )
-
-
-# What a recorded change does to a replica, and whom it wakes.
-#
-# | change | checks |
-# |---|---|
-# | `log_end`, an append | Fetch; if it raised the high watermark: Produce, Fetch, DeleteRecords |
-# | `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than it was |
-# | `replica_end`, `isr` | the same three, if it raised the high watermark |
-# | `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
-# | `log_start` | DeleteRecords |
-# | `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
-# | `throttled`, `unthrottled` | nobody either |
-# | `stopped` | nobody: who waits for the partition ends without an answer |
 
 
 Change = Callable[[Broker, Partition, Event], None]
@@ -200,12 +203,12 @@ def _log_end(broker: Broker, replica: Partition, event: Event) -> None:
 
 
 def _high_watermark(broker: Broker, replica: Partition, event: Event) -> None:
-    if replica.take_high_watermark(event["offset"]):
+    if replica.set_high_watermark(event["offset"]):
         broker.check_all(replica, event["time_us"])
 
 
 def _last_stable(broker: Broker, replica: Partition, event: Event) -> None:
-    replica.take_last_stable(event["offset"])
+    replica.set_last_stable_offset(event["offset"])
 
 
 def _log_start(broker: Broker, replica: Partition, event: Event) -> None:
@@ -223,30 +226,30 @@ def _truncate(broker: Broker, replica: Partition, event: Event) -> None:
 
 def _leader(broker: Broker, replica: Partition, event: Event) -> None:
     isr = event.get("isr")
-    replica.lead(event.get("leader_epoch"), None if isr is None else tuple(isr), event.get("min_isr"))
+    replica.make_leader(event.get("leader_epoch"), None if isr is None else tuple(isr), event.get("min_isr"))
     broker.check_all(replica, event["time_us"])
 
 
 def _isr(broker: Broker, replica: Partition, event: Event) -> None:
-    if replica.change_isr(tuple(event["isr"])):
+    if replica.set_isr(tuple(event["isr"])):
         broker.check_all(replica, event["time_us"])
 
 
 def _replica_end(broker: Broker, replica: Partition, event: Event) -> None:
-    if replica.follower_reached(event["replica_id"], event["offset"]):
+    if replica.update_follower_fetch_state(event["replica_id"], event["offset"]):
         broker.check_all(replica, event["time_us"])
 
 
 def _throttled_change(throttled: bool) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
-        replica.throttles[event["replica_id"]] = throttled
+        replica.throttled_followers[event["replica_id"]] = throttled
 
     return change
 
 
-def _status_change(standing: ReplicaStatus) -> Change:
+def _status_change(status: ReplicaStatus) -> Change:
     def change(broker: Broker, replica: Partition, event: Event) -> None:
-        replica.standing = standing
+        replica.status = status
         broker.check_all(replica, event["time_us"])
 
     return change
@@ -277,11 +280,11 @@ CHANGES: dict[str, Change] = {
 
 
 def apply_change(cluster: Cluster, event: Event) -> None:
-    """Apply a `partition` event at its broker, then tell the cluster who leads."""
+    """Apply a `partition` event at its broker, then update which partitions of the topic have a leader."""
     broker = cluster.broker(event.get("broker") or 0)
     key = TopicPartition(event["topic"], event["partition"])
     CHANGES[event["change"]](broker, broker.replica(key), event)
     if event["change"] == "leader":
-        cluster.leader_elected(key, event["time_us"])
+        cluster.on_leader_elected(key, event["time_us"])
     elif event["change"] == "deleted":
-        cluster.deleted(key)
+        cluster.on_partition_deleted(key)

@@ -1,4 +1,4 @@
-"""A trace in, event by event; what became of every operation out, with the gauges."""
+"""The reference replay: applies a trace event by event and returns every operation's outcome, and the gauges."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Event = Mapping[str, Any]
 
 
 class Operation(Protocol):
-    """What a replay keeps of everything that is answered."""
+    """An operation of a partition, topic or group, as far as a replay reports it."""
 
     @property
     def operation_id(self) -> int: ...
@@ -33,7 +33,11 @@ class Operation(Protocol):
 
 @dataclass
 class Replay:
-    """Outcomes in order of arrival, those of groups last; `open` has what had no end by the last event, undrained."""
+    """The result of a replay.
+
+    `outcomes` are in order of arrival, those of groups last. `open` lists the operations that had not ended when the
+    replay did, which only happens if it is not drained.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
@@ -45,7 +49,7 @@ class Replay:
 
     @property
     def gauges(self) -> list[Gauge]:
-        """Both gauges of every purgatory that was ever used, at every 200 ms step of the trace."""
+        """Both gauges of every purgatory that any operation waited in, at every 200 ms step of the trace."""
         readings = [
             reading
             for series in self.series
@@ -56,7 +60,7 @@ class Replay:
 
 
 class Replayer:
-    """Applies events in their order to a cluster, and collects what they start. `HANDLERS` has the types of event."""
+    """Applies events, in order, to a cluster and collects the operations that they start."""
 
     def __init__(self, config: Config, start_ms: int) -> None:
         self.config = config
@@ -66,7 +70,7 @@ class Replayer:
         self._last_event_ms = start_ms
 
     def apply(self, event: Event) -> None:
-        """Before an event, everything expires whose deadline is its millisecond or earlier: expiration wins ties."""
+        """Apply an event, after expiring every deadline up to its millisecond: expiration wins ties."""
         self._last_event_ms = event["time_us"] // 1000
         self.cluster.clock.advance_to(self._last_event_ms)
         handler = HANDLERS.get(event["type"])
@@ -74,7 +78,7 @@ class Replayer:
             handler(self, event)
 
     def finish(self) -> Replay:
-        """The end of the trace: expire what was due by its last event; to drain, let the clock run on."""
+        """Expire every deadline up to the last event, drain if configured, and return the result."""
         clock = self.cluster.clock
         clock.advance_to(self._last_event_ms)
         if self.config.drain:
@@ -92,7 +96,7 @@ class Replayer:
         )
 
     def _drain(self) -> None:
-        """Until no operation is open, and on to the gauges' next step, which is after the last event."""
+        """Advance the clock until no operation is open, then to the next gauge step after the last event."""
         clock, ended_ms = self.cluster.clock, self._last_event_ms + 1
         while clock.num_delayed() and (next_ms := clock.next_expiration_ms()) is not None:
             clock.advance_to(next_ms)
@@ -102,7 +106,7 @@ class Replayer:
 
 
 def replay(events: Iterable[Event], config: Config) -> Replay:
-    """Replay a trace; the order of `events` does not matter, only their (`time_us`, `seq`)."""
+    """Replay a trace. Events are sorted by (`time_us`, `seq`) first."""
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     if not ordered:
         return Replay()
@@ -122,7 +126,7 @@ def _request_handler(request: Callable[[Cluster, Event], DelayedRequest]) -> Han
     return handle
 
 
-# A type that is not here only tells the time, as `clock` does.
+# Any other type of event, such as `clock`, only advances the time.
 HANDLERS: dict[str, Handler] = {
     "partition": lambda replayer, event: apply_change(replayer.cluster, event),
     **{kind: _request_handler(request) for kind, request in REQUESTS.items()},

@@ -49,7 +49,7 @@ def test_what_is_in_error_or_throttled_carries_nothing() -> None:
 
 def test_a_consumer_is_read_to_the_high_watermark() -> None:
     made = cluster()
-    made.broker(0).replica(TopicPartition("a", 0)).take_high_watermark(4)
+    made.broker(0).replica(TopicPartition("a", 0)).set_high_watermark(4)
     (event,) = Timeline().fetch(1, "f", 10, 1, {"a": 0, "b": 0}).events
     assert fetch(made, event).reads == [(200, 4), (0, 0)]
 

@@ -9,7 +9,7 @@ LAG_MS = 30_000
 
 def test_a_follower_that_has_not_fetched_for_too_long_drops_out() -> None:
     replicas = InSyncReplicas(1, [2, 3], now_ms=0)
-    replicas.fetched(2, 10, leader_end=10, high_watermark=0, now_ms=5_000)
+    replicas.record_fetch(2, 10, leader_end=10, high_watermark=0, now_ms=5_000)
     assert (replicas.shrink(leader_end=20, now_ms=LAG_MS), replicas.isr) == (False, (1, 2, 3)), "the limit is inclusive"
     assert (replicas.shrink(leader_end=20, now_ms=LAG_MS + 1), replicas.isr) == (True, (1, 2))
     assert (replicas.shrink(leader_end=20, now_ms=5_000 + LAG_MS + 1), replicas.isr) == (True, (1,))
@@ -17,7 +17,7 @@ def test_a_follower_that_has_not_fetched_for_too_long_drops_out() -> None:
 
 def test_a_follower_at_the_leaders_end_stays_however_long_nothing_was_written() -> None:
     replicas = InSyncReplicas(1, [2], now_ms=0)
-    replicas.fetched(2, 10, leader_end=10, high_watermark=0, now_ms=5)
+    replicas.record_fetch(2, 10, leader_end=10, high_watermark=0, now_ms=5)
     assert replicas.shrink(leader_end=10, now_ms=10 * LAG_MS) is False
 
 
@@ -26,7 +26,7 @@ def test_a_follower_keeps_up_if_each_fetch_reaches_where_the_leader_was_at_the_o
     replicas = InSyncReplicas(1, [2], now_ms=0)
     for step in range(100):
         now_ms = 1000 * step
-        replicas.fetched(2, 10 * step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
+        replicas.record_fetch(2, 10 * step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
         assert replicas.shrink(leader_end=10 * step + 10, now_ms=now_ms) is False
 
 
@@ -35,7 +35,7 @@ def test_a_follower_that_fetches_but_falls_behind_drops_out() -> None:
     shrunk_at = []
     for step in range(100):
         now_ms = 1000 * step
-        replicas.fetched(2, step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
+        replicas.record_fetch(2, step, leader_end=10 * step + 10, high_watermark=0, now_ms=now_ms)
         if replicas.isr == (1, 2) and replicas.shrink(leader_end=10 * step + 10, now_ms=now_ms):
             shrunk_at.append(now_ms)
             break
@@ -44,10 +44,10 @@ def test_a_follower_that_fetches_but_falls_behind_drops_out() -> None:
 
 def test_a_follower_comes_back_when_it_has_reached_the_high_watermark() -> None:
     replicas = InSyncReplicas(1, [2, 3], now_ms=0)
-    replicas.fetched(3, 50, leader_end=50, high_watermark=0, now_ms=LAG_MS)
+    replicas.record_fetch(3, 50, leader_end=50, high_watermark=0, now_ms=LAG_MS)
     replicas.shrink(leader_end=60, now_ms=LAG_MS + 1)
     came_back = [
-        replicas.fetched(2, offset, leader_end=60, high_watermark=50, now_ms=LAG_MS + offset)
+        replicas.record_fetch(2, offset, leader_end=60, high_watermark=50, now_ms=LAG_MS + offset)
         for offset in (30, 49, 50, 55)
     ]
     assert (came_back, replicas.isr) == ([False, False, True, False], (1, 3, 2))

@@ -37,7 +37,7 @@ def test_an_append_that_does_not_move_the_end_changes_nothing() -> None:
 def test_a_roll_moves_the_log_end_at_once_but_no_metadata_taken_before() -> None:
     log = PartitionLog()
     log.append(5, 500)
-    before = log.metadata(5)
+    before = log.offset_metadata(5)
     log.roll(5)
     assert (before, log.end) == (OffsetMetadata(5, 0, 500), OffsetMetadata(5, 5, 500))
 
@@ -96,7 +96,7 @@ def test_a_read_is_cut_at_its_limit_and_goes_on_after_the_last_whole_batch() -> 
     assert log.end is not None
     reads = [log.read(0, log.end, limit, False) for limit in (99, 100, 250, 1000)]
     assert reads == [(0, 0), (100, 2), (250, 4), (400, 8)]
-    assert log.read(0, log.end, 99, False, hard_limit=True) == (99, 0)
+    assert log.read(0, log.end, 99, False, hard_max_bytes=True) == (99, 0)
 
 
 def test_a_read_from_inside_a_batch_begins_with_that_batch() -> None:
@@ -108,7 +108,7 @@ def test_a_read_may_exceed_its_limit_by_the_first_batch() -> None:
     log = PartitionLog()
     log.append(5, 500, one_batch=True)
     assert log.end is not None
-    assert [log.read(0, log.end, 10, at_least_one) for at_least_one in (False, True)] == [(0, 0), (500, 5)]
+    assert [log.read(0, log.end, 10, min_one_message) for min_one_message in (False, True)] == [(0, 0), (500, 5)]
 
 
 def test_a_read_stops_at_the_end_of_its_segment_and_below_its_upper_bound() -> None:

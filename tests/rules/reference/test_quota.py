@@ -11,21 +11,21 @@ KEY, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 def test_only_throttled_replicas_out_of_sync_are_held_back_and_only_above_the_rate() -> None:
     quota = ReplicationQuota(bytes_per_second=100, throttled=frozenset({KEY}))
     quota.record(100, now_ms=0)
-    assert quota.throttles(KEY, in_sync=False, now_ms=10) is False, "the rate is the quota, not above it"
+    assert quota.is_throttled(KEY, in_sync=False, now_ms=10) is False, "the rate is the quota, not above it"
     quota.record(1, now_ms=20)
-    assert quota.throttles(KEY, in_sync=False, now_ms=30) is True
-    assert quota.throttles(KEY, in_sync=True, now_ms=30) is False
-    assert quota.throttles(OTHER, in_sync=False, now_ms=30) is False
+    assert quota.is_throttled(KEY, in_sync=False, now_ms=30) is True
+    assert quota.is_throttled(KEY, in_sync=True, now_ms=30) is False
+    assert quota.is_throttled(OTHER, in_sync=False, now_ms=30) is False
 
 
 def test_the_rate_is_taken_over_the_last_eleven_seconds() -> None:
     quota = ReplicationQuota(bytes_per_second=100, throttled=frozenset({KEY}))
     quota.record(1000, now_ms=500)
-    exceeded = [now_ms for now_ms in range(500, 12_500, 1000) if quota.exceeded(now_ms)]
+    exceeded = [now_ms for now_ms in range(500, 12_500, 1000) if quota.is_exceeded(now_ms)]
     assert exceeded == [500, 1500, 2500, 3500, 4500, 5500, 6500, 7500, 8500, 9500]
     quota.record(1001, now_ms=12_000)
-    assert quota.exceeded(12_000) is True, "what was sent before the window counts no longer, nor does its time"
+    assert quota.is_exceeded(12_000) is True, "what was sent before the window counts no longer, nor does its time"
 
 
 def test_without_traffic_nothing_is_exceeded() -> None:
-    assert ReplicationQuota(0, frozenset({KEY})).exceeded(0) is False
+    assert ReplicationQuota(0, frozenset({KEY})).is_exceeded(0) is False
