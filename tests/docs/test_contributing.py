@@ -58,8 +58,8 @@ def test_what_is_to_be_regenerated_names_what_makes_it() -> None:
 
 def test_every_version_has_its_date_the_newest_first() -> None:
     headings = re.findall(r"^## (.+)$", pages.text("CHANGELOG.md"), re.MULTILINE)
-    assert headings[0] == "Unreleased"
-    versions = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) \((\d{4}-\d\d-\d\d)\)", heading) for heading in headings[1:]]
+    assert headings[0] == "[Unreleased]"
+    versions = [re.fullmatch(r"\[(\d+)\.(\d+)\.(\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in headings[1:]]
     assert versions != []
     order = [(date.fromisoformat(match[4]), *map(int, match.groups()[:3])) for match in versions if match]
     assert len(order) == len(versions)
@@ -68,5 +68,5 @@ def test_every_version_has_its_date_the_newest_first() -> None:
 
 def test_the_version_is_the_same_wherever_it_is_said() -> None:
     project = tomllib.loads(pages.text("pyproject.toml"))["project"]["version"]
-    newest = re.findall(r"^## (\d+\.\d+\.\d+) ", pages.text("CHANGELOG.md"), re.MULTILINE)[0]
+    newest = re.findall(r"^## \[(\d+\.\d+\.\d+)\] ", pages.text("CHANGELOG.md"), re.MULTILINE)[0]
     assert project == purgatory_udf.__version__ == newest
