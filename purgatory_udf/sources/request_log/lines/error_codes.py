@@ -1,4 +1,4 @@
-"""Kafka's error codes by number, as far as the log's requests are answered with them."""
+"""Kafka's error codes (`org.apache.kafka.common.protocol.Errors`) that occur in the requests of the import."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ UNKNOWN_LEADER_EPOCH = 75
 UNKNOWN_TOPIC_ID = 100
 MEMBER_ID_REQUIRED = 79
 
-# A group's request answered so has not reached the group: the broker does not coordinate it, or not yet.
+# Errors with which a broker refuses a group's request before the group sees it: it is not the coordinator, or not yet,
+# or the client is not authorized.
 REFUSED_BY_COORDINATOR = frozenset({14, 15, 16, 30})
 
-# A partition answered so in a fetch was left out before the fetch was tried: it can neither hold it nor end it.
+# Errors of partitions that a broker excludes from a fetch before it reads: they neither delay nor complete the fetch.
 EXCLUDED_FROM_FETCH = frozenset({TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID, 103, 106})
 
 
 def name_of(code: int) -> str:
-    """The name, or the number as text for a code that is not in the table."""
+    """Return the name of an error code, or the number as text if the code is not in `NAMES`."""
     return NAMES.get(code, str(code))

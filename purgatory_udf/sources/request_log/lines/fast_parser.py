@@ -1,7 +1,9 @@
-"""Lines of a request log as Kafka writes them, decoded in compiled code; what is written otherwise is left to `line`.
+"""Fast parser for log lines in Kafka's own layout, with compiled decoders (msgspec).
 
-Of a line only what every request has is taken apart here: its body and its answer stay text. Each function says None
-where it cannot tell, and never takes what the plain way (`line.read_line`, `bodies.fetch_of`) would refuse.
+Only the fields that all requests share are decoded; body and response stay text. Each function returns None for input
+that it does not handle, which then goes to the complete parser (`log_line.read_line`,
+`request_bodies.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
+the same values.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ from purgatory_udf.sources.request_log.lines.request_bodies import (
     FetchResponseBody,
 )
 
-_MARK = MARKER.encode()
+_MARKER = MARKER.encode()
 _ISO_TIMESTAMP = re.compile(r"\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:[0-5]\d:[0-5]\d)[.,](\d{3,6})(?!\d)(\s?Z)?(?!\s?[+-]\d)")
 
-# Python reads no longer numbers.
+# Python refuses to parse integers of more than 4,300 digits.
 _HUGE_NUMBER = re.compile(rb"\d{4000}")
-# Too short for what nests deeper: each level begins and ends.
+# Shorter messages cannot nest too deeply, because each level has two brackets.
 _MAX_SHALLOW_BYTES = 2 * MAX_DEPTH
 
 _EMPTY: dict[str, Any] = {}
@@ -74,7 +76,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 class UnparsedRequest(NamedTuple):
-    """A request whose body and answer are text still (`body` and `answer` of the request are not filled in)."""
+    """A request whose body and response are still JSON text; `request.body` and `request.answer` are not set."""
 
     request: Request
     body: str
@@ -85,16 +87,20 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | None:
-    mark = line.find(_MARK)
+    """Parse a line of the request log, or return None if it needs the complete parser.
+
+    `zone` is the time zone of timestamps without one.
+    """
+    mark = line.find(_MARKER)
     if mark < 0:
         return None
-    start = mark + len(_MARK)
+    start = mark + len(_MARKER)
     end = line.rfind(b"}") + 1
     message = line[start:end]
     if len(message) > _MAX_SHALLOW_BYTES and _needs_full_check(message):
         return None
     try:
-        # Text that is not UTF-8 has its broken bytes replaced: not here.
+        # Text with invalid UTF-8 is left to the complete parser, which replaces the invalid bytes.
         around = line[:mark].decode()
         body = _decode_line(message)
         request, answer = str(body.request, "utf-8"), str(body.response, "utf-8")
@@ -105,11 +111,11 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
     api = header.requestApiKeyName or API_NAMES.get(-1 if header.requestApiKey is None else header.requestApiKey)
     if written is None or not request.startswith("{") or not api:
         return None
-    micros = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
-    micros += [body.responseQueueTimeMs, body.sendTimeMs]
-    if not (min(micros) > -MAX_MS and max(micros) < MAX_MS):
+    times_ms = [body.totalTimeMs, body.requestQueueTimeMs, body.localTimeMs, body.remoteTimeMs]
+    times_ms += [body.responseQueueTimeMs, body.sendTimeMs]
+    if not (min(times_ms) > -MAX_MS and max(times_ms) < MAX_MS):
         return None
-    total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in micros]
+    total, queue, local, remote, queued, sent = [round(ms * 1000) for ms in times_ms]
     thread = NETWORK_THREAD.search(around) or NETWORK_THREAD.search(line[end:].decode(errors="replace"))
     broker = int(thread[1]) if thread else NO_BROKER
     if broker >= 2**31:
@@ -141,13 +147,13 @@ def parse_line(line: bytes, place: Place, zone: tzinfo) -> UnparsedRequest | Non
 
 
 def _needs_full_check(message: bytes) -> bool:
-    """For its depth, or a number in it."""
+    """Return whether the message may be rejected for its nesting depth or for a number with too many digits."""
     deep = message.count(b"{") + message.count(b"[") > MAX_DEPTH
     return deep or (len(message) > 4000 and _HUGE_NUMBER.search(message) is not None)
 
 
 def _timestamp_us(around: str, zone: tzinfo) -> int | None:
-    """As `stamp.stamp_us`, which it asks but for the layouts that most logs have."""
+    """Return the same as `log_files.timestamp_us`, faster for the most common layouts."""
     match = _ISO_TIMESTAMP.match(around)
     if match is None:
         return timestamp_us(around, zone)
@@ -158,7 +164,7 @@ def _timestamp_us(around: str, zone: tzinfo) -> int | None:
 
 @lru_cache(maxsize=64)
 def _second_us(text: str, zone: tzinfo) -> int | None:
-    """Many lines are of one second."""
+    """Return a time of whole seconds in microseconds since the epoch; cached, as many lines are of one second."""
     midnight, hour = _midnight_us(text[:10], zone), text[11:13]
     if midnight is None or hour > "23":
         return None
@@ -167,10 +173,11 @@ def _second_us(text: str, zone: tzinfo) -> int | None:
 
 @lru_cache(maxsize=64)
 def _midnight_us(day: str, zone: tzinfo) -> int | None:
+    """Return the start of a day in microseconds since the epoch, or None for an impossible date."""
     return timestamp_us(f"{day} 00:00:00.000", zone)
 
 
-# A fetch and its answer, in the shape of the versions that are in use.
+# Fetch requests and responses of the current protocol versions.
 
 
 class _FetchPartition(msgspec.Struct, gc=False):
@@ -241,64 +248,67 @@ _decode_response = msgspec.json.Decoder(_FetchResponse).decode
 
 
 def parse_fetch(body: str, answer: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    """Each as `bodies.fetch_of` and `bodies.fetch_answer_of` read it."""
+    """Decode a fetch and its response from JSON text, or return None if they need the complete decoders.
+
+    The result equals that of `request_bodies.decode_fetch_request` and `decode_fetch_response`.
+    """
     if answer is not None and ("recordSet" in answer or "partitionHeader" in answer):
         return None
     try:
-        asked = _decode_request(body)
-        answered = _decode_response(answer) if answer is not None else _FetchResponse()
+        request = _decode_request(body)
+        response = _decode_response(answer) if answer is not None else _FetchResponse()
     except (msgspec.MsgspecError, RecursionError):
         return None
-    partitions, forgotten, read = [], [], []
-    for topic in asked.topics or ():
+    partitions, forgotten, fetched = [], [], []
+    for topic in request.topics or ():
         name = _topic_name(topic)
-        # Whether it is the controllers' own is told by either, and by a topic without partitions, too.
+        # Id and name, and topics without partitions, matter for recognising fetches of the metadata log.
         if name is None or not topic.partitions or (topic.topicId and topic.topic):
             return None
         for partition in topic.partitions:
-            offset, most, place, epoch = (
+            offset, max_bytes, index, epoch = (
                 partition.fetchOffset,
                 partition.partitionMaxBytes,
                 partition.partition,
                 partition.currentLeaderEpoch,
             )
-            partitions.append(FetchRequestPartition(name, place, offset, most, epoch, partition.logStartOffset))
-    for left in asked.forgottenTopicsData or ():
-        name = _topic_name(left)
+            partitions.append(FetchRequestPartition(name, index, offset, max_bytes, epoch, partition.logStartOffset))
+    for dropped in request.forgottenTopicsData or ():
+        name = _topic_name(dropped)
         if name is None:
             return None
-        forgotten += [(name, place) for place in left.partitions]
-    for answered_topic in answered.responses or ():
-        name = _topic_name(answered_topic)
+        forgotten += [(name, index) for index in dropped.partitions]
+    for topic_response in response.responses or ():
+        name = _topic_name(topic_response)
         if name is None:
             return None
-        for fetched in answered_topic.partitions:
-            parts_at = fetched.divergingEpoch.endOffset if fetched.divergingEpoch else -1
-            size = max(0, fetched.recordsSizeInBytes or 0)
-            read.append(
+        for data in topic_response.partitions:
+            diverging_end = data.divergingEpoch.endOffset if data.divergingEpoch else -1
+            size = max(0, data.recordsSizeInBytes or 0)
+            fetched.append(
                 FetchPartitionData(
                     name,
-                    fetched.partitionIndex,
-                    fetched.errorCode,
-                    fetched.highWatermark,
+                    data.partitionIndex,
+                    data.errorCode,
+                    data.highWatermark,
                     size,
-                    parts_at,
-                    fetched.preferredReadReplica,
+                    diverging_end,
+                    data.preferredReadReplica,
                 )
             )
     fetch = FetchRequestBody(
-        asked.replicaState.replicaId if asked.replicaState is not None else asked.replicaId,
-        asked.maxWaitMs,
-        asked.minBytes,
-        asked.maxBytes,
-        asked.isolationLevel,
-        asked.sessionId,
-        asked.sessionEpoch,
+        request.replicaState.replicaId if request.replicaState is not None else request.replicaId,
+        request.maxWaitMs,
+        request.minBytes,
+        request.maxBytes,
+        request.isolationLevel,
+        request.sessionId,
+        request.sessionEpoch,
         partitions,
         forgotten,
-        bool(asked.rackId),
+        bool(request.rackId),
     )
-    return fetch, FetchResponseBody(answered.errorCode, answered.sessionId, read)
+    return fetch, FetchResponseBody(response.errorCode, response.sessionId, fetched)
 
 
 def _topic_name(topic: _FetchTopic | _ForgottenTopic | _FetchableTopicResponse) -> str | None:

@@ -1,4 +1,10 @@
-"""Which files are request logs, and which broker wrote a file whose lines do not say."""
+"""Log files: which files are request logs, which broker wrote one, how to open it, and timestamps in its lines.
+
+Files are plain text, gzip, bzip2, xz or Zstandard, recognised by their first bytes. Timestamps are ISO 8601 with a
+blank or `T`, a comma or point and any number of decimals (`[2026-11-21 02:54:27,702]`, `2026-11-21T02:54:27.702834Z`),
+log4j's DATE (`21 Nov 2026 02:54:27,702`), or milliseconds since the epoch. A timestamp without a zone is in UTC unless
+the caller passes another zone; note that Kafka's default layout writes local time.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +22,57 @@ from typing import IO, Any
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.sources.trace_files.input_files import InputFile, find_files
 
-# `kafka-request.log`, rotated and packed as log4j and logrotate do: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
+# `kafka-request.log`, rotated and compressed by log4j or logrotate: `.log.2026-11-21-02`, `.log.1.gz`, `-1.log.gz`.
 _LOG_NAME = re.compile(r"\.log([.-][\w.-]+)?$|\.(txt|out)(\.(gz|zst|bz2|xz))?$")
 _DATES = re.compile(r"\d{4}-\d{2}-\d{2}([-T_]?\d{2}([-:]?\d{2})*)?")
 _ROTATED = re.compile(r"\.log([.-]\d+)?(\.(gz|zst|bz2|xz))?$")
 _BROKER_ID = re.compile(r"(?<![A-Za-z0-9.])(?:b|broker|kafka|node|request)?[-_]?(\d+)(?![A-Za-z0-9])", re.IGNORECASE)
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+_MONTHS = {
+    month: number
+    for number, month in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), start=1
+    )
+}
+
+_CLOCK = r"(?P<h>\d{2}):(?P<mi>\d{2}):(?P<s>\d{2})(?:[.,](?P<f>\d{1,9}))?\s?(?P<z>Z|[+-]\d{2}:?\d{2})?"
+_ISO = re.compile(r"(?P<y>\d{4})-(?P<mo>\d{2})-(?P<d>\d{2})[T ]" + _CLOCK)
+_DATE = re.compile(r"(?P<d>\d{1,2}) (?P<name>[A-Za-z]{3}) (?P<y>\d{4}) " + _CLOCK)
+# Thirteen digits are milliseconds since the epoch, from 2001 to 2286; no other text of a layout has so many.
+_EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
 
 
 def find_logs(given: Sequence[str]) -> list[InputFile]:
-    """The files of the given paths; of a folder, those whose names look like logs."""
+    """Return the files at the given paths; of a folder, those whose names look like logs. Raises UserError if none."""
     files = find_files(given, ("",))
     named = {str(name).rstrip("/") for name in given}
     logs = [file for file in files if file.name in named or _LOG_NAME.search(file.name)]
     if not logs:
-        raise UserError(f"{', '.join(map(str, given))}: no log file in it (*.log, rotated or packed)")
+        raise UserError(f"{', '.join(map(str, given))}: no log file found (*.log, rotated or compressed)")
     return logs
 
 
 def broker_of(name: str) -> int | None:
-    """The last number in the path that is neither date nor rotation: `request-3.log.gz`, `broker-3/request.log.1`."""
+    """Return the broker id in a path: its last number that is neither date nor rotation, or None if there is none.
+
+    Examples are `request-3.log.gz` and `broker-3/request.log.1`.
+    """
     path = _ROTATED.sub("", _DATES.sub("", name))
-    # No broker has a number of more digits.
+    # Longer numbers are no broker ids, which have 32 bits.
     numbers = [number for number in _BROKER_ID.findall(path.replace("/", " / ")) if len(number) < 10]
     return int(numbers[-1]) if numbers else None
 
 
-# Opening what an operator hands over: plain text, gzip, bzip2, xz or Zstandard, told by the first bytes.
-
-
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-
-
 @contextmanager
 def open_text(path: str | Path) -> Iterator[IO[str]]:
-    """The file's text as UTF-8 (a broken byte becomes U+FFFD: one bad line must not end a run)."""
+    """Open a file, compressed or not, as UTF-8 text.
+
+    An invalid byte becomes U+FFFD, so that a bad line does not end the run. Raises UserError if the file cannot be
+    read.
+    """
     try:
-        raw: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed below, together with what is built on it)
+        raw: IO[bytes] = open(path, "rb")  # noqa: SIM115 (closed below, together with the readers on top of it)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     with raw:
@@ -72,41 +93,19 @@ def _decompressed(raw: IO[bytes], head: bytes, path: str | Path) -> Any:
         try:
             import zstandard
         except ImportError:
-            raise UserError(f"{path}: Zstandard needs the package zstandard") from None
+            raise UserError(f"{path}: reading Zstandard needs the Python package zstandard") from None
         return zstandard.ZstdDecompressor().stream_reader(raw)
     return raw
 
 
 def read_text(path: str | Path) -> str:
-    """A small file at once."""
+    """Return the whole text of a small file, compressed or not."""
     with open_text(path) as text:
         return text.read()
 
 
-# The moment at which a log line was written, from whatever log4j layout put before (or around) the message.
-#
-# Known layouts: ISO 8601 with blank or T, comma or point, any number of decimals (`[2026-11-21 02:54:27,702]`,
-# `2026-11-21T02:54:27.702834Z`), log4j's DATE (`21 Nov 2026 02:54:27,702`), and a count of milliseconds since the
-# epoch. A time without a zone is taken as UTC unless another zone is given: Kafka's own default layout writes local
-# time.
-
-
-_MONTHS = {
-    month: number
-    for number, month in enumerate(
-        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), start=1
-    )
-}
-
-_CLOCK = r"(?P<h>\d{2}):(?P<mi>\d{2}):(?P<s>\d{2})(?:[.,](?P<f>\d{1,9}))?\s?(?P<z>Z|[+-]\d{2}:?\d{2})?"
-_ISO = re.compile(r"(?P<y>\d{4})-(?P<mo>\d{2})-(?P<d>\d{2})[T ]" + _CLOCK)
-_DATE = re.compile(r"(?P<d>\d{1,2}) (?P<name>[A-Za-z]{3}) (?P<y>\d{4}) " + _CLOCK)
-# Thirteen digits are milliseconds from 2001 to 2286: nothing else in a prefix looks like that.
-_EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
-
-
 def zone_of(text: str) -> tzinfo:
-    """`+01:00` or `UTC` as a zone. Raises ValueError for anything else."""
+    """Parse a time zone, `UTC` or an offset such as `+01:00`. Raises ValueError for any other text."""
     if text.upper() in ("UTC", "Z"):
         return UTC
     match = re.fullmatch(r"([+-])(\d{2}):?(\d{2})", text)
@@ -117,7 +116,10 @@ def zone_of(text: str) -> tzinfo:
 
 
 def timestamp_us(text: str, zone: tzinfo = UTC) -> int | None:
-    """Microseconds since the epoch of the first time in `text`, or None when it holds none (or an impossible one)."""
+    """Return the first timestamp in a text, in microseconds since the epoch, or None if there is no valid one.
+
+    `zone` is the time zone of timestamps without one.
+    """
     match = _ISO.search(text) or _DATE.search(text)
     if match is None:
         epoch = _EPOCH_MS.search(text)

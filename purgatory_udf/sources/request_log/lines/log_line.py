@@ -1,7 +1,7 @@
-"""From one line of a request log to a typed request, or to the reason why it is none.
+"""Complete parser for log lines: a line becomes a request, or a bad line with the reason.
 
-Kafka 2.8 to 4.x write `Completed request:{json}`; log4j may put anything before it and after it, or wrap it into a
-JSON object of its own (one field of which is then the message).
+Kafka 2.8 to 4.x write `Completed request:{json}`. The log4j layout may put any text before and after it, or write a
+JSON object in which one field is the message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MARKER = "Completed request:"
 NETWORK_THREAD = re.compile(r"network-thread-(\d+)-")
 _DECODER = json.JSONDecoder()
 
-# Kafka 2.8 may log a request under its number alone; only those that matter here have a name in this table.
+# Names of APIs by number, for Kafka 2.8, which may log the number alone. Only APIs that the import uses are listed.
 API_NAMES = {
     0: "PRODUCE",
     1: "FETCH",
@@ -45,17 +45,18 @@ API_NAMES = {
     75: "DESCRIBE_TOPIC_PARTITIONS",
 }
 NO_BROKER = -1
-# No request takes 30 years, no body nests so deep, and no name of a broker is so great.
+# Bounds beyond which a line is rejected: a time of 30 years in ms, the nesting depth of a body, and the largest broker
+# id.
 MAX_MS = 1e12
 MAX_DEPTH = 400
 MAX_BROKER = 2**31 - 1
-# What a request was called before.
+# Current names of APIs that were renamed.
 RENAMED_APIS = {"ALTER_ISR": "ALTER_PARTITION"}
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that was meant to be a request and cannot be used: `rule` is the kind of fault, `raw` the line."""
+    """A line of the request logger that cannot be used: `rule` is the kind of error, `raw` the text of the line."""
 
     place: Place
     rule: str
@@ -63,23 +64,23 @@ class BadLine:
     raw: str
 
 
-# What reading a body raises that has not the shape its api and version have.
+# Errors raised by decoding a body that does not have the schema of its API and version.
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 def malformed_line(request: Request, error: Exception) -> BadLine:
-    """A request whose body cannot be read: of a version unknown here, or cut short."""
+    """Return the bad line for a request whose body cannot be decoded: an unknown version, or truncated."""
     reason = f"malformed: {request.api} {request.version}: {type(error).__name__}: {error}"
     return BadLine(request.place, "malformed", reason, json.dumps(request.body))
 
 
 def _split_line(text: str) -> tuple[str, str] | None:
-    """(what stands around the message, the message from its JSON on), or None for a line of another kind."""
+    """Split a line into (text around the message, JSON of the message and the text after it); None for other lines."""
     place = text.find(MARKER)
     if place < 0:
         return None
     if text.lstrip().startswith("{") and '\\"' in text[place : place + 40]:
-        # A JSON layout: the message is a string within an object, its quotes escaped.
+        # JSON layout: the message is a string field with escaped quotes.
         try:
             fields = json.loads(text)
         except ValueError:
@@ -92,6 +93,7 @@ def _split_line(text: str) -> tuple[str, str] | None:
 
 
 def _micros(body: dict[str, Any], field: str) -> int:
+    """Return a field that is in milliseconds, in microseconds. Raises ValueError if it is no number in range."""
     value = body[field]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} is {value!r}, expected a number of milliseconds")
@@ -101,6 +103,7 @@ def _micros(body: dict[str, Any], field: str) -> int:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
+    """Return whether a JSON value has more levels than that, without recursion."""
     level = [value]
     while level and levels >= 0:
         inner = (node.values() if isinstance(node, dict) else node for node in level)
@@ -110,7 +113,16 @@ def _nests_deeper(value: Any, levels: int) -> bool:
 
 
 def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine | None:
-    """A request, a bad line, or None when the line is not one of the request logger's at all."""
+    """Parse a line of the request log.
+
+    Args:
+        text: The line.
+        place: File and line number.
+        zone: Time zone of timestamps without one.
+
+    Returns:
+        A request, a bad line, or None for a line of another logger.
+    """
     parts = _split_line(text)
     if parts is None:
         return None
@@ -129,10 +141,10 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
         return bad("not JSON", "an escape is half a surrogate pair")
     if not isinstance(body, dict):
         return bad("not an object", f"expected an object, got {message[:20]!r}")
-    # Nothing nests deeper than it has brackets, of which most lines have a dozen.
+    # A message has at most as many levels as opening brackets; most lines have a dozen.
     if message.count("{") + message.count("[") > MAX_DEPTH and _nests_deeper(body, MAX_DEPTH):
         return bad("not JSON", "nested too deeply")
-    # A time may also stand behind the message; before it is where every layout known to us puts it.
+    # Most layouts write the time before the message, but it may come after it.
     written = timestamp_us(around, zone) or timestamp_us(message[end:], zone)
     if written is None:
         return bad("no time", "the log's layout must write a date and a time")
@@ -149,7 +161,7 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
 
 
 def _is_text(value: Any) -> bool:
-    """Half a surrogate pair can be escaped in JSON, but is no text that a table can hold."""
+    """Return whether all strings can be encoded as UTF-8; JSON can escape unpaired surrogates, which cannot."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
@@ -158,6 +170,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> Request:
+    """Build a request from the JSON of its message and the time of its line. Raises one of `MALFORMED`."""
     header = body["requestHeader"]
     total, queue = _micros(body, "totalTimeMs"), _micros(body, "requestQueueTimeMs")
     local, remote = _micros(body, "localTimeMs"), _micros(body, "remoteTimeMs")
@@ -173,7 +186,7 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         raise TypeError(f"clientId is {shown(client)}, expected a string")
     if not isinstance(api, str):
         raise TypeError(f"requestApiKeyName is {shown(api)}, expected a string")
-    # Where no answer was owed (acks 0) the log holds null or an empty text.
+    # A produce with acks 0 has no response: the log has null or an empty string.
     answer = body.get("response")
     answer = answer if isinstance(answer, dict) else None
     arrival = written - total
@@ -190,7 +203,8 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         start_us=arrival + queue,
         local_us=arrival + queue + local,
         remote_us=remote,
-        # Where nothing waited, handling goes on after the answer was made: the answer is dated from the line's end.
+        # Without a wait, handling may continue after the response was made: then the end of the line dates the
+        # response.
         answered_us=arrival + queue + local + remote if remote else min(arrival + queue + local, written - after),
         written_us=written,
         body=body["request"],

@@ -1,4 +1,4 @@
-"""One answered request, as its log line tells it: when it came, when it was handled, what it asked, what it got."""
+"""A request as its log line records it, after the broker has sent the response."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Which file of the input, which line of it: this orders simultaneous events of a broker."""
+    """File number and line number of a request; this orders simultaneous events of a broker."""
 
     file: int
     line: int
 
 
 class Request(msgspec.Struct, gc=False):
-    """Times are microseconds since the epoch, on the clock that wrote the line.
+    """A request with its times, body and response.
+
+    Times are microseconds since the epoch, on the broker's clock. Comments elsewhere call three of them S, L and R:
 
         arrival ── queue ── start ──── handling ──── local ── purgatory ── answered ── sent (the line is written)
                             S                        L                     R
 
-    `written_us` is the line's own stamp, of whole milliseconds in many logs. `broker` is -1 while the line itself
-    does not say whose it is.
+    `written_us` is the timestamp of the line, in whole milliseconds in many logs. `broker` is -1 if the line does not
+    have the broker's id. `answer` is None if there was no response. `fetch` is the decoded body and response of a
+    fetch, if it was decoded already; then `body` and `answer` may be empty.
     """
 
     broker: int
@@ -43,9 +46,9 @@ class Request(msgspec.Struct, gc=False):
     written_us: int
     body: dict[str, Any]
     answer: dict[str, Any] | None
-    # Of a fetch, where they are known already: what it asked, what it was answered.
     fetch: tuple[FetchRequestBody, FetchResponseBody] | None = None
 
     @property
     def handling_us(self) -> int:
+        """Time from S to L."""
         return self.local_us - self.start_us

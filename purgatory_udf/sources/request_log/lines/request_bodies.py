@@ -1,6 +1,6 @@
-"""What requests asked and were answered, in one shape whichever protocol version wrote it (Kafka 2.8 to 4.x).
+"""Bodies and responses of fetches and produces, decoded to types that are the same for Kafka 2.8 to 4.x.
 
-A topic is what the body calls it: its id where it has one (fetch 13+, produce 13+), else its name.
+A topic is identified as in the body: by its id if it has one (fetch 13+, produce 13+), else by its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 
 class FetchRequestPartition(NamedTuple):
-    """What a fetch asks of one partition."""
+    """One partition of a fetch request."""
 
     topic: str
     partition: int
@@ -32,20 +32,24 @@ class FetchRequestPartition(NamedTuple):
 
 
 class FetchPartitionData(NamedTuple):
-    """What a fetch was answered for one partition."""
+    """One partition of a fetch response.
+
+    `diverging_end_offset` is where a follower's log diverges from the leader's, so that the follower must truncate; -1
+    if it does not. `preferred_replica` is the replica to which a consumer is redirected; -1 if it is not.
+    """
 
     topic: str
     partition: int
     error: int
     high_watermark: int
     bytes: int
-    # Where a follower's log and the leader's part, if they do: it truncates its own and asks again.
     diverging_end_offset: int = -1
-    # The replica that a consumer is sent to instead.
     preferred_replica: int = -1
 
 
 class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
+    """A fetch request. `has_rack`: the consumer sets `client.rack`, so that it may be redirected to a follower."""
+
     replica_id: int
     max_wait_ms: int
     min_bytes: int
@@ -55,30 +59,32 @@ class FetchRequestBody(msgspec.Struct, array_like=True, gc=False):
     session_epoch: int
     partitions: list[FetchRequestPartition]
     forgotten: list[Key]
-    # A consumer that says where it is: it may be sent to a follower near it.
     has_rack: bool = False
 
 
 class FetchResponseBody(msgspec.Struct, array_like=True, gc=False):
+    """A fetch response."""
+
     error: int
     session_id: int
     partitions: list[FetchPartitionData]
 
     @property
     def bytes(self) -> int:
+        """Total size of the records."""
         return sum([partition.bytes for partition in self.partitions])
 
 
-def encode_fetch(asked: FetchRequestBody, answered: FetchResponseBody) -> tuple[str, str]:
-    """In few bytes, with which `fetch_in` is soon done."""
-    return _encode_text(asked).decode(), _encode_text(answered).decode()
+def encode_fetch(request: FetchRequestBody, response: FetchResponseBody) -> tuple[str, str]:
+    """Encode a fetch and its response as compact JSON text, for `decode_fetch`."""
+    return _encode_text(request).decode(), _encode_text(response).decode()
 
 
-def decode_fetch(asked: str, answered: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
-    """None where these are the broker's own texts."""
-    if answered is None or not asked.startswith("["):
+def decode_fetch(request: str, response: str | None) -> tuple[FetchRequestBody, FetchResponseBody] | None:
+    """Decode texts made by `encode_fetch`; return None for the broker's own JSON."""
+    if response is None or not request.startswith("["):
         return None
-    return _decode_request_text(asked), _decode_response_text(answered)
+    return _decode_request_text(request), _decode_response_text(response)
 
 
 _encode_text = msgspec.json.Encoder().encode
@@ -87,7 +93,7 @@ _decode_response_text = msgspec.json.Decoder(FetchResponseBody).decode
 
 
 class ProducedPartition(NamedTuple):
-    """What a produce wrote to one partition. `base` is -1 and `error` 0 where no answer was owed (acks 0)."""
+    """One partition of a produce and its response. Without a response (acks 0), `base` is -1 and `error` 0."""
 
     topic: str
     partition: int
@@ -98,6 +104,8 @@ class ProducedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class DecodedProduce:
+    """A produce and its response; `answered` is false if there was no response (acks 0)."""
+
     acks: int
     timeout_ms: int
     transactional_id: str | None
@@ -105,11 +113,12 @@ class DecodedProduce:
     partitions: list[ProducedPartition]
 
 
-# No offset, size or number in a log comes near it; and what is added to one still has 64 bits.
+# Bound of all numbers in a body; larger ones are rejected, so that sums still fit into 64 bits.
 MAX_NUMBER = 2**62
 
 
 def _bounded_int(value: Any) -> int:
+    """Return a value as an integer. Raises ValueError if it is out of range."""
     number = int(value)
     if not -MAX_NUMBER < number < MAX_NUMBER:
         raise ValueError(f"{shown(number)} is out of range")
@@ -117,7 +126,10 @@ def _bounded_int(value: Any) -> int:
 
 
 def topic_of(entry: dict[str, Any]) -> str:
-    """The id, unless it is the null id; else the name under any of the names it has had."""
+    """Return the id of a topic, or its name if it has no id.
+
+    The field of the name depends on the API and its version. Raises KeyError if there is neither.
+    """
     topic_id = entry.get("topicId")
     if topic_id and topic_id != NO_TOPIC_ID:
         return str(topic_id)
@@ -128,6 +140,7 @@ def topic_of(entry: dict[str, Any]) -> str:
 
 
 def _first(entry: dict[str, Any], *fields: str) -> Any:
+    """Return the first of the fields that is present. Raises KeyError if none is."""
     for field in fields:
         if field in entry:
             return entry[field]
@@ -135,7 +148,7 @@ def _first(entry: dict[str, Any], *fields: str) -> Any:
 
 
 def record_bytes(entry: dict[str, Any]) -> int:
-    """The log replaces records by their size: `recordsSizeInBytes`, in 2.8 `recordSetSizeInBytes`."""
+    """Return the size of the records, which the log has in their place (`recordSetSizeInBytes` in Kafka 2.8)."""
     for field in ("recordsSizeInBytes", "recordSetSizeInBytes"):
         if field in entry:
             return max(0, _bounded_int(entry[field] or 0))
@@ -143,6 +156,7 @@ def record_bytes(entry: dict[str, Any]) -> int:
 
 
 def decode_fetch_request(body: dict[str, Any]) -> FetchRequestBody:
+    """Decode the body of a FETCH request of any version. Raises one of `log_line.MALFORMED`."""
     state = body.get("replicaState")
     replica = state.get("replicaId", -1) if isinstance(state, dict) else body.get("replicaId", -1)
     listed = []
@@ -179,6 +193,7 @@ def decode_fetch_request(body: dict[str, Any]) -> FetchRequestBody:
 
 
 def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
+    """Decode a FETCH response of any version. Raises one of `log_line.MALFORMED`."""
     answer = answer or {}
     read = []
     for topic in answer.get("responses") or []:
@@ -200,6 +215,7 @@ def decode_fetch_response(answer: dict[str, Any] | None) -> FetchResponseBody:
 
 
 def decode_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> DecodedProduce:
+    """Decode a PRODUCE request of any version and its response. Raises one of `log_line.MALFORMED`."""
     answers: dict[Key, tuple[int, int]] = {}
     for topic in (answer or {}).get("responses") or []:
         name = topic_of(topic)
@@ -226,15 +242,18 @@ def decode_produce(body: dict[str, Any], answer: dict[str, Any] | None) -> Decod
 
 
 def is_metadata_fetch(body: dict[str, Any]) -> bool:
-    """The controllers' own log is fetched through the raft client, which has a purgatory of its own."""
+    """Return whether a fetch reads the metadata log.
+
+    Controllers serve such fetches from the purgatory of their Raft client, which is not replayed.
+    """
     return any(
         topic.get("topicId") == METADATA_TOPIC_ID or topic.get("topic") == METADATA_TOPIC
         for topic in body.get("topics") or []
     )
 
 
-def partition_keys(topics: Any, *partitions: str) -> Iterator[Key]:
-    """(topic, partition) of a list of topics whose partitions are plain numbers, under any of the given names."""
+def partition_keys(topics: Any, *fields: str) -> Iterator[Key]:
+    """Yield (topic, partition) for topics whose partitions are plain numbers, in the first of the fields present."""
     for topic in topics or []:
-        for partition in _first(topic, *partitions):
+        for partition in _first(topic, *fields):
             yield topic_of(topic), _bounded_int(partition)
