@@ -37,6 +37,12 @@ def table(*columns: pa.Field) -> pa.Schema:
     return pa.schema([column("run_id", TEXT, RUN_ID), *columns])
 
 
+def with_comments(schema: pa.Schema, commented: pa.Schema) -> pa.Schema:
+    """Return the schema with the comments of those columns that `commented` has too; nested fields stay as they are."""
+    comments = {field.name: field.metadata for field in commented}
+    return pa.schema([field.with_metadata(comments.get(field.name)) for field in schema])
+
+
 def without_comments(schema: pa.Schema) -> pa.Schema:
     """Return the schema without any metadata, nested fields included."""
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])

@@ -1,7 +1,7 @@
 """A simulation's tables: `events`, and the `truth_*` tables with the outcomes of the simulated brokers.
 
 The truth tables have the columns of a replay's tables. `truth_requests` is the clients' view of each request: sent,
-arrived, answered (purgatory time lies between these two), throttled by a quota for `throttle_ms`, received.
+arrived, answered (the time between these two is purgatory time), throttled by a quota for `throttle_ms`, received.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def completion_rows(truth: Replay, run_id: str) -> pa.Table:
 
 
 def expiration_rows(truth: Replay, last_event_us: int, run_id: str) -> pa.Table:
-    """Return the expired operations; `after_end` marks those that expired while the trace was drained."""
+    """Return the expired operations; `after_end` marks expirations after the last event, while draining."""
     rows = [
         {
             **_row(outcome, run_id),

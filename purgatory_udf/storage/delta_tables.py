@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,14 +12,17 @@ from urllib.parse import unquote
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
+from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import is_local, local, locally_in_this_thread
 from purgatory_udf.backend.file_system import HadoopFiles, files_of
 from purgatory_udf.backend.input_size import is_here
 from purgatory_udf.common.errors import NeedsSparkError
+from purgatory_udf.contract.tables import COMMENT, with_comments
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 
 
 # What is asked of tables of this machine's disk, or written to them, and is little, is done by this process: for a
@@ -94,18 +97,65 @@ def _create(spark: SparkSession, path: str, schema: pa.Schema, partitioned_by: S
         return
     if "`" in path:
         # Delta makes a name of the path, in these quotes. The long way is a write of no rows.
-        empty = spark.createDataFrame([], from_arrow_schema(schema))
+        empty = spark.createDataFrame([], spark_schema(schema))
         empty.write.format("delta").partitionBy(*partitioned_by).options(**OF_LOG).save(path)
         return
     # Delta holds the location as it was given against what Hadoop makes of it, letter by letter.
     made = (
         DeltaTable.createIfNotExists(spark)
         .location(HadoopFiles(spark).qualified(path))
-        .addColumns(from_arrow_schema(schema))
+        .addColumns(spark_schema(schema))
     )
     for name, value in OF_LOG.items():
         made = made.property(name, value)
     made.partitionedBy(*partitioned_by).execute()
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return an Arrow schema as Spark's, with the comments of columns and nested fields."""
+    return _commented(from_arrow_schema(schema), schema)
+
+
+def _commented(struct: StructType, fields: Iterable[pa.Field]) -> StructType:
+    return StructType(
+        [
+            StructField(field.name, _commented_type(field.dataType, of.type), field.nullable, _metadata(of))
+            for field, of in zip(struct.fields, fields, strict=True)
+        ]
+    )
+
+
+def _commented_type(kind: DataType, of: pa.DataType) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_commented_type(kind.elementType, of.value_type), kind.containsNull)
+    return _commented(kind, of) if isinstance(kind, StructType) else kind
+
+
+def _metadata(field: pa.Field) -> dict[str, str] | None:
+    comment = (field.metadata or {}).get(COMMENT.encode())
+    return None if comment is None else {COMMENT: comment.decode()}
+
+
+def commented_writer(frame: DataFrame, commented: pa.Schema) -> DataFrameWriter:
+    """Return the frame's writer; a table that it creates has the comments of the columns of `commented`.
+
+    Nested fields get none: Spark would have to copy every row.
+    """
+    if is_local():
+        from purgatory_udf.backend.local.delta_files import Writer
+
+        def rows() -> pa.Table:
+            plain = frame.toArrow()
+            return plain.cast(with_comments(plain.schema, commented))
+
+        return Writer(rows)  # type: ignore[return-value]
+    comments = {field.name: _metadata(field) for field in commented}
+
+    def column(name: str) -> Column:
+        plain, metadata = sf.col(f"`{name.replace('`', '``')}`"), comments.get(name)
+        return plain.alias(name, metadata=metadata) if metadata else plain
+
+    return frame.select(*map(column, frame.columns)).write
 
 
 def create_all(spark: SparkSession, schemas: Mapping[str, pa.Schema]) -> None:

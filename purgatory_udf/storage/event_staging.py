@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 
 from purgatory_udf.backend.dialect import is_local, local
 from purgatory_udf.backend.file_system import files_of
+from purgatory_udf.contract.tables import COMMENTED_TABLES, with_comments
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.delta_tables import since_began
 from purgatory_udf.storage.output_folder import Layout
@@ -30,6 +31,7 @@ IN_TIME_ORDER = "purgatory-replay: files in time order"
 # Operations that a commit with data in it may be of.
 _ADDING = {"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "OPTIMIZE", "CREATE TABLE AS SELECT"}
 _SKIPPED_BY = ("event_time", "time_us", "seq")
+_COMMENTED = COMMENTED_TABLES["events"]
 
 
 def write_in_time_order(
@@ -78,7 +80,8 @@ def write_parts_here(
     `before` is done."""
     from purgatory_udf.backend.local import delta_files
 
-    delta_files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, schema, before)
+    commented = with_comments(schema, _COMMENTED)
+    delta_files.write_files(parts, path, _SKIPPED_BY, {"userMetadata": IN_TIME_ORDER}, commented, before)
 
 
 def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
@@ -91,7 +94,8 @@ def in_files(events: DataFrame, count: int, per_file: int) -> DataFrame:
 def write_files(events: DataFrame, path: str, mode: str = "errorifexists", **options: str | int) -> None:
     """A file for each partition of a frame that is in time order."""
     (
-        events.write.format("delta")
+        delta_tables.commented_writer(events, _COMMENTED)
+        .format("delta")
         .mode(mode)
         .option("userMetadata", IN_TIME_ORDER)
         # What is ever skipped by; statistics of all columns cost a third of an ingest.

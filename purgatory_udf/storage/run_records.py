@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf import __version__
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import local
-from purgatory_udf.contract.tables import RUNS
-from purgatory_udf.storage.delta_tables import asked, is_table
+from purgatory_udf.contract.tables import COMMENTED_TABLES, RUNS
+from purgatory_udf.storage.delta_tables import asked, commented_writer, is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,8 +114,10 @@ def save(spark: SparkSession, path: str, run: Run) -> None:
 
     def write(session: SparkSession) -> None:
         rows = session.createDataFrame([row], from_arrow_schema(RUNS)).coalesce(1)
-        writer = rows.write.format("delta").mode("overwrite")
-        if is_table(session, path):
+        exists = is_table(session, path)
+        plain = rows.write if exists else commented_writer(rows, COMMENTED_TABLES["runs"])
+        writer = plain.format("delta").mode("overwrite")
+        if exists:
             writer = writer.option("replaceWhere", _row_here(run) if local(session) else _row_of(run))
         writer.save(path)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory_udf.backend.dialect import local
 from purgatory_udf.backend.input_size import REPLAYED_BYTES, held
 from purgatory_udf.common.errors import LawBrokenError, UserError
-from purgatory_udf.contract.tables import GROUP_TRANSITIONS, TABLES
+from purgatory_udf.contract.tables import COMMENTED_TABLES
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.delta_tables import asked
@@ -109,9 +109,12 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
 
 
 def create_tables(spark: SparkSession, layout: Layout, groups: bool) -> None:
-    schemas = {layout.table(name): TABLES[name] for name in WRITTEN}
+    schemas = {layout.table(name): COMMENTED_TABLES[name] for name in WRITTEN}
     if groups:
-        schemas |= {layout.table("group_transitions"): GROUP_TRANSITIONS, layout.answers: GROUP_ANSWERS}
+        schemas |= {
+            layout.table("group_transitions"): COMMENTED_TABLES["group_transitions"],
+            layout.answers: GROUP_ANSWERS,
+        }
     delta_tables.create_all(spark, schemas)
 
 

@@ -13,11 +13,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.tables import ENDS, GROUP_DISAGREEMENTS
+from purgatory_udf.contract.tables import COMMENTED_TABLES, ENDS, GROUP_DISAGREEMENTS
 from purgatory_udf.rules.groups.group_codes import KINDS
 from purgatory_udf.rules.groups.group_disagreements import COMPARED, disagreements
 from purgatory_udf.storage import delta_tables, run_records
-from purgatory_udf.storage.delta_tables import asked
+from purgatory_udf.storage.delta_tables import asked, commented_writer
 from purgatory_udf.storage.output_folder import Layout
 from purgatory_udf.storage.run_records import Run
 from purgatory_udf.streaming.event_source import Survey
@@ -48,7 +48,8 @@ def write_disagreements(spark: SparkSession, layout: Layout, run: Run, replayed:
         )
     typed = [sf.col(field.name).cast(field.dataType) for field in from_arrow_schema(COMPARED)]
     rows = compared.select(*typed).mapInArrow(_disagreeing(run.run_id), from_arrow_schema(GROUP_DISAGREEMENTS))
-    rows.coalesce(1).write.format("delta").mode("overwrite").save(layout.table("group_disagreements"))
+    writer = commented_writer(rows.coalesce(1), COMMENTED_TABLES["group_disagreements"])
+    writer.format("delta").mode("overwrite").save(layout.table("group_disagreements"))
 
 
 def _recorded(spark: SparkSession, run: Run) -> DataFrame | None:

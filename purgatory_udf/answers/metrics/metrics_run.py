@@ -10,7 +10,7 @@ from purgatory_udf.answers.metrics.group_rebalances import rebalances
 from purgatory_udf.answers.metrics.outcome_metrics import by_window, causes, expires, waits
 from purgatory_udf.answers.metrics.purgatory_sizes import purgatories
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.metrics_tables import METRICS
+from purgatory_udf.contract.metrics_tables import COMMENTED_METRICS, METRICS
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.run_tables import RunTables, as_table
 
@@ -77,7 +77,8 @@ def write_metrics(spark: SparkSession, out: str, options: MetricsOptions, folder
         path = tables.layout.table(f"{folder}{name}")
         # One file, in order: what is counted is small, but nothing before it may be done by a single task.
         rows = as_table(frame, METRICS[name], tables.run.run_id).repartition(1).sortWithinPartitions(*_ORDER[name])
-        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+        writer = delta_tables.commented_writer(rows, COMMENTED_METRICS[name]).format("delta").mode("overwrite")
+        writer.option("overwriteSchema", "true").save(path)
         return spark.read.format("delta").load(path)
 
     frames = _frames(tables, options)

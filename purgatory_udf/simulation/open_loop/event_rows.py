@@ -1,4 +1,8 @@
-"""A slice as rows of `events`."""
+"""A slice as rows of `events`, with the requests of admin clients, and the whole trace as a Spark DataFrame.
+
+Deletions and creations complete after a latency. No latency is longer than a slice, so what completes in a slice was
+requested in it or in the one before.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory_udf.contract.tables import EVENT_TOPIC, EVENTS, TIMESTAMP
+from purgatory_udf.contract.tables import COMMENTED_TABLES, EVENT_TOPIC, EVENTS, TIMESTAMP
 from purgatory_udf.simulation.environment import START_US
 from purgatory_udf.simulation.open_loop.event_columns import (
     Columns,
@@ -41,20 +45,16 @@ from purgatory_udf.simulation.open_loop.partition_requests import (
 )
 from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, NEW_PARTITIONS, Workload
+from purgatory_udf.storage.delta_tables import commented_writer
 from purgatory_udf.storage.event_staging import IN_TIME_ORDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# What administrators ask for: that old records are deleted, and that topics are created; and when it is done.
-#
-# No latency is longer than a slice: what is done in this one was asked for in it, or in the one before.
-
-
 @dataclass(frozen=True)
 class Deletes:
-    """Of everything before `offset`: what the log ended at a slice ago."""
+    """Deletions of the records before `offset`, which is the log end at the start of the previous slice."""
 
     t: Numbers
     partition: Numbers
@@ -64,7 +64,10 @@ class Deletes:
 
 @dataclass(frozen=True)
 class Creations:
-    """`leads_t` has a row for each topic and a column for each of its partitions."""
+    """Creations of topics.
+
+    `leads_t` has a row per topic and a column per partition: the time of the partition's first leader.
+    """
 
     t: Numbers
     topic: Numbers
@@ -72,52 +75,54 @@ class Creations:
 
 
 def deletes(workload: Workload, number: int) -> Deletes:
+    """Return the deletions that are requested in a slice."""
     size = arrivals(workload, number).deletes
     random = stream(workload.seed, Purpose.DELETES, number)
-    t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
+    t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
     partition = choose_partitions(workload, random, size)
     old = log_ends(arrivals(workload, number - 1).before)[partition] if number else np.zeros_like(partition)
     return Deletes(t, partition, old, t + latencies_us(workload, random, (size,)))
 
 
 def creations(workload: Workload, number: int) -> Creations:
+    """Return the creations that are requested in a slice."""
     come = arrivals(workload, number)
     random = stream(workload.seed, Purpose.CREATIONS, number)
-    t = np.sort(random.integers(workload.edge_us(number), workload.edge_us(number + 1), come.creations))
+    t = np.sort(random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), come.creations))
     topic = come.created_before + np.arange(come.creations)
     return Creations(t, topic, t[:, None] + latencies_us(workload, random, (come.creations, NEW_PARTITIONS)))
 
 
 def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
-    """What is done in this slice; the last one has all that is done later, too."""
-    late = t < workload.edge_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
-    return np.asarray((t >= workload.edge_us(number)) & late)
+    """Return which times are in the slice; the last slice also has all later ones."""
+    late = t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
+    return np.asarray((t >= workload.slice_start_us(number)) & late)
 
 
-# `seq` is the slice's number and the row's place in it: a slice has fewer rows than this.
+# `seq` is the slice's number times this, plus the row's index from 1: a slice has fewer rows.
 SEQ_STRIDE = 1_000_000_000
 FETCH_MAX_BYTES, PARTITION_MAX_BYTES = 52_428_800, 1_048_576
 
 
 def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
-    """The events of a slice in their order, from nothing but the workload and the slice's number."""
+    """Return the events of a slice in order. The result depends on the workload and the slice's number only."""
     now = produces(workload, number)
-    rising = high_watermark_rises(workload, number, now)
+    rises = high_watermark_rises(workload, number, now)
     names = PartitionNames(workload)
     parts = [
         _produce_rows(workload, now, names),
-        _high_watermark_rows(rising, names),
-        _last_stable_rows(transaction_ends(workload, number, rising), names),
+        _high_watermark_rows(rises, names),
+        _last_stable_rows(transaction_ends(workload, number, rises), names),
         _fetch_rows(
-            workload, _at_last_stable_offsets(workload, number, fetches(workload, number, now, rising), rising), names
+            workload, _at_last_stable_offsets(workload, number, fetches(workload, number, now, rises), rises), names
         ),
         _move_rows(number, leader_move(workload, number), names),
         *_administration_rows(workload, number, names),
-        group_rows(workload, workload.edge_us(number), workload.edge_us(number + 1), names),
+        group_rows(workload, workload.slice_start_us(number), workload.slice_start_us(number + 1), names),
     ]
     if number == 0:
         parts.insert(0, _initial_rows(workload, names))
-    # At one instant the order of these: what a fetch sees happened before it.
+    # A stable sort: at the same time the order of `parts` counts, so a fetch comes after the appends that it may read.
     rows = pa.concat_tables([to_event_table(part) for part in parts])
     rows = rows.take(pa.array(np.argsort(rows["time_us"].to_numpy(), kind="stable")))
     return _identified(rows, number * SEQ_STRIDE, run_id)
@@ -126,7 +131,7 @@ def slice_rows(workload: Workload, number: int, run_id: str) -> pa.Table:
 def _produce_rows(workload: Workload, now: Produces, names: PartitionNames) -> Columns:
     size = len(now.t)
     batches = {
-        **names.place(now.partition),
+        **names.topic_partition(now.partition),
         "base_offset": pa.array(now.base_offset),
         "last_offset": pa.array(now.end_offset - 1),
         "bytes": pa.array(now.bytes),
@@ -143,21 +148,21 @@ def _produce_rows(workload: Workload, now: Produces, names: PartitionNames) -> C
     }
 
 
-def _high_watermark_rows(rising: HighWatermarkRises, names: PartitionNames) -> Columns:
-    return _change_rows(rising.t, rising.partition, rising.offset, "high_watermark", names)
+def _high_watermark_rows(rises: HighWatermarkRises, names: PartitionNames) -> Columns:
+    return _change_rows(rises.t, rises.partition, rises.offset, "high_watermark", names)
 
 
 def _last_stable_rows(ended: TransactionEnds, names: PartitionNames) -> Columns:
     return _change_rows(ended.t, ended.partition, ended.offset, "last_stable", names)
 
 
-def _at_last_stable_offsets(workload: Workload, number: int, asked: Fetches, rising: HighWatermarkRises) -> Fetches:
-    """Whoever reads committed records is where these end."""
-    if not asked.committed.any():
-        return asked
-    when = np.repeat(asked.t[:, None], workload.keys, axis=1)
-    stable = LastStableOffsets(workload, number, rising).at(asked.partitions, when)
-    return replace(asked, offsets=np.where(asked.committed[:, None], stable, asked.offsets))
+def _at_last_stable_offsets(workload: Workload, number: int, requests: Fetches, rises: HighWatermarkRises) -> Fetches:
+    """Move the fetches of `read_committed` consumers to the last stable offsets."""
+    if not requests.committed.any():
+        return requests
+    when = np.repeat(requests.t[:, None], workload.keys, axis=1)
+    stable = LastStableOffsets(workload, number, rises).at(requests.partitions, when)
+    return replace(requests, offsets=np.where(requests.committed[:, None], stable, requests.offsets))
 
 
 def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, names: PartitionNames) -> Columns:
@@ -166,34 +171,34 @@ def _change_rows(t: Numbers, partition: Numbers, offset: Numbers, change: str, n
         "type": constant("partition", size, pa.string()),
         "time_us": pa.array(t),
         "broker": broker_of(partition),
-        **names.place(partition),
+        **names.topic_partition(partition),
         "change": constant(change, size, pa.string()),
         "offset": pa.array(offset),
     }
 
 
-def _fetch_rows(workload: Workload, asked: Fetches, names: PartitionNames) -> Columns:
-    size, each = len(asked.t), workload.keys
+def _fetch_rows(workload: Workload, requests: Fetches, names: PartitionNames) -> Columns:
+    size, each = len(requests.t), workload.keys
     keys = {
-        **names.place(asked.partitions.ravel()),
-        "fetch_offset": pa.array(asked.offsets.ravel()),
+        **names.topic_partition(requests.partitions.ravel()),
+        "fetch_offset": pa.array(requests.offsets.ravel()),
         "max_bytes": constant(PARTITION_MAX_BYTES, size * each, pa.int64()),
         "current_leader_epoch": constant(-1, size * each, pa.int32()),
         "throttled": constant(False, size * each, pa.bool_()),
     }
-    first = asked.partitions[:, 0]
-    # The next broker after the one that leads.
-    follower = np.where(asked.follower, (first + 1) % BROKERS + 1, -1)
+    first = requests.partitions[:, 0]
+    # The broker after the leader.
+    follower = np.where(requests.follower, (first + 1) % BROKERS + 1, -1)
     return {
         "type": constant("fetch", size, pa.string()),
-        "time_us": pa.array(asked.t),
+        "time_us": pa.array(requests.t),
         "broker": broker_of(first),
         "client_id": names.client(first),
         "replica_id": pa.array(follower, pa.int32()),
         "max_wait_ms": constant(workload.max_wait_ms, size, pa.int64()),
         "min_bytes": constant(1, size, pa.int64()),
         "max_bytes": constant(FETCH_MAX_BYTES, size, pa.int64()),
-        "isolation": pc.if_else(pa.array(asked.committed), "read_committed", "read_uncommitted"),
+        "isolation": pc.if_else(pa.array(requests.committed), "read_committed", "read_uncommitted"),
         "partitions": partitions_of(keys, each),
     }
 
@@ -204,7 +209,7 @@ def _move_rows(number: int, moved: LeaderMove, names: PartitionNames) -> Columns
         "type": constant("partition", 2, pa.string()),
         "time_us": pa.array([moved.resigns_t, moved.leads_t], pa.int64()),
         "broker": broker_of(partition),
-        **names.place(partition),
+        **names.topic_partition(partition),
         "change": pa.array(["not_leader", "leader"], pa.string()),
         "leader_epoch": pa.array([None, number + 1], pa.int32()),
     }
@@ -221,37 +226,39 @@ def _administration_rows(workload: Workload, number: int, names: PartitionNames)
     return rows
 
 
-def _delete_rows(workload: Workload, asked: Deletes, names: PartitionNames) -> Columns:
-    size = len(asked.t)
+def _delete_rows(workload: Workload, requests: Deletes, names: PartitionNames) -> Columns:
+    size = len(requests.t)
     return {
         "type": constant("delete_records", size, pa.string()),
-        "time_us": pa.array(asked.t),
-        "broker": broker_of(asked.partition),
+        "time_us": pa.array(requests.t),
+        "broker": broker_of(requests.partition),
         "client_id": constant("admin", size, pa.string()),
         "timeout_ms": constant(workload.timeout_ms, size, pa.int64()),
-        "partitions": partitions_of({**names.place(asked.partition), "offset": pa.array(asked.offset)}, 1),
+        "partitions": partitions_of(
+            {**names.topic_partition(requests.partition), "offset": pa.array(requests.offset)}, 1
+        ),
     }
 
 
-def _create_rows(workload: Workload, asked: Creations) -> Columns:
-    size = len(asked.t)
-    fields = [_new_topics(asked.topic), constant(NEW_PARTITIONS, size, pa.int32())]
+def _create_rows(workload: Workload, requests: Creations) -> Columns:
+    size = len(requests.t)
+    fields = [_new_topics(requests.topic), constant(NEW_PARTITIONS, size, pa.int32())]
     topics = pa.StructArray.from_arrays(fields, fields=list(EVENT_TOPIC))
     return {
         "type": constant("create_topics", size, pa.string()),
-        "time_us": pa.array(asked.t),
-        "broker": broker_of(asked.topic),
+        "time_us": pa.array(requests.t),
+        "broker": broker_of(requests.topic),
         "client_id": constant("admin", size, pa.string()),
         "timeout_ms": constant(workload.timeout_ms, size, pa.int64()),
         "topics": pa.ListArray.from_arrays(pa.array(np.arange(size + 1, dtype=np.int32)), topics),
     }
 
 
-def _new_leader_rows(workload: Workload, number: int, asked: Creations) -> Columns:
-    topic = np.repeat(asked.topic, NEW_PARTITIONS)
-    partition = np.tile(np.arange(NEW_PARTITIONS), len(asked.topic))
-    done = completed_in_slice(workload, number, asked.leads_t.ravel())
-    topic, partition, t = topic[done], partition[done], asked.leads_t.ravel()[done]
+def _new_leader_rows(workload: Workload, number: int, requests: Creations) -> Columns:
+    topic = np.repeat(requests.topic, NEW_PARTITIONS)
+    partition = np.tile(np.arange(NEW_PARTITIONS), len(requests.topic))
+    done = completed_in_slice(workload, number, requests.leads_t.ravel())
+    topic, partition, t = topic[done], partition[done], requests.leads_t.ravel()[done]
     return {
         "type": constant("partition", len(t), pa.string()),
         "time_us": pa.array(t),
@@ -268,16 +275,16 @@ def _new_topics(number: Numbers) -> pa.Array:
 
 
 def _initial_rows(workload: Workload, names: PartitionNames) -> Columns:
-    """All logs are empty when the trace begins."""
-    everyone = np.arange(workload.partitions)
+    """Return the initial state: all logs are empty."""
+    partitions = np.arange(workload.partitions)
     zero = np.zeros(workload.partitions, dtype=np.int64)
-    ends = _change_rows(zero, everyone, zero, "log_end", names)
-    rises = _change_rows(zero, everyone, zero, "high_watermark", names)
+    ends = _change_rows(zero, partitions, zero, "log_end", names)
+    rises = _change_rows(zero, partitions, zero, "high_watermark", names)
     return {name: pa.concat_arrays([column, rises[name]]) for name, column in ends.items()}
 
 
 def _identified(rows: pa.Table, before: int, run_id: str) -> pa.Table:
-    """Instants on the calendar, `seq`, and the requests' ids."""
+    """Set times, `seq`, request ids and the run id."""
     size = rows.num_rows
     time_us = pc.add(rows["time_us"], START_US)
     seq = pa.array(np.arange(before + 1, before + size + 1))
@@ -294,14 +301,11 @@ def _identified(rows: pa.Table, before: int, run_id: str) -> pa.Table:
     return rows
 
 
-# The open loop on Spark: each slice of time is a task, and a file of the table.
-
-
 ROWS_PER_BATCH = 20_000
 
 
 def events_of(spark: SparkSession, workload: Workload, run_id: str, tasks: int | None = None) -> DataFrame:
-    """The whole trace, in time order within and across the frame's partitions, however many there are."""
+    """Return the whole trace, in time order within and across partitions, for any number of tasks."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -313,9 +317,13 @@ def events_of(spark: SparkSession, workload: Workload, run_id: str, tasks: int |
 
 
 def write_events(events: DataFrame, path: str) -> None:
-    """No shuffle: tasks are slices of time, and Delta lists their files in the order of the tasks."""
+    """Write the trace as a Delta table without a shuffle.
+
+    Each task is a slice of time, and Delta lists the tasks' files in their order.
+    """
     (
-        events.write.format("delta")
+        commented_writer(events, COMMENTED_TABLES["events"])
+        .format("delta")
         .option("userMetadata", IN_TIME_ORDER)
         .option("delta.dataSkippingStatsColumns", "event_time,time_us,seq")
         .save(path)
