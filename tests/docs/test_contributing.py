@@ -42,7 +42,7 @@ def test_whoever_adds_an_operation_finds_every_place() -> None:
 
 
 def test_where_a_folder_s_files_are_named_none_that_knows_of_it_is_left_out() -> None:
-    lists = [re.match(r"`(purgatory_udf/\w+)` \(([^)]+)\)", place) for place in _places()]
+    lists = [re.match(r"`(purgatory_udf/[\w/]+)` \(([^)]+)\)", place) for place in _places()]
     for folder, files in (match.groups() for match in lists if match and match[1].endswith("loop")):
         named = {f"{folder}/{name}" for name in re.findall(r"`(\w+\.py)`", files)}
         assert named == set(_who_knows(folder))
