@@ -31,10 +31,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.partition_trace import Shape, partition_trace
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.secrets import read_properties
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.engine.columns.explode import READS
+from purgatory_udf.rules.engine.columns.explode import READ_COLUMNS
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.event_staging import staged, write_in_time_order
 from purgatory_udf.storage.output_folder import Layout
@@ -200,7 +200,9 @@ def kept(out: Path, folder: Path) -> dict[str, str]:
 
 def replayed(spark: SparkSession, out: Path, events: str, grouping: str, batch: int) -> float:
     began = time.monotonic()
-    run_replay(spark, ReplayOptions(events, str(out), load(None, [f"grouping={grouping}", f"batch_events={batch}"])))
+    run_replay(
+        spark, ReplayOptions(events, str(out), load_config(None, [f"grouping={grouping}", f"batch_events={batch}"]))
+    )
     return time.monotonic() - began
 
 
@@ -213,7 +215,7 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _floor(spark: SparkSession, out: Path, events: str, count: int, batch: int, written: dict[str, str]) -> Floor:
     began = time.monotonic()
     source, files = staged(spark, events, Layout(str(out)), count, batch)
-    stream = delta_stream(spark, source, files, delta_tables.began(spark, source)).select(*READS)
+    stream = delta_stream(spark, source, files, delta_tables.began(spark, source)).select(*READ_COLUMNS)
     query = (
         stream.mapInArrow(_nothing, from_arrow_schema(NOTHING))
         .writeStream.format("delta")

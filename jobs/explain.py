@@ -27,11 +27,11 @@ def main(
 ) -> None:
     """What a request asked for, what it waited on, what ended it and why not before, in words and times."""
     from purgatory_udf.answers.explain.question import explain
-    from purgatory_udf.common.console import plain
+    from purgatory_udf.common.console import printable
     from purgatory_udf.launch.spark_session import session_for
 
     question = Question(operation, request_id, group)
-    print("\n".join(map(plain, explain(session_for("purgatory-explain"), out, question, top))))
+    print("\n".join(map(printable, explain(session_for("purgatory-explain"), out, question, top))))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import typer
 
 from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.backend.input_size import IMPORTED_BYTES, LOG_BYTES, held
-from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import job
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic, Messages
@@ -89,7 +89,9 @@ def _asked(
 ) -> _Asked:
     options = {"max_disorder_ms": max_disorder_ms, "max_rejected": max_rejected}
     words = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return _Asked(form, paths, load(config, [*(settings or []), *words]), {"max_disorder_ms": max_disorder_ms, **given})
+    return _Asked(
+        form, paths, load_config(config, [*(settings or []), *words]), {"max_disorder_ms": max_disorder_ms, **given}
+    )
 
 
 def _checks(**given: Any) -> None:

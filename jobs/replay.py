@@ -9,7 +9,7 @@ import typer
 
 from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.backend.input_size import REPLAYED_BYTES
-from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import job
 from purgatory_udf.sources.trace_files.input_files import JSON_LINES, find_files
@@ -21,7 +21,7 @@ def _configuration(
 ) -> Config:
     given = {"max_disorder_ms": max_disorder_ms, "drain": drain, "batch_events": batch_events}
     options = [f"{key}={str(value).lower()}" for key, value in given.items() if value is not None]
-    return load(config, [*settings, *options])
+    return load_config(config, [*settings, *options])
 
 
 def _checks(

@@ -24,10 +24,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.kafka_classes import making, trace
+from benchmarks.kafka_classes import trace, trace_generator
 from benchmarks.kafka_classes.java import Kafka, UnavailableError, class_path
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.common.worker_memory import keep_freed
+from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.rules.engine.columns.explode import explode
 from purgatory_udf.rules.engine.columns.outcome_tables import outcome_tables
 from purgatory_udf.rules.engine.loop.codes import FOREVER
@@ -86,10 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _made(folder: Path) -> list[Path]:
-    paths = [folder / f"{name}.trace" for name in making.SHAPES]
-    for path, shape in zip(paths, making.SHAPES.values(), strict=True):
+    paths = [folder / f"{name}.trace" for name in trace_generator.SHAPES]
+    for path, shape in zip(paths, trace_generator.SHAPES.values(), strict=True):
         with path.open("w", encoding="utf-8") as out:
-            out.writelines(making.lines(shape))
+            out.writelines(trace_generator.lines(shape))
     return paths
 
 
@@ -107,7 +107,7 @@ def measure(given: trace.Trace, kafka: Kafka, folder: Path, turns: int) -> Measu
     def arrow() -> tuple[pa.Table, ...]:
         return outcome_tables(step(State(), explode(given.events, config), FOREVER, limits), given.name, None)
 
-    keep_freed()
+    retain_freed_memory()
     _warm(kafka)
     loop()
     kafka.write(folder / "outcomes")

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.console import Table
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import ENDS, TABLES
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.output_folder import Layout
@@ -66,7 +66,7 @@ def require_all(findings: list[Finding]) -> None:
     """Raise if a law is broken."""
     broken = [finding for finding in findings if finding.broken]
     if broken:
-        raise LawBrokenError(f"{len(broken)} of {len(findings)} laws are broken")
+        raise CheckFailedError(f"{len(broken)} of {len(findings)} laws are broken")
 
 
 def _remark(finding: Finding) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from purgatory_udf.backend.dialect import is_local
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import require_here
+from purgatory_udf.common.local_paths import require_local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,32 +52,32 @@ class LocalFiles:
     """This machine's."""
 
     def exists(self, path: str) -> bool:
-        return require_here(path).exists()
+        return require_local_path(path).exists()
 
     def is_file(self, path: str) -> bool:
-        return require_here(path).is_file()
+        return require_local_path(path).is_file()
 
     def names(self, path: str) -> list[str]:
-        folder = require_here(path)
+        folder = require_local_path(path)
         return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
 
     def remove(self, path: str) -> None:
-        place = require_here(path)
+        place = require_local_path(path)
         if place.is_file():
             place.unlink()
         else:
             shutil.rmtree(place, ignore_errors=True)
 
     def make_folder(self, path: str) -> None:
-        require_here(path).mkdir(parents=True, exist_ok=True)
+        require_local_path(path).mkdir(parents=True, exist_ok=True)
 
     def read(self, path: str) -> bytes | None:
-        file = require_here(path)
+        file = require_local_path(path)
         return file.read_bytes() if file.is_file() else None
 
     def write(self, path: str, value: bytes) -> None:
         """Whoever reads meanwhile finds the old file or the new one, whole."""
-        file = require_here(path)
+        file = require_local_path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}")
         beside.write_bytes(value)

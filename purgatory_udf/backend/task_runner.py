@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import local
 from purgatory_udf.backend.process_pool import side_by_side
-from purgatory_udf.common.worker_memory import in_worker
+from purgatory_udf.common.worker_memory import freeze_in_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ def spread(
     # A range of n rows in n partitions has row i in partition i: the task's number, without shuffling the work itself.
     count = max(1, len(tasks))
     in_order = spark.range(0, len(tasks), 1, count)
-    return in_order.mapInArrow(in_worker(without_collection(run)), from_arrow_schema(schema))
+    return in_order.mapInArrow(freeze_in_workers(without_collection(run)), from_arrow_schema(schema))
 
 
 def without_collection(work: Callable[Given, Iterator[pa.RecordBatch]]) -> Callable[Given, Iterator[pa.RecordBatch]]:

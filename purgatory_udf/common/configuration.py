@@ -9,10 +9,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import COORDINATED, ScopeRule, Subject, first_of, scoped
+from purgatory_udf.contract.overrides import COORDINATOR_KEY, RequestContext, ScopeRule, first_override, parse_rule
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
 from purgatory_udf.contract.overrides import Override as Override
-from purgatory_udf.contract.overrides import override as override
 
 # A file of settings: YAML, a mapping of keys.
 
@@ -96,9 +95,9 @@ class GroupSettings(_Section):
     # A coordinator is handed this section alone: the rules are the whole configuration's.
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
-    def setting(self, key: str, subject: Subject) -> int | str | None:
+    def setting(self, key: str, subject: RequestContext) -> int | str | None:
         """What replaces or scales this field of a group's request."""
-        said, value = first_of(self._rules, (f"group.{key}",), subject)
+        said, value = first_override(self._rules, (f"group.{key}",), subject)
         plain: int | str | None = getattr(self, key)
         return value if said else plain
 
@@ -137,12 +136,12 @@ class Config(_Section):
                 return value
         return None
 
-    def setting(self, keys: tuple[str, ...], subject: Subject) -> int | str | None:
+    def setting(self, keys: tuple[str, ...], subject: RequestContext) -> int | str | None:
         """What replaces or scales a field of this request: the first rule's that matches it, else the plain key's. Of a
         coordinator's own produce only a rule by topic changes the time-out."""
-        if COORDINATED in keys and subject.is_coordinators:
-            return first_of((rule for rule in self.what_if if rule.topic is not None), keys, subject)[1]
-        said, value = first_of(self.what_if, keys, subject)
+        if COORDINATOR_KEY in keys and subject.is_coordinators:
+            return first_override((rule for rule in self.what_if if rule.topic is not None), keys, subject)[1]
+        said, value = first_override(self.what_if, keys, subject)
         return value if said else self.plain(keys)
 
 
@@ -184,7 +183,7 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
         raise UserError(f"{origin}: {key}: {message} (got {first.get('input')!r})") from None
 
 
-def load(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
+def load_config(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
     """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, key and value.
 
     `key[client_id=…]=value` is a rule: those of the settings in their order, then those of the file.
@@ -197,7 +196,7 @@ def load(file: str | Path | None = None, settings: list[str] | None = None) -> C
     rules: list[dict[str, Any]] = []
     for setting in settings or []:
         try:
-            rule = scoped(setting)
+            rule = parse_rule(setting)
         except ValueError as error:
             raise UserError(f"--set {setting}: {error}") from None
         if rule is not None:

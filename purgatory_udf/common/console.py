@@ -51,7 +51,7 @@ class Table:
         return console.file.getvalue().rstrip("\n").split("\n")
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """The text in one line that no terminal takes for orders: names come from traces, and so from anybody."""
     if text.isprintable():
         return text
@@ -61,4 +61,4 @@ def plain(text: str) -> str:
 def _text(cell: Cell) -> str:
     if cell is None:
         return "-"
-    return plain(cell) if isinstance(cell, str) else f"{cell:,}"
+    return printable(cell) if isinstance(cell, str) else f"{cell:,}"

@@ -9,7 +9,7 @@ class UserError(Exception):
     """The input, options or configuration cannot be used; the message says what, where and what was expected."""
 
 
-class LawBrokenError(Exception):
+class CheckFailedError(Exception):
     """The run finished, but a law of the tables or a limit set by the user does not hold: exit status 1."""
 
 
@@ -76,7 +76,7 @@ _DAMAGED = re.compile(
 )
 
 
-def explained(text: str, sentence: str) -> str | None:
+def explain_storage_error(text: str, sentence: str) -> str | None:
     """The fault that an error's whole text tells of, with `sentence`, its own in short; None if it tells of none."""
     for known, said in _CAUSES:
         match = known.search(text)

@@ -9,7 +9,7 @@ from purgatory_udf.common.errors import NeedsSparkError
 SCHEME = "file:"
 
 
-def path_here(name: str) -> Path | None:
+def local_path(name: str) -> Path | None:
     """What a path, or a URI with `file:` before one slash or three, names on this machine; None for other schemes."""
     bare = name.removeprefix(SCHEME)
     if bare != name:
@@ -17,9 +17,9 @@ def path_here(name: str) -> Path | None:
     return None if "://" in name else Path(name)
 
 
-def require_here(name: str) -> Path:
+def require_local_path(name: str) -> Path:
     """The same; `NeedsSparkError` where only Spark can look."""
-    path = path_here(name)
+    path = local_path(name)
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")
     return path

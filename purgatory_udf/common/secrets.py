@@ -35,7 +35,7 @@ _remembered: set[str] = set()
 _SHORTEST = 4
 
 
-def resolved(text: str, environ: Mapping[str, str] = os.environ) -> str:
+def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """The text with each `${env:NAME}` replaced by that variable of the environment."""
 
     def variable(match: re.Match[str]) -> str:
@@ -47,7 +47,7 @@ def resolved(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return _FROM_ENVIRONMENT.sub(variable, text)
 
 
-def require_none(option: str, key: str, value: str) -> None:
+def require_no_secret(option: str, key: str, value: str) -> None:
     """Raises UserError if a command's own words set a secret; what they refer to may be one."""
     if _SECRET.search(key) and not _FROM_ENVIRONMENT.search(value):
         raise UserError(
@@ -56,16 +56,16 @@ def require_none(option: str, key: str, value: str) -> None:
         )
 
 
-def read_file(path: str) -> dict[str, str]:
+def read_secret_properties(path: str) -> dict[str, str]:
     """The settings of a properties file, with what they take from the environment."""
-    settings = {key: resolved(value) for key, value in read_properties(Path(path)).items() if key}
+    settings = {key: resolve_environment(value) for key, value in read_properties(Path(path)).items() if key}
     for key, value in settings.items():
         if _SECRET.search(key):
             _remember(value)
     return settings
 
 
-def hidden(text: str) -> str:
+def redact(text: str) -> str:
     """The text without any secret that this process was told."""
     for secret in sorted(_remembered, key=len, reverse=True):
         text = text.replace(secret, "[hidden]")

@@ -17,14 +17,14 @@ _PLAIN, _PACKED = 0, 1
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
 
-def seal(kind: bytes, version: int, body: bytes, pack: bool) -> bytes:
+def add_header(kind: bytes, version: int, body: bytes, pack: bool) -> bytes:
     """The body behind its head; `kind` is four letters."""
     if not pack:
         return _HEAD.pack(kind, version, _PLAIN, len(body)) + body
     return _HEAD.pack(kind, version, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)
 
 
-def unseal(kind: bytes, version: int, value: bytes) -> memoryview:
+def strip_header(kind: bytes, version: int, value: bytes) -> memoryview:
     """The body of such a value; a UserError of any other."""
     if len(value) < _HEAD.size:
         raise UserError("state: too short to be a watcher list of this product")

@@ -27,7 +27,7 @@ _KEPT, _AHEAD = 1 << 29, 1 << 26
 
 
 @cache
-def keep_freed() -> None:
+def retain_freed_memory() -> None:
     """For a process that does little else. Other C libraries do as they like."""
     setting = getattr(ctypes.CDLL(None), "mallopt", None)
     if setting is not None:
@@ -41,7 +41,7 @@ class _Loaded:
     modules = 0
 
 
-def keep_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """At the end of a call, when all is loaded that it needed. Only where there are modules that were not there before:
     what a call leaves that is not reached any more would stay, too."""
     if len(sys.modules) > _Loaded.modules:
@@ -49,7 +49,7 @@ def keep_loaded() -> None:
         gc.freeze()
 
 
-def in_worker(work: Callable[Given, Iterator[Made]]) -> Callable[Given, Iterator[Made]]:
+def freeze_in_workers(work: Callable[Given, Iterator[Made]]) -> Callable[Given, Iterator[Made]]:
     """The same, for a worker of Spark's. The process that makes the call may do its work as well, and is to let go of
     everything at its end: libraries tell the terminal of what is still there."""
     maker = os.getpid()
@@ -57,6 +57,6 @@ def in_worker(work: Callable[Given, Iterator[Made]]) -> Callable[Given, Iterator
     def run(*given: Given.args, **named: Given.kwargs) -> Iterator[Made]:
         yield from work(*given, **named)
         if os.getpid() != maker:
-            keep_loaded()
+            freeze_loaded_objects()
 
     return run

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Optional, Union
 import msgspec
 
 from purgatory_udf.contract import event_types
-from purgatory_udf.contract.event_types import FIELDS, REQUIRED, TYPES, Field, Row, record
-from purgatory_udf.contract.value_checks import LISTS, TYPED, Check, Rejection, label, one_of
+from purgatory_udf.contract.event_types import FIELDS, REQUIRED, TYPES, Field, Row, object_reader
+from purgatory_udf.contract.value_checks import LIST_ITEMS, MSGSPEC_TYPES, Check, Rejection, label, one_of
 
 
 def _no_constant(word: str) -> Any:
@@ -23,7 +23,7 @@ _decode = json.JSONDecoder(parse_constant=_no_constant).decode
 
 _NAMES = {dict: "object", list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
 
-_of_unknown_type = record(Field("type", one_of(*TYPES)))
+_of_unknown_type = object_reader(Field("type", one_of(*TYPES)))
 
 
 def read_line(raw: bytes) -> Row | None:
@@ -80,7 +80,7 @@ def _require_unicode(values: Any) -> None:
 TYPE = "type"
 
 
-class Shape(NamedTuple):
+class StructFields(NamedTuple):
     """The fields of a struct's events; `get` takes their values from one, in this order."""
 
     kind: str
@@ -88,20 +88,20 @@ class Shape(NamedTuple):
     get: Any
 
 
-def _shape(kind: str, fields: Sequence[Field]) -> Shape:
+def _shape(kind: str, fields: Sequence[Field]) -> StructFields:
     named = tuple(field for field in fields if field.name != TYPE)
-    return Shape(kind, named, attrgetter(*(field.name for field in named)))
+    return StructFields(kind, named, attrgetter(*(field.name for field in named)))
 
 
 def _typed(check: Check) -> Any:
     """Raises KeyError where there is none."""
     if check is label:
         return str | int
-    if check in LISTS:
-        return list[_typed(LISTS[check].check)]  # type: ignore[misc]
+    if check in LIST_ITEMS:
+        return list[_typed(LIST_ITEMS[check].check)]  # type: ignore[misc]
     if check in FIELDS:
         return _struct("Item", FIELDS[check])
-    return TYPED[check]
+    return MSGSPEC_TYPES[check]
 
 
 _STRUCTS: dict[tuple[str, tuple[Field, ...]], type[msgspec.Struct]] = {}
@@ -122,8 +122,8 @@ def _struct(name: str, fields: Sequence[Field], tag: str | None = None, lenient:
     return _STRUCTS[key]
 
 
-def _decoded() -> tuple[dict[type[msgspec.Struct], Shape], dict[str, Shape]]:
-    shapes: dict[type[msgspec.Struct], Shape] = {}
+def _decoded() -> tuple[dict[type[msgspec.Struct], StructFields], dict[str, StructFields]]:
+    shapes: dict[type[msgspec.Struct], StructFields] = {}
     for kind, read in event_types.TYPES.items():
         # Of a produce what was appended needs more, which is looked at afterwards.
         fields = event_types.PRODUCE_FIELDS if read is event_types.produce else FIELDS.get(read)
@@ -137,15 +137,15 @@ def _decoded() -> tuple[dict[type[msgspec.Struct], Shape], dict[str, Shape]]:
 
 def _change() -> type[msgspec.Struct] | None:
     """Any change of a partition: the fields of all of them, each of which only some have."""
-    together = {field.name: field for shape in CHANGES.values() for field in shape.fields}
+    together = {field.name: field for shape in CHANGE_FIELDS.values() for field in shape.fields}
     try:
         return _struct("partition", tuple(together.values()), "partition", lenient=True)
     except KeyError:
         return None
 
 
-SHAPES, CHANGES = _decoded()
-CHANGE = _change()
-_known: Any = Union[(*SHAPES, *([CHANGE] if CHANGE else []))]
+EVENT_STRUCTS, CHANGE_FIELDS = _decoded()
+CHANGE_STRUCT = _change()
+_known: Any = Union[(*EVENT_STRUCTS, *([CHANGE_STRUCT] if CHANGE_STRUCT else []))]
 # A line's event as one of the structs; raises where there is none, or where this decoder cannot tell.
-decode = msgspec.json.Decoder(_known).decode
+decode_struct = msgspec.json.Decoder(_known).decode

@@ -13,25 +13,25 @@ from purgatory_udf.contract.value_checks import (
     Rejection,
     Schema,
     boolean,
-    described,
     distinct,
-    impossible,
+    if_field,
     integer,
+    invalid_value,
     label,
     list_of,
     name,
+    nullable,
     one_of,
-    or_null,
     schema_of,
     text,
-    unfit,
-    where,
+    with_schema,
+    wrong_type,
 )
 
 REQUIRED: Any = object()
 
 Row = dict[str, Any]
-Read = Callable[[Any], Row]
+Reader = Callable[[Any], Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +44,17 @@ class Field:
 
 
 # The fields of each reader that `record` has made.
-FIELDS: dict[Read, tuple[Field, ...]] = {}
+FIELDS: dict[Reader, tuple[Field, ...]] = {}
 
 
-def record(*fields: Field, also: Callable[[Row], None] | None = None) -> Read:
+def object_reader(*fields: Field, also: Callable[[Row], None] | None = None) -> Reader:
     """A reader of such objects: fields that are not named are left out; `also` judges fields against each other."""
     parts = tuple((field.name, field.check, field.default) for field in fields)
 
-    @described(_schema(fields))
+    @with_schema(_schema(fields))
     def read(values: Any) -> Row:
         if type(values) is not dict:
-            raise unfit(values, "an object")
+            raise wrong_type(values, "an object")
         get = values.get
         row = {}
         name = ""
@@ -81,7 +81,7 @@ def _schema(fields: tuple[Field, ...]) -> Schema:
     properties = {
         field.name: schema_of(field.check)
         if field.default is REQUIRED
-        else {**or_null(schema_of(field.check)), "default": field.default}
+        else {**nullable(schema_of(field.check)), "default": field.default}
         for field in fields
     }
     required = [field.name for field in fields if field.default is REQUIRED]
@@ -122,7 +122,7 @@ TOPIC_PARTITION = (Field("topic", name), Field("partition", count32))
 
 
 def per_partition(*fields: Field) -> Field:
-    return Field("partitions", distinct(record(*TOPIC_PARTITION, *fields), "topic", "partition"))
+    return Field("partitions", distinct(object_reader(*TOPIC_PARTITION, *fields), "topic", "partition"))
 
 
 # produce: a partition that was appended says where; one in error, or of an unknown acks, may leave that out.
@@ -130,10 +130,10 @@ def per_partition(*fields: Field) -> Field:
 
 def _batch(row: Row) -> None:
     if row["last_offset"] < row["base_offset"] - 1:
-        raise impossible(row["last_offset"], "an integer >= base_offset - 1").within("last_offset")
+        raise invalid_value(row["last_offset"], "an integer >= base_offset - 1").within("last_offset")
 
 
-_APPENDED = record(
+_APPENDED = object_reader(
     *TOPIC_PARTITION,
     Field("base_offset", offset),
     Field("last_offset", offset_or_none),
@@ -141,7 +141,7 @@ _APPENDED = record(
     Field("error", name, NO_ERROR),
     also=_batch,
 )
-_NOT_APPENDED = record(
+_NOT_APPENDED = object_reader(
     *TOPIC_PARTITION,
     Field("base_offset", offset_or_none, None),
     Field("last_offset", offset_or_none, None),
@@ -150,14 +150,14 @@ _NOT_APPENDED = record(
 )
 
 
-@described(where("error", {"not": {"enum": [NO_ERROR, None]}}, schema_of(_NOT_APPENDED), schema_of(_APPENDED)))
+@with_schema(if_field("error", {"not": {"enum": [NO_ERROR, None]}}, schema_of(_NOT_APPENDED), schema_of(_APPENDED)))
 def _produced(values: Any) -> Row:
     appended = type(values) is not dict or values.get("error") in (None, NO_ERROR)
     return (_APPENDED if appended else _NOT_APPENDED)(values)
 
 
-def _produce_with(partition: Read) -> Read:
-    return record(
+def _produce_with(partition: Reader) -> Reader:
+    return object_reader(
         *REQUEST,
         Field("acks", int32),
         Field("timeout_ms", count32),
@@ -173,8 +173,8 @@ _PRODUCE_INVALID_ACKS = _produce_with(_NOT_APPENDED)
 PRODUCE_FIELDS = FIELDS[_PRODUCE_INVALID_ACKS]
 
 
-@described(
-    where(
+@with_schema(
+    if_field(
         "acks",
         {"type": "integer", "not": {"enum": list(KNOWN_ACKS)}},
         schema_of(_PRODUCE_INVALID_ACKS),
@@ -186,7 +186,7 @@ def produce(values: Row) -> Row:
     return (_PRODUCE_INVALID_ACKS if type(acks) is int and acks not in KNOWN_ACKS else _PRODUCE)(values)
 
 
-fetch = record(
+fetch = object_reader(
     *REQUEST,
     Field("replica_id", integer(-2, INT32), -1),
     Field("max_wait_ms", int32),
@@ -203,12 +203,12 @@ fetch = record(
     Field("hard_max_bytes", boolean, False),
 )
 
-delete_records = record(*REQUEST, Field("timeout_ms", count32), per_partition(Field("offset", offset_or_none)))
+delete_records = object_reader(*REQUEST, Field("timeout_ms", count32), per_partition(Field("offset", offset_or_none)))
 
-create_topics = record(
+create_topics = object_reader(
     *REQUEST,
     Field("timeout_ms", int32),
-    Field("topics", distinct(record(Field("topic", name), Field("partitions", integer(1, INT32))), "topic")),
+    Field("topics", distinct(object_reader(Field("topic", name), Field("partitions", integer(1, INT32))), "topic")),
 )
 
 _AT_OFFSET = (Field("offset", offset),)
@@ -240,15 +240,15 @@ CHANGES: dict[str, tuple[Field, ...]] = {
 
 _CHANGE = Field("change", one_of(*CHANGES))
 CHANGED_FIELDS = {change: (*COMMON, *TOPIC_PARTITION, _CHANGE, *fields) for change, fields in CHANGES.items()}
-_CHANGED = {change: record(*fields) for change, fields in CHANGED_FIELDS.items()}
-_UNCHANGED = record(*COMMON, *TOPIC_PARTITION, _CHANGE)
+_CHANGED = {change: object_reader(*fields) for change, fields in CHANGED_FIELDS.items()}
+_UNCHANGED = object_reader(*COMMON, *TOPIC_PARTITION, _CHANGE)
 
 
-@described(
+@with_schema(
     {
         **schema_of(_UNCHANGED),
         "allOf": [
-            where("change", {"const": change}, schema_of(record(*fields)))
+            if_field("change", {"const": change}, schema_of(object_reader(*fields)))
             for change, fields in CHANGES.items()
             if fields
         ],
@@ -262,7 +262,7 @@ def partition(values: Row) -> Row:
 
 MEMBER = (*REQUEST, Field("group", text), Field("member_id", text), Field("group_instance_id", text, None))
 
-join_group = record(
+join_group = object_reader(
     *MEMBER,
     Field("assigned_member_id", text, None),
     Field("leader_member_id", text, None),
@@ -272,21 +272,21 @@ join_group = record(
     Field("protocols", list_of(text)),
 )
 
-sync_group = record(*MEMBER, Field("generation", count_or_none32), Field("leader", boolean, False))
+sync_group = object_reader(*MEMBER, Field("generation", count_or_none32), Field("leader", boolean, False))
 
-heartbeat = record(*MEMBER, Field("generation", count_or_none32))
+heartbeat = object_reader(*MEMBER, Field("generation", count_or_none32))
 
 # Kafka's LeaveGroup has no generation, and OffsetCommit's is -1 unless said.
-leave_group = record(*MEMBER, Field("generation", count_or_none32, None))
+leave_group = object_reader(*MEMBER, Field("generation", count_or_none32, None))
 
-offset_commit = record(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
+offset_commit = object_reader(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
 
 # A coordinator's, not a member's: a group comes to its broker, one event a member (or one of no member, if it is
 # empty), or goes from it.
 
 _OF_GROUP = (*COMMON, Field("group", text))
 
-group_loaded = record(
+group_loaded = object_reader(
     *_OF_GROUP,
     Field("generation", count32),
     Field("leader_member_id", text, None),
@@ -298,14 +298,14 @@ group_loaded = record(
     Field("protocols", list_of(text)),
 )
 
-group_unloaded = record(*_OF_GROUP)
+group_unloaded = object_reader(*_OF_GROUP)
 
 # The coordinator's process ended.
-group_stopped = record(*_OF_GROUP)
+group_stopped = object_reader(*_OF_GROUP)
 
-clock = record(*COMMON)
+clock = object_reader(*COMMON)
 
-TYPES: dict[str, Read] = {
+TYPES: dict[str, Reader] = {
     "produce": produce,
     "fetch": fetch,
     "delete_records": delete_records,

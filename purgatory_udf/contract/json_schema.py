@@ -9,8 +9,8 @@ import json
 import sys
 from typing import Any
 
-from purgatory_udf.contract.event_types import COMMON, TYPES, Field, record
-from purgatory_udf.contract.value_checks import Schema, one_of, schema_of, where
+from purgatory_udf.contract.event_types import COMMON, TYPES, Field, object_reader
+from purgatory_udf.contract.value_checks import Schema, if_field, one_of, schema_of
 
 _DESCRIPTION = (
     "One line of a trace. docs/events.md says what each field means. The contract refuses a little more than a schema "
@@ -20,24 +20,24 @@ _DESCRIPTION = (
 
 _WIDTH = 120
 
-_any_event = record(*(field if field.name != "type" else Field("type", one_of(*TYPES)) for field in COMMON))
+_any_event = object_reader(*(field if field.name != "type" else Field("type", one_of(*TYPES)) for field in COMMON))
 
 
-def document() -> Schema:
+def event_schema() -> Schema:
     """The schema of one event of any type."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Event",
         "description": _DESCRIPTION,
         **schema_of(_any_event),
-        "allOf": [where("type", {"const": kind}, {"$ref": f"#/$defs/{kind}"}) for kind in TYPES],
+        "allOf": [if_field("type", {"const": kind}, {"$ref": f"#/$defs/{kind}"}) for kind in TYPES],
         "$defs": {kind: schema_of(read) for kind, read in TYPES.items()},
     }
 
 
-def text() -> str:
+def event_schema_text() -> str:
     """The document, a line for whatever a line can hold."""
-    return "\n".join(_lines(document(), "")) + "\n"
+    return "\n".join(_lines(event_schema(), "")) + "\n"
 
 
 def _lines(value: Any, margin: str) -> list[str]:
@@ -64,4 +64,4 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(event_schema_text())

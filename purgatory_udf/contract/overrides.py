@@ -44,7 +44,7 @@ def _override_range(value: int | str | None) -> int | str | None:
 Override = Annotated[int | str | None, BeforeValidator(_override), AfterValidator(_override_range)]
 
 
-def override(recorded: int, setting: int | str | None) -> int:
+def apply_override(recorded: int, setting: int | str | None) -> int:
     """The value to replay with: the recorded one unless a what-if setting replaces or scales it."""
     if setting is None:
         return recorded
@@ -56,11 +56,11 @@ def override(recorded: int, setting: int | str | None) -> int:
 # A setting as a command line says it: `key=value`, or for some only `key[client_id=checkout-*,broker=2]=value`.
 
 
-NAMES = ("client_id", "topic", "group", "broker")
+SCOPE_FIELDS = ("client_id", "topic", "group", "broker")
 _SETTING = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
 
 
-class SettingWords(NamedTuple):
+class ParsedSetting(NamedTuple):
     """`scope` is what the brackets say, None without brackets."""
 
     key: str
@@ -68,23 +68,23 @@ class SettingWords(NamedTuple):
     value: str
 
 
-def words_of(setting: str) -> SettingWords | None:
+def parse_setting(setting: str) -> ParsedSetting | None:
     """None of what is no setting."""
     match = _SETTING.fullmatch(setting)
-    return None if match is None else SettingWords(match[1].strip(), match[2], match[3])
+    return None if match is None else ParsedSetting(match[1].strip(), match[2], match[3])
 
 
-def is_scoped(setting: str) -> bool:
-    words = words_of(setting)
+def has_scope(setting: str) -> bool:
+    words = parse_setting(setting)
     return words is not None and words.scope is not None
 
 
-def fields_of(scope: str) -> dict[str, str | int]:
+def parse_scope(scope: str) -> dict[str, str | int]:
     """What a scope names, by name; of a broker its number, where it is one."""
     fields: dict[str, str | int] = {}
     for part in scope.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals or name not in NAMES:
+        if not equals or name not in SCOPE_FIELDS:
             raise ValueError(f"[{scope}]: expected client_id=…, topic=…, group=… or broker=…, with commas between")
         fields[name] = int(value) if name == "broker" and value.isdigit() else value
     return fields
@@ -95,7 +95,7 @@ def fields_of(scope: str) -> dict[str, str | int]:
 
 FETCH_KEYS = ("max_wait_ms", "min_bytes")
 # Every key that a rule may set, each the value of one field of a request.
-KEYS = frozenset(
+WHAT_IF_KEYS = frozenset(
     {
         "produce.timeout_ms",
         "delete_records.timeout_ms",
@@ -110,13 +110,13 @@ KEYS = frozenset(
 # What coordinators write waits as produces do, but for as long as a broker's own settings say: what becomes of a
 # producer's time-out is none of its business (Kafka: `offsets.commit.timeout.ms`, the transaction's own, and
 # `request.timeout.ms` for markers that end transactions).
-COORDINATED = "produce.timeout_ms"
+COORDINATOR_KEY = "produce.timeout_ms"
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 MARKER_SENDERS = "broker-*-txn-marker-sender"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RequestContext:
     """What a rule is held against: whose request it is, and what it is about."""
 
     client_id: str | None
@@ -128,7 +128,7 @@ class Subject:
     def is_coordinators(self) -> bool:
         """Whether a coordinator wrote it, if it is a produce."""
         internal = bool(self.topics) and all(topic in INTERNAL_TOPICS for topic in self.topics)
-        return internal or fits(MARKER_SENDERS, self.client_id)
+        return internal or matches_pattern(MARKER_SENDERS, self.client_id)
 
 
 def _flat(values: Any) -> Any:
@@ -136,9 +136,9 @@ def _flat(values: Any) -> Any:
     if not isinstance(values, Mapping):
         raise ValueError("expected a mapping of keys")
     flat = dict(_dotted(values))
-    strange = next((key for key in flat if key not in KEYS), None)
+    strange = next((key for key in flat if key not in WHAT_IF_KEYS), None)
     if strange is not None:
-        raise ValueError(f"{strange} is no what-if key (there are {', '.join(sorted(KEYS))})")
+        raise ValueError(f"{strange} is no what-if key (there are {', '.join(sorted(WHAT_IF_KEYS))})")
     return flat
 
 
@@ -161,14 +161,14 @@ class Scope(BaseModel):
     group: str | None = None
     broker: Annotated[int | None, Field(ge=0)] = None
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, subject: RequestContext) -> bool:
         if self.broker is not None and self.broker != subject.broker:
             return False
-        if self.client_id is not None and not fits(self.client_id, subject.client_id):
+        if self.client_id is not None and not matches_pattern(self.client_id, subject.client_id):
             return False
-        if self.group is not None and not fits(self.group, subject.group):
+        if self.group is not None and not matches_pattern(self.group, subject.group):
             return False
-        return self.topic is None or any(fits(self.topic, topic) for topic in subject.topics)
+        return self.topic is None or any(matches_pattern(self.topic, topic) for topic in subject.topics)
 
 
 class ScopeRule(Scope):
@@ -187,12 +187,14 @@ class ScopeRule(Scope):
         return self
 
 
-def fits(pattern: str, name: str | None) -> bool:
+def matches_pattern(pattern: str, name: str | None) -> bool:
     """A name fits itself, whatever is in it."""
     return name is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
-def first_of(rules: Iterable[ScopeRule], key_names: Sequence[str], subject: Subject) -> tuple[bool, int | str | None]:
+def first_override(
+    rules: Iterable[ScopeRule], key_names: Sequence[str], subject: RequestContext
+) -> tuple[bool, int | str | None]:
     """Whether a rule says any of these keys for the subject, and what the first such rule says."""
     for rule in rules:
         for key in key_names:
@@ -201,12 +203,12 @@ def first_of(rules: Iterable[ScopeRule], key_names: Sequence[str], subject: Subj
     return False, None
 
 
-def scoped(setting: str) -> dict[str, Any] | None:
+def parse_rule(setting: str) -> dict[str, Any] | None:
     """The fields of the rule that a setting with a scope stands for; None of a setting without one."""
-    words = words_of(setting)
+    words = parse_setting(setting)
     if words is None or words.scope is None:
         return None
-    return {**fields_of(words.scope), "settings": {words.key: words.value or None}}
+    return {**parse_scope(words.scope), "settings": {words.key: words.value or None}}
 
 
 # Rules applied to many requests at once.
@@ -215,7 +217,7 @@ def scoped(setting: str) -> dict[str, Any] | None:
 Array = npt.NDArray[Any]
 
 
-def scaled(recorded: Array, setting: int | str | None) -> Array:
+def apply_override_to_all(recorded: Array, setting: int | str | None) -> Array:
     if setting is None:
         return recorded
     if isinstance(setting, int):
@@ -223,7 +225,7 @@ def scaled(recorded: Array, setting: int | str | None) -> Array:
     return np.minimum(INT32_MAX, recorded * float(setting[1:])).astype(np.int64)
 
 
-class Subjects:
+class RequestColumns:
     """Requests as rules see them: columns of one type's events, and the topics that their items name."""
 
     def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
@@ -247,8 +249,11 @@ class Subjects:
     def asked(self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None) -> Array:
         """The recorded values as the settings want them: the first rule's that matches, else the plain setting's. Of a
         coordinator's own produce only a rule by topic changes the time-out."""
-        coordinators = self._of_coordinators() if COORDINATED in keys else np.zeros(len(self), dtype=bool)
-        asked, open_still = np.where(coordinators, recorded, scaled(recorded, plain)), np.ones(len(self), dtype=bool)
+        coordinators = self._of_coordinators() if COORDINATOR_KEY in keys else np.zeros(len(self), dtype=bool)
+        asked, open_still = (
+            np.where(coordinators, recorded, apply_override_to_all(recorded, plain)),
+            np.ones(len(self), dtype=bool),
+        )
         for rule in rules:
             said = next((key for key in keys if key in rule.settings), None)
             if said is None:
@@ -256,7 +261,7 @@ class Subjects:
             mine = open_still & self.matching(rule)
             if rule.topic is None:
                 mine &= ~coordinators
-            asked = np.where(mine, scaled(recorded, rule.settings[said]), asked)
+            asked = np.where(mine, apply_override_to_all(recorded, rule.settings[said]), asked)
             open_still &= ~mine
         return asked
 
@@ -274,5 +279,5 @@ def _fitting(column: pa.Array | pa.ChunkedArray, pattern: str) -> Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     coded = column.dictionary_encode()
-    fitting = np.array([*(fits(pattern, name) for name in coded.dictionary.to_pylist()), False])
+    fitting = np.array([*(matches_pattern(pattern, name) for name in coded.dictionary.to_pylist()), False])
     return fitting[pc.fill_null(coded.indices, len(fitting) - 1).to_numpy(zero_copy_only=False)]

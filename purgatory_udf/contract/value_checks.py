@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-SHOWN = 80
+MAX_SHOWN = 80
 
 
 class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a fault of the program)
@@ -32,20 +32,20 @@ class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a faul
         return ": ".join(part for part in (self.path, self.actual, self.expected) if part)
 
 
-def unfit(value: Any, expected: str) -> Rejection:
+def wrong_type(value: Any, expected: str) -> Rejection:
     """The value is of the wrong type for its field."""
-    return Rejection("wrong type", shown(value), f"expected {expected}")
+    return Rejection("wrong type", abbreviated_json(value), f"expected {expected}")
 
 
-def impossible(value: Any, expected: str) -> Rejection:
+def invalid_value(value: Any, expected: str) -> Rejection:
     """The value is of the right type, but no broker can have had it."""
-    return Rejection("impossible value", shown(value), f"expected {expected}")
+    return Rejection("impossible value", abbreviated_json(value), f"expected {expected}")
 
 
-def shown(value: Any) -> str:
+def abbreviated_json(value: Any) -> str:
     """The value as JSON, cut to a length that a sentence can hold."""
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 # What a check accepts, as JSON Schema: kept beside the check, which stays the plain function that reading calls.
@@ -57,7 +57,7 @@ Described = TypeVar("Described", bound=Callable[[Any], Any])
 _SCHEMAS: dict[Callable[[Any], Any], Schema] = {}
 
 
-def described(schema: Schema) -> Callable[[Described], Described]:
+def with_schema(schema: Schema) -> Callable[[Described], Described]:
     """`@described({...})`: the function accepts, and refuses, what this schema does."""
 
     def keep(check: Described) -> Described:
@@ -71,14 +71,14 @@ def schema_of(check: Callable[[Any], Any]) -> Schema:
     return _SCHEMAS[check]
 
 
-def or_null(schema: Schema) -> Schema:
+def nullable(schema: Schema) -> Schema:
     """The same, where null says no more than a missing field does."""
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     allowed = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [*kinds, "null"], **allowed}
 
 
-def where(field: str, value: Schema, then: Schema, otherwise: Schema | None = None) -> Schema:
+def if_field(field: str, value: Schema, then: Schema, otherwise: Schema | None = None) -> Schema:
     """`then` for objects whose field has such a value."""
     chosen = {"if": {"properties": {field: value}, "required": [field]}, "then": then}
     return chosen if otherwise is None else {**chosen, "else": otherwise}
@@ -102,87 +102,87 @@ class Items(NamedTuple):
 
 
 # The type of the values that a check takes as they are, for a decoder that judges while it reads; of a list, its items.
-TYPED: dict[Check, Any] = {}
-LISTS: dict[Check, Items] = {}
+MSGSPEC_TYPES: dict[Check, Any] = {}
+LIST_ITEMS: dict[Check, Items] = {}
 
 
 def integer(low: int, high: int) -> Check:
     """A whole number in [low, high]. JSON's 1.0 and true are not whole numbers."""
     floor = f"an integer >= {low}" if low >= -1 else "an integer"
 
-    @described({"type": "integer", "minimum": low, "maximum": high})
+    @with_schema({"type": "integer", "minimum": low, "maximum": high})
     def check(value: Any) -> Any:
         # `type is`, not isinstance: to Python a bool is an int; and no check runs more often than this one.
         if type(value) is int:
             if low <= value <= high:
                 return value
-            raise impossible(value, floor if value < low and low >= -1 else f"an integer from {low} to {high}")
-        raise unfit(value, floor)
+            raise invalid_value(value, floor if value < low and low >= -1 else f"an integer from {low} to {high}")
+        raise wrong_type(value, floor)
 
-    TYPED[check] = Annotated[int, Meta(ge=low, le=high)]
+    MSGSPEC_TYPES[check] = Annotated[int, Meta(ge=low, le=high)]
     return check
 
 
-@described({"type": "string"})
+@with_schema({"type": "string"})
 def text(value: Any) -> Any:
     if type(value) is str:
         return value
-    raise unfit(value, "a string")
+    raise wrong_type(value, "a string")
 
 
-@described({"type": "string", "minLength": 1})
+@with_schema({"type": "string", "minLength": 1})
 def name(value: Any) -> Any:
     if type(value) is str:
         if value:
             return value
-        raise impossible(value, "a name")
-    raise unfit(value, "a name")
+        raise invalid_value(value, "a name")
+    raise wrong_type(value, "a name")
 
 
-@described({"type": ["string", "integer"]})
+@with_schema({"type": ["string", "integer"]})
 def label(value: Any) -> Any:
     """A string, or an integer kept as its digits: Kafka's own correlation ids are integers."""
     if type(value) is str:
         return value
     if type(value) is int:
         return str(value)
-    raise unfit(value, "a string")
+    raise wrong_type(value, "a string")
 
 
-@described({"type": "boolean"})
+@with_schema({"type": "boolean"})
 def boolean(value: Any) -> Any:
     if value is True or value is False:
         return value
-    raise unfit(value, "true or false")
+    raise wrong_type(value, "true or false")
 
 
 # `label` has none: it makes text of a number.
-TYPED.update({text: str, name: Annotated[str, Meta(min_length=1)], boolean: bool})
+MSGSPEC_TYPES.update({text: str, name: Annotated[str, Meta(min_length=1)], boolean: bool})
 
 
 def one_of(*words: str) -> Check:
     known = frozenset(words)
     expected = f"one of {', '.join(words)}"
 
-    @described({"type": "string", "enum": list(words)})
+    @with_schema({"type": "string", "enum": list(words)})
     def check(value: Any) -> Any:
         if type(value) is str:
             if value in known:
                 return value
-            raise impossible(value, expected)
-        raise unfit(value, expected)
+            raise invalid_value(value, expected)
+        raise wrong_type(value, expected)
 
-    TYPED[check] = Literal[words]
+    MSGSPEC_TYPES[check] = Literal[words]
     return check
 
 
 def list_of(item: Check) -> Check:
     """A list whose items all fit; what is wrong with one is said with its place."""
 
-    @described({"type": "array", "items": schema_of(item)})
+    @with_schema({"type": "array", "items": schema_of(item)})
     def check(value: Any) -> Any:
         if type(value) is not list:
-            raise unfit(value, "a list")
+            raise wrong_type(value, "a list")
         place = 0
         kept = []
         try:
@@ -192,7 +192,7 @@ def list_of(item: Check) -> Check:
             raise rejection.within(f"[{place}]") from None
         return kept
 
-    LISTS[check] = Items(item)
+    LIST_ITEMS[check] = Items(item)
     return check
 
 
@@ -204,7 +204,7 @@ def distinct(item: Check, *key: str) -> Check:
         return tuple(value[field] for field in key) if key else value
 
     # JSON Schema has no word for objects that differ in some fields.
-    @described({**schema_of(items), **({} if key else {"uniqueItems": True})})
+    @with_schema({**schema_of(items), **({} if key else {"uniqueItems": True})})
     def check(value: Any) -> Any:
         kept = items(value)
         if len(kept) > 1:
@@ -217,5 +217,5 @@ def distinct(item: Check, *key: str) -> Check:
                 seen.add(same)
         return kept
 
-    LISTS[check] = Items(item, key, distinct=True)
+    LIST_ITEMS[check] = Items(item, key, distinct=True)
     return check

@@ -28,7 +28,7 @@ import typer
 
 from purgatory_udf.backend.input_size import TINY, is_near, settings_for
 from purgatory_udf.common import errors, secrets
-from purgatory_udf.common.errors import LawBrokenError, NeedsSparkError, UserError
+from purgatory_udf.common.errors import CheckFailedError, NeedsSparkError, UserError
 from purgatory_udf.launch import standard_streams
 
 Run = Callable[..., None]
@@ -139,7 +139,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """The one sentence for a failure, and its exit status."""
     if isinstance(error, UserError):
         return str(error), MISTAKE
-    if isinstance(error, LawBrokenError):
+    if isinstance(error, CheckFailedError):
         return str(error), BROKEN
     if _is_interrupt(error):
         return "interrupted", INTERRUPTED
@@ -154,7 +154,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     sentence = lines[0] if lines else ""
     if _MISTAKES.search(sentence):
         return sentence, MISTAKE
-    fault = errors.explained(text, f"{type(error).__name__}: {sentence}")
+    fault = errors.explain_storage_error(text, f"{type(error).__name__}: {sentence}")
     if fault is not None:
         return fault, FAILED
     if isinstance(error, OSError) and error.filename:
@@ -222,9 +222,9 @@ def _guarded(name: str, run: Run) -> Run:
         except (Exception, KeyboardInterrupt) as error:
             sentence, status = explain(error)
             if verbose:
-                print(secrets.hidden(traceback.format_exc()), end="", file=sys.stderr)
+                print(secrets.redact(traceback.format_exc()), end="", file=sys.stderr)
             hint = "" if verbose or status != FAILED else " (--verbose shows where)"
-            print(f"{name}: {secrets.hidden(sentence)}{hint}", file=sys.stderr)
+            print(f"{name}: {secrets.redact(sentence)}{hint}", file=sys.stderr)
             raise SystemExit(status) from None
 
     option = Annotated[bool, typer.Option("--verbose", help="Show Spark's own log and whole stack traces.")]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import Scope, Subject, fields_of, words_of
+from purgatory_udf.contract.overrides import RequestContext, Scope, parse_scope, parse_setting
 from purgatory_udf.prediction.play_plan import (
     MOST_COPIES,
     ClusterPlan,
@@ -56,11 +56,11 @@ class Setting:
 
 
 def setting(word: str) -> Setting:
-    words = words_of(word)
+    words = parse_setting(word)
     if words is None:
         raise UserError(f"{word}: expected key=value")
     try:
-        scope = fields_of(words.scope) if words.scope else {}
+        scope = parse_scope(words.scope) if words.scope else {}
     except ValueError as error:
         raise UserError(f"{words.key}{error}") from None
     return setting_of(words.key, words.value, scope)
@@ -108,14 +108,14 @@ def _spelled(key: str, scope: Scope) -> str:
 class _Settings:
     """Of one kind of subject. Each setting has to be about somebody."""
 
-    def __init__(self, settings: Iterable[Setting], fields: Mapping[str, str], those: Sequence[Subject]) -> None:
+    def __init__(self, settings: Iterable[Setting], fields: Mapping[str, str], those: Sequence[RequestContext]) -> None:
         self._mine = [asked for asked in settings if asked.key in fields]
         self._fields = fields
         for asked in self._mine:
             if not any(map(asked.scope.matches, those)):
                 raise UserError(f"{_spelled(asked.key, asked.scope)}: there is nobody in the scenario that it is about")
 
-    def of(self, subject: Subject) -> dict[str, Setting]:
+    def of(self, subject: RequestContext) -> dict[str, Setting]:
         """By field, the one that counts: of consumers, what says so before what does not."""
         unscoped = sorted(
             (asked for asked in self._mine if not asked.scoped), key=lambda asked: "consumer." in asked.key
@@ -142,7 +142,9 @@ def _with(subject: P, asked: Mapping[str, Setting]) -> P:
 
 
 def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePlan]:
-    subjects = {number: Subject(None, number) for number in sorted({partition.leader for partition in plan.partitions})}
+    subjects = {
+        number: RequestContext(None, number) for number in sorted({partition.leader for partition in plan.partitions})
+    }
     asked = _Settings(settings, _PURGES, list(subjects.values()))
     purges = {
         number: _with(plan.purges.get(number, PurgePlan()), asked.of(subject)) for number, subject in subjects.items()
@@ -151,9 +153,9 @@ def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePl
 
 
 def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str, str]) -> list[ReaderPlan]:
-    def subject(reader: ReaderPlan) -> Subject:
+    def subject(reader: ReaderPlan) -> RequestContext:
         topics = sorted({plan.partitions[key].topic for key in reader.keys})
-        return Subject(reader.client, reader.broker, topics, groups.get(reader.client))
+        return RequestContext(reader.client, reader.broker, topics, groups.get(reader.client))
 
     def of(fields: Mapping[str, str], is_meant: Callable[[ReaderPlan], bool]) -> _Settings:
         return _Settings(settings, fields, [subject(reader) for reader in plan.readers if is_meant(reader)])
@@ -173,7 +175,7 @@ def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str
 
 def _producers(plan: ClusterPlan, settings: Sequence[Setting]) -> list[ProducerPlan]:
     subjects = [
-        Subject(producer.client, None, sorted({plan.partitions[key].topic for key in set(producer.keys)}))
+        RequestContext(producer.client, None, sorted({plan.partitions[key].topic for key in set(producer.keys)}))
         for producer in plan.producers
     ]
     asked = _Settings(settings, _PRODUCERS, subjects)

@@ -1,4 +1,4 @@
-"""A simulation as a command runs it: play, write, say; and check if asked to."""
+"""The `simulate` command: simulate, write the tables, print a summary, and check a replay of the trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.common.console import Table
-from purgatory_udf.common.errors import LawBrokenError
+from purgatory_udf.common.errors import CheckFailedError
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
@@ -31,31 +31,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# What a simulation says of itself: while it runs, and when it is over.
-
-
 REPORT_INTERVAL_S = 2.0
 
 
 class ProgressReporter:
-    """Tells how far the simulation has come, at most every two seconds."""
+    """Reports the progress of a simulation, at most every `REPORT_INTERVAL_S`, and at the end."""
 
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report = report
         self._clock = clock
-        self._began = self._said = clock()
+        self._started = self._last_report = clock()
 
     def __call__(self, events: int, now_us: int, share: float) -> None:
         now = self._clock()
-        if now - self._said >= REPORT_INTERVAL_S or share == 1:
-            self._said = now
-            rate = events / max(now - self._began, 1e-9)
+        if now - self._last_report >= REPORT_INTERVAL_S or share == 1:
+            self._last_report = now
+            rate = events / max(now - self._started, 1e-9)
             moment = datetime.fromtimestamp(now_us // 1_000_000, UTC)
-            self._say(f"simulate: {share:.0%} · {events:,} events · {rate:,.0f} events/s · {moment:%H:%M:%S}")
+            self._report(f"simulate: {share:.0%} · {events:,} events · {rate:,.0f} events/s · {moment:%H:%M:%S}")
 
 
 def summary(simulated: SimulationResult, out: str) -> list[str]:
-    """What was played, what became of the operations, and what the clients say."""
+    """Return the lines of the summary: scenario, events, clients, and how the operations ended."""
     rate = len(simulated.events) / max(simulated.seconds, 1e-9)
     scenario = simulated.scenario
     lines = [
@@ -76,14 +73,14 @@ def _clients(simulated: SimulationResult) -> list[str]:
             sum(delivery.lost for delivery in deliveries),
         )
         retried = sum(delivery.retried for delivery in deliveries)
-        lines.append(f"produced  {delivered:,} records, {retried:,} sent again, {lost:,} lost")
+        lines.append(f"produced  {delivered:,} records, {retried:,} retried, {lost:,} lost")
     if simulated.instances:
         consumed = sum(instance.records for instance in simulated.instances)
         lines.append(f"consumed  {consumed:,} records by {len(simulated.instances):,} consumers")
     throttled = [exchange.throttle_ms for exchange in simulated.exchanges if exchange.throttle_ms]
     if throttled:
-        lines.append(f"throttled {len(throttled):,} answers by quotas, {sum(throttled):,} ms in all")
-    failures = Counter(life.failed for instance in simulated.instances for life in instance.lives if life.failed)
+        lines.append(f"throttled {len(throttled):,} responses by quotas, {sum(throttled):,} ms in total")
+    failures = Counter(run.failed for instance in simulated.instances for run in instance.runs if run.failed)
     lines += [f"consumers {count:,} {why}" for why, count in failures.items()]
     return lines
 
@@ -97,15 +94,12 @@ def _operations(simulated: SimulationResult) -> Table:
     return Table("What ended the operations", ("kind", "end", "by", "operations"), rows)
 
 
-# The check: a replay of the simulated trace has to say exactly what the simulated brokers did.
-
-
 MAX_DIFFERENCES_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An operation that the replay has otherwise than the truth, or only one of them has."""
+    """An operation that differs between replay and truth, or that only one of them has."""
 
     table: str
     operation_id: int
@@ -114,49 +108,54 @@ class Difference:
     replayed: tuple[Any, ...] | None
 
     def line(self) -> str:
+        """Return the difference as one line."""
         name = f"{self.table}: operation {self.operation_id}"
         if self.truth is None:
-            return f"{name}: the replay has it, the simulated broker did not"
+            return f"{name}: in the replay, but not in the simulation"
         if self.replayed is None:
-            return f"{name}: the simulated broker has it, the replay has not"
+            return f"{name}: in the simulation, but not in the replay"
         differing = [
-            f"{column} is {mine!r}, not {theirs!r}"
-            for column, theirs, mine in zip(self.columns, self.truth, self.replayed, strict=True)
-            if mine != theirs
+            f"{column} is {replayed!r}, not {expected!r}"
+            for column, expected, replayed in zip(self.columns, self.truth, self.replayed, strict=True)
+            if replayed != expected
         ]
         return f"{name}: {'; '.join(differing)}"
 
 
 @dataclass(frozen=True)
 class CheckVerdict:
+    """The result of comparing a replay with the truth: counts, and examples of differences."""
+
     operations: int
     different: int
-    shown: Sequence[Difference]
+    examples: Sequence[Difference]
 
     def lines(self) -> list[str]:
         if not self.different:
             return [f"check     the replay agrees on all {self.operations:,} operations"]
         return [
             f"check     {self.different:,} of {self.operations:,} operations differ, for example",
-            *(f"          {difference.line()}" for difference in self.shown),
+            *(f"          {difference.line()}" for difference in self.examples),
         ]
 
     def require_agreement(self) -> None:
+        """Raise CheckFailedError if an operation differs."""
         if self.different:
-            raise LawBrokenError(f"the replay differs from the truth in {self.different:,} operations")
+            raise CheckFailedError(f"the replay differs from the truth in {self.different:,} operations")
 
 
 def check_against_replay(spark: SparkSession, out: str, overwrite: bool) -> CheckVerdict:
-    """Replay `events` into the tables beside it, and hold these against the truth."""
+    """Replay `events` into the same folder and compare the outcomes with the truth tables."""
     layout = Layout(out)
     run_replay(spark, ReplayOptions(layout.table("events"), out, Config(), overwrite=overwrite))
     return compare(spark, out)
 
 
 def compare(spark: SparkSession, out: str) -> CheckVerdict:
+    """Compare the replay's tables in `out` with its truth tables."""
     layout = Layout(out)
     operations = different = 0
-    shown: list[Difference] = []
+    examples: list[Difference] = []
     for name in ENDS:
         truth = spark.read.format("delta").load(layout.table(f"truth_{name}")).drop("run_id")
         replayed = spark.read.format("delta").load(layout.table(name)).drop("run_id").select(*truth.columns)
@@ -164,11 +163,11 @@ def compare(spark: SparkSession, out: str) -> CheckVerdict:
         wrong = [_by_id(truth.exceptAll(replayed)), _by_id(replayed.exceptAll(truth))]
         ids = sorted({*wrong[0], *wrong[1]})
         different += len(ids)
-        shown += [
+        examples += [
             Difference(name, operation_id, tuple(truth.columns), wrong[0].get(operation_id), wrong[1].get(operation_id))
             for operation_id in ids[:MAX_DIFFERENCES_SHOWN]
         ]
-    return CheckVerdict(operations, different, shown)
+    return CheckVerdict(operations, different, examples)
 
 
 def _by_id(rows: DataFrame) -> dict[int, tuple[Any, ...]]:
@@ -179,8 +178,7 @@ ReportPhase = Callable[[str], None]
 
 
 class ScenarioRun:
-    """A scenario with another seed, length, or number of clients, on brokers of a configuration; the same asked again
-    has the same name."""
+    """A scenario with its overrides. The same scenario with the same overrides gets the same `run_id`."""
 
     def __init__(
         self,
@@ -202,44 +200,44 @@ class ScenarioRun:
 
 def simulate(
     spark: SparkSession,
-    played: ScenarioRun,
+    scenario_run: ScenarioRun,
     output: Output,
-    say: ReportPhase,
+    report: ReportPhase,
     jsonl: Path | None = None,
     check: bool = False,
 ) -> None:
-    """The closed loop."""
-    simulated = simulate_and_write(spark, played, output, say, jsonl)
+    """Run a closed loop, write its tables, print the summary, and check the replay if requested."""
+    simulated = simulate_and_write(spark, scenario_run, output, report, jsonl)
     print("\n".join(summary(simulated, output.out)))
     if check:
-        say("replaying the trace")
+        report("replaying the trace")
         verdict = check_against_replay(spark, output.out, output.overwrite)
         print("\n".join(["", *verdict.lines()]))
         verdict.require_agreement()
 
 
 def simulate_and_write(
-    spark: SparkSession, played: ScenarioRun, output: Output, say: ReportPhase, jsonl: Path | None = None
+    spark: SparkSession, scenario_run: ScenarioRun, output: Output, report: ReportPhase, jsonl: Path | None = None
 ) -> SimulationResult:
-    """Play the scenario, and write its trace and the truth about it."""
+    """Simulate the scenario; write the trace and the truth tables."""
     prepare_output(spark, output)
-    simulated = ClosedLoop(played.scenario, played.config).run(ProgressReporter(say))
+    simulated = ClosedLoop(scenario_run.scenario, scenario_run.config).run(ProgressReporter(report))
     if jsonl is not None:
         write_jsonl(simulated.events, jsonl)
-    say(f"writing {len(simulated.events):,} events")
-    write_tables(spark, output, simulated, played.settings)
+    report(f"writing {len(simulated.events):,} events")
+    write_tables(spark, output, simulated, scenario_run.settings)
     return simulated
 
 
-def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, say: ReportPhase) -> None:
-    """The open loop."""
+def generate(spark: SparkSession, workload: Workload, out: str, overwrite: bool, report: ReportPhase) -> None:
+    """Run an open loop: generate the trace, write it, and print the summary."""
     settings = asdict(workload)
     output = Output(out, _run_id("open-loop", settings), overwrite)
     prepare_output(spark, output)
-    run, began = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
-    say(f"making {workload.events:,} events in {workload.slices:,} slices of time")
+    run, started = Run(output.run_id, "simulate", {"open_loop": True}, settings), time.perf_counter()
+    report(f"making {workload.events:,} events in {workload.slices:,} slices of time")
     write_events(events_of(spark, workload, output.run_id), output.events)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - started
     run_records.save(spark, Layout(out).table("runs"), run.finished({"events": workload.events}))
     plan = workload.plan
     lines = [

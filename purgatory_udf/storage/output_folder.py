@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import SCHEME, path_here
+from purgatory_udf.common.local_paths import SCHEME, local_path
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Layout:
 
 def local_folder(out: str) -> Path | None:
     """The folder, if it can only be this machine's."""
-    return None if not out.startswith(SCHEME) and os.environ.get("HADOOP_CONF_DIR") else path_here(out)
+    return None if not out.startswith(SCHEME) and os.environ.get("HADOOP_CONF_DIR") else local_path(out)
 
 
 def require_folder(out: str) -> None:

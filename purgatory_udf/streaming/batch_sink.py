@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.common.worker_memory import in_worker
+from purgatory_udf.common.worker_memory import freeze_in_workers
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage.checkpoints import Snapshots
@@ -218,7 +218,7 @@ class Sink:
             return mine.select("group", sf.timestamp_micros("time_us").alias("event_time"), "payload").repartition(1)
         schema = from_arrow_schema(self.rules.schema(table))
         payloads = mine.select("payload").coalesce(max(1, -(-count // _ROWS_A_TASK)))
-        return payloads.mapInArrow(in_worker(unpacked(self.rules, table, self._end_ms(table))), schema)
+        return payloads.mapInArrow(freeze_in_workers(unpacked(self.rules, table, self._end_ms(table))), schema)
 
     def _end_ms(self, table: str) -> int | None:
         """Up to when the table goes, if that is known."""

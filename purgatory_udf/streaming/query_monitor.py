@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 from rich.console import Console
 from rich.status import Status
 
-from purgatory_udf.common.errors import LawBrokenError
+from purgatory_udf.common.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -183,7 +183,7 @@ def follow_to_end(
                     if (dropped := _dropped(progress))
                 }
                 if late and (ended or beside):
-                    raise LawBrokenError(
+                    raise CheckFailedError(
                         f"{sum(late.values())} packed rows came later than max_disorder_ms allows and were not "
                         "replayed; ingest rejects such events by name, or allow more disorder"
                     )

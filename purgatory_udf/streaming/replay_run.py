@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory_udf.backend.dialect import local
 from purgatory_udf.backend.input_size import REPLAYED_BYTES, held
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract.tables import COMMENTED_TABLES
 from purgatory_udf.rules.groups.group_outcome_tables import GROUP_ANSWERS
 from purgatory_udf.storage import delta_tables, run_records
@@ -99,7 +99,7 @@ def run_replay(spark: SparkSession, options: ReplayOptions) -> Run:
     result = _end(spark, options, layout, run, survey, partitions, groups)
     if options.config.drain and result["open"]:
         # Whatever it was, this run must not look whole.
-        raise LawBrokenError(
+        raise CheckFailedError(
             f"{options.out}: {result['open']:,} operations of the trace have no end in its tables, as after a file of "
             "theirs was lost; begin anew with --overwrite"
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.worker_memory import keep_freed
+from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 from purgatory_udf.streaming.stateful_rules import CLOCK, AnyRules, Parcel, Plan, Rows, Rules, State, ticks
 
@@ -49,7 +49,7 @@ def keyed(rules: AnyRules) -> Callable[[Any, Iterator[pd.DataFrame], SparkGroupS
     """The function for `applyInPandasWithState`, by group."""
 
     def run(key: Any, frames: Iterator[pd.DataFrame], group: SparkGroupState) -> Iterator[pd.DataFrame]:
-        keep_freed()
+        retain_freed_memory()
         values = [bytes(value) for frame in frames for value in frame["payload"] if value]
         parcels = list(_tick(values, group, rules) if key[0] == CLOCK else _call(key[0], values, group, rules))
         if parcels:

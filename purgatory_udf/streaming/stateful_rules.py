@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from purgatory_udf.common.worker_memory import keep_freed
+from purgatory_udf.common.worker_memory import retain_freed_memory
 from purgatory_udf.contract.tables import TIMESTAMP
 
 # What a call may say beside rows of tables: a share for a group of the next query; what it knows for `top`, while a
@@ -145,7 +145,7 @@ def packer(rules: AnyRules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.
     """The function for `mapInArrow`: events in, groups' shares out; one more row tells the batch's latest time."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_freed()
+        retain_freed_memory()
         for batch in batches:
             if batch.num_rows:
                 events = pa.Table.from_batches([batch])

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.state import GroupStateTimeout
 
 from purgatory_udf.common.configuration import INT32_MAX
-from purgatory_udf.common.worker_memory import in_worker
+from purgatory_udf.common.worker_memory import freeze_in_workers
 from purgatory_udf.storage import delta_tables
 from purgatory_udf.storage.checkpoints import prepared, rests_at_ms
 from purgatory_udf.storage.delta_tables import asked
@@ -36,7 +36,7 @@ _TIMERS_ALONE = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 def packed(events: DataFrame, rules: AnyRules) -> DataFrame:
     """Events as one value per group and Arrow batch."""
-    work = in_worker(packer(rules))
+    work = freeze_in_workers(packer(rules))
     return events.select(*rules.columns(events.columns)).mapInArrow(work, from_arrow_schema(PACKED))
 
 
@@ -132,7 +132,7 @@ class Query:
             rows.withWatermark("event_time", f"{self.max_disorder_ms + 1} milliseconds")
             .groupBy("group")
             .applyInPandasWithState(
-                in_worker(keyed(self.sink.rules)),
+                freeze_in_workers(keyed(self.sink.rules)),
                 OUTPUT_SCHEMA,
                 STATE_SCHEMA,
                 "append",

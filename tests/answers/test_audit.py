@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 
 from purgatory_udf.answers.audit import Finding, audit, report, require_all
 from purgatory_udf.backend.dialect import locally
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.storage import run_records
 from tests.support.outcome_folder import table_of
@@ -173,6 +173,6 @@ def test_the_report_is_a_table_and_a_broken_law_an_error() -> None:
         "  open are those that the run left open        1       0  1 open",
         "  no operation id twice                   12,345       2  operation 3, 4",
     ]
-    with pytest.raises(LawBrokenError, match="1 of 2 laws are broken"):
+    with pytest.raises(CheckFailedError, match="1 of 2 laws are broken"):
         require_all(findings)
     require_all(findings[:1])

@@ -11,7 +11,7 @@ import pytest
 from purgatory_udf.answers.what_if import HELD_FIXED, variant_replays
 from purgatory_udf.answers.what_if.variants import Variant, variants
 from purgatory_udf.answers.what_if.what_if_run import CLIENT, FOLLOWER, SURE, WhatIf, what_if
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from tests.answers.pages import Page, marks
@@ -154,9 +154,9 @@ def test_a_variant_is_the_baselines_settings_with_its_own_on_top(tmp_path: Path)
     chosen = variants(["a", "fetch.min_bytes=10", "b", str(file)], None, ["produce.timeout_ms=700"])
     common = ["produce.timeout_ms=700"]
     assert chosen == [
-        Variant("baseline", load(None, common)),
-        Variant("a", load(None, [*common, "fetch.min_bytes=10"])),
-        Variant("b", load(None, [*common, "fetch.max_wait_ms=900"])),
+        Variant("baseline", load_config(None, common)),
+        Variant("a", load_config(None, [*common, "fetch.min_bytes=10"])),
+        Variant("b", load_config(None, [*common, "fetch.max_wait_ms=900"])),
     ]
 
 

@@ -14,7 +14,7 @@ from purgatory_udf.answers.what_if.variant_comparison import SAME, pairs
 from purgatory_udf.answers.what_if.variant_replays import Stage
 from purgatory_udf.answers.what_if.variants import variants
 from purgatory_udf.answers.what_if.what_if_run import WhatIf, what_if_simulated
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.output import Output
 from purgatory_udf.simulation.scenario import Scenario
@@ -99,7 +99,7 @@ def test_clients_that_wait_longer_ask_less_often(comparison: WhatIf) -> None:
     clients = comparison.together[0]
     sent: dict[Any, Any] = {(row[0], row[1]): row[2] for row in clients.rows}
     for name, settings in (("baseline", []), ("patient", PATIENT[1:])):
-        simulated = ClosedLoop(SCENARIO, load(None, settings)).run()
+        simulated = ClosedLoop(SCENARIO, load_config(None, settings)).run()
         known = {each.operation_id for each in simulated.exchanges}
         types = Counter(event["type"] for event in simulated.events if event["seq"] in known)
         assert {kind: count for (kind, variant), count in sent.items() if variant == name} == types

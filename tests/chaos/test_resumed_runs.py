@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.tables import TABLES
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.sources.kafka.kafka_topic import KafkaTopic
@@ -61,7 +61,7 @@ def test_timers_of_a_replay_that_was_killed_before_they_ran_are_run_by_the_same_
 
     events = spark.createDataFrame(event_table(_fetches(0, 50, 60)))
     write_in_time_order(events, str(tmp_path / "events"), 3, 1)
-    config = load(None, ["batch_events=1", "grouping=broker"])
+    config = load_config(None, ["batch_events=1", "grouping=broker"])
     options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), config)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Query, "_run", killed)
@@ -86,7 +86,7 @@ def test_timers_that_a_followed_replay_was_killed_before_are_run_when_it_goes_on
     *fetches, other = _fetches(0, 50, 300)
     events = spark.createDataFrame(event_table([*fetches, other | {"broker": 2}]))
     write_in_time_order(events, str(tmp_path / "events"), 3, 3)
-    config = load(None, ["drain=false", "grouping=broker"])
+    config = load_config(None, ["drain=false", "grouping=broker"])
     options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), config, follow=True)
     timers_alone = "spark.sql.streaming.noDataMicroBatches.enabled"
     spark.conf.set(timers_alone, "false")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from purgatory_udf.common.configuration import Config, Override, load, override
+from purgatory_udf.common.configuration import Config, Override, load_config, apply_override
 from purgatory_udf.common.errors import UserError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -47,24 +47,24 @@ def test_every_key_is_documented_in_place(name: str) -> None:
 
 
 def test_the_local_file_says_the_defaults() -> None:
-    assert load(CONF / "local.yaml") == Config()
+    assert load_config(CONF / "local.yaml") == Config()
 
 
 def test_the_cluster_file_changes_only_how_the_work_is_cut() -> None:
     default = Config().model_dump()
-    changed = {key for key, value in load(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
+    changed = {key for key, value in load_config(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
     assert changed == {"grouping_shards", "batch_events"}
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("what-if-*.yaml")), ids=lambda file: file.stem)
 def test_the_what_if_examples_change_something(file: Path) -> None:
-    assert load(file) != Config()
+    assert load_config(file) != Config()
 
 
 def test_a_setting_wins_over_the_file_and_a_later_one_over_an_earlier_one(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("produce.timeout_ms: 5000\nfetch:\n  min_bytes: 1\n  max_wait_ms: x2\ndrain: no\n")
-    config = load(file, ["fetch.max_wait_ms=100", "fetch.max_wait_ms=x0.5", "fetch.min_bytes="])
+    config = load_config(file, ["fetch.max_wait_ms=100", "fetch.max_wait_ms=x0.5", "fetch.min_bytes="])
     assert config.produce.timeout_ms == 5000
     assert config.fetch.max_wait_ms == "x0.5"
     assert config.fetch.min_bytes is None
@@ -83,7 +83,7 @@ def test_a_setting_wins_over_the_file_and_a_later_one_over_an_earlier_one(tmp_pa
     ],
 )
 def test_a_what_if_value_is_a_number_or_a_factor(recorded: int, setting: Override, replayed: int) -> None:
-    assert override(recorded, setting) == replayed
+    assert apply_override(recorded, setting) == replayed
 
 
 NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a fractional part (got 1.5)"
@@ -114,7 +114,7 @@ def test_a_mistake_in_a_file_is_one_line_with_the_file_and_the_key(tmp_path: Pat
     file = tmp_path / "my.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
-        load(file)
+        load_config(file)
     assert str(raised.value) == f"{file}: {said}"
 
 
@@ -132,14 +132,14 @@ def test_a_mistake_in_a_file_is_one_line_with_the_file_and_the_key(tmp_path: Pat
 )
 def test_a_mistake_in_a_setting_is_one_line_with_the_setting(setting: str, said: str) -> None:
     with pytest.raises(UserError) as raised:
-        load(None, [setting])
+        load_config(None, [setting])
     assert str(raised.value) == said
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file or directory"):
-        load(tmp_path / "none.yaml")
+        load_config(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [1,\n")
     with pytest.raises(UserError, match=r"broken\.yaml: not YAML: "):
-        load(broken)
+        load_config(broken)

@@ -22,23 +22,23 @@ def test_a_secret_of_the_environment_or_of_a_file_is_hidden_wherever_it_stands(t
         'sasl.jaas.config=org.x.PlainLoginModule required username="me-myself" password="${env:HUSH}" '
         'clientSecret="breathed";\n'
     )
-    assert secrets.read_file(str(file))["security.protocol"] == "SASL_SSL"
+    assert secrets.read_secret_properties(str(file))["security.protocol"] == "SASL_SSL"
     said = "of SASL_SSL: whispered? murmured, breathed; org.x.PlainLoginModule required of me-myself"
-    assert secrets.hidden(said) == (
+    assert secrets.redact(said) == (
         "of SASL_SSL: [hidden]? [hidden], [hidden]; org.x.PlainLoginModule required of [hidden]"
     )
 
 
 def test_a_secret_with_a_quote_in_it_is_hidden_in_each_of_its_parts() -> None:
-    secrets.resolved("${env:QUOTED}", {"QUOTED": 'murm"ured'})
-    assert secrets.hidden("Value not specified for key 'ured', after murm") == (
+    secrets.resolve_environment("${env:QUOTED}", {"QUOTED": 'murm"ured'})
+    assert secrets.redact("Value not specified for key 'ured', after murm") == (
         "Value not specified for key '[hidden]', after [hidden]"
     )
 
 
 def test_what_is_too_short_to_be_told_from_other_words_stays() -> None:
-    secrets.resolved("${env:SHORT}", {"SHORT": "in"})
-    assert secrets.hidden("in the beginning") == "in the beginning"
+    secrets.resolve_environment("${env:SHORT}", {"SHORT": "in"})
+    assert secrets.redact("in the beginning") == "in the beginning"
 
 
 @pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["shortly", "at length"])
@@ -46,7 +46,7 @@ def test_a_job_that_fails_says_no_secret(words: list[str], capsys: pytest.Captur
     @job
     def fails() -> None:
         """Read a secret, and cite it."""
-        raise RuntimeError(f"refused: {secrets.resolved('${env:HUSH}')}")
+        raise RuntimeError(f"refused: {secrets.resolve_environment('${env:HUSH}')}")
 
     assert fails.status(words) == 3
     said = capsys.readouterr().err

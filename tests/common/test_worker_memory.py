@@ -9,7 +9,7 @@ _PAGES_OF_A_TABLE = 1 << 12
 _TWICE = f"""
 import resource
 import numpy as np
-from purgatory_udf.common.worker_memory import keep_freed
+from purgatory_udf.common.worker_memory import retain_freed_memory
 
 def fresh_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -17,7 +17,7 @@ def fresh_pages():
     tables = [np.ones({_PAGES_OF_A_TABLE} * 64) for _ in range(8)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-keep_freed()
+retain_freed_memory()
 first = fresh_pages()
 print(first, max(fresh_pages() for _ in range(5)))
 """
@@ -33,20 +33,20 @@ def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
 _LOADED = """
 import gc
 import pyarrow
-from purgatory_udf.common.worker_memory import keep_loaded
+from purgatory_udf.common.worker_memory import freeze_loaded_objects
 
 class Ring:
     def __init__(self):
         self.ring = self
 
 gc.disable()
-keep_loaded()
+freeze_loaded_objects()
 loaded = gc.get_freeze_count()
 Ring()
-keep_loaded()
+freeze_loaded_objects()
 print(loaded, gc.get_freeze_count(), gc.collect())
 import wave
-keep_loaded()
+freeze_loaded_objects()
 print(gc.get_freeze_count())
 """
 
@@ -61,9 +61,9 @@ def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is(
 
 _CALLED = """
 import gc, os
-from purgatory_udf.common.worker_memory import in_worker
+from purgatory_udf.common.worker_memory import freeze_in_workers
 
-work = in_worker(lambda rows: iter(rows))
+work = freeze_in_workers(lambda rows: iter(rows))
 print(list(work([1, 2])), gc.get_freeze_count(), flush=True)
 if os.fork() == 0:
     print(list(work([3])), gc.get_freeze_count() > 0, flush=True)

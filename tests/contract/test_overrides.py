@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory_udf.answers.what_if.variants import Variant, variants
-from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table
 from purgatory_udf.rules.engine.partition_engine import replay as loop_replay
@@ -135,7 +135,7 @@ def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
 def test_a_rule_on_the_command_line_comes_before_a_files_and_wins_over_the_plain_key(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("what_if:\n  - {topic: a, settings: {produce.timeout_ms: 1}}\nproduce.timeout_ms: 2\n")
-    config = load(file, ["produce.timeout_ms[topic=b,broker=3]=x4", "produce.timeout_ms[client_id=c*]="])
+    config = load_config(file, ["produce.timeout_ms[topic=b,broker=3]=x4", "produce.timeout_ms[client_id=c*]="])
     assert [rule.model_dump(exclude_unset=True) for rule in config.what_if] == [
         {"topic": "b", "broker": 3, "settings": {"produce.timeout_ms": "x4"}},
         {"client_id": "c*", "settings": {"produce.timeout_ms": None}},
@@ -148,7 +148,7 @@ def test_a_variants_rules_come_before_the_baselines(tmp_path: Path) -> None:
     file = tmp_path / "variant.yaml"
     file.write_text("what_if:\n  - {topic: b, settings: {produce.timeout_ms: 2}}\n")
     mine, theirs = "produce.timeout_ms[topic=a]=1", "produce.timeout_ms[topic=b]=2"
-    expected = load(None, [theirs, mine])
+    expected = load_config(None, [theirs, mine])
     assert variants(["v", theirs], None, [mine])[1:] == [Variant("v", expected)]
     assert variants(["v", str(file)], None, [mine])[1:] == [Variant("v", expected)]
 
@@ -166,4 +166,4 @@ def test_a_variants_rules_come_before_the_baselines(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_a_rule_is_named(setting: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        load(None, [setting])
+        load_config(None, [setting])

@@ -20,7 +20,7 @@ from tests.contract.examples import WHOLE
 from tests.docs import pages
 
 TABLES = list(pages.tables(pages.text("docs/events.md")))
-DEFINITIONS: dict[str, Any] = json_schema.document()["$defs"]
+DEFINITIONS: dict[str, Any] = json_schema.event_schema()["$defs"]
 FIELDS = ("field", "type", "default", "meaning")
 Documented = dict[str, tuple[str, str]]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.launch import job as job_module
 
 
@@ -102,7 +102,7 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
     ("error", "status", "said"),
     [
         (UserError("t.jsonl: line 3: no time_us"), 2, "t.jsonl: line 3: no time_us"),
-        (LawBrokenError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
+        (CheckFailedError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
         (FileNotFoundError(2, "No such file or directory", "x.gz"), 2, "x.gz: No such file or directory"),
         (FROM_THE_JVM, 2, "[PATH_NOT_FOUND] Path does not exist: /x."),
         (FROM_A_WORKER, 2, "out: not a folder"),

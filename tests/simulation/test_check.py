@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from purgatory_udf.answers.audit import audit
 from purgatory_udf.backend.dialect import locally
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.contract import read_line
 from purgatory_udf.contract.tables import ENDS
 from purgatory_udf.launch.spark_session import session_for
@@ -65,7 +65,7 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
         f"check     1 of {operations:,} operations differ, for example",
         f"          completions: operation {number}: wait_ms is {wait_ms}, not {wait_ms + 7}",
     ]
-    with pytest.raises(LawBrokenError, match="the replay differs from the truth in 1 operations"):
+    with pytest.raises(CheckFailedError, match="the replay differs from the truth in 1 operations"):
         verdict.require_agreement()
 
     with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from deltalake import DeltaTable, write_deltalake
 
 from purgatory_udf.backend.dialect import locally
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.replay_options import ReplayOptions
@@ -21,7 +21,7 @@ def test_what_is_open_at_the_end_has_no_watch_that_expired(tmp_path: Path) -> No
     events = [{"broker": 0, "seq": number} | event for number, event in enumerate([*before, LEFT_OPEN, last], 1)]
     write_deltalake(str(tmp_path / "events"), event_table(events))
     with locally():
-        options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), load(None, ["drain=false"]))
+        options = ReplayOptions(str(tmp_path / "events"), str(tmp_path / "out"), load_config(None, ["drain=false"]))
         run = run_replay(session_for("tests"), options)
     assert run.counts["open"] == 1
     requests = {event["seq"]: event.get("request_id") for event in events}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from purgatory_udf.common.configuration import load
+from purgatory_udf.common.configuration import load_config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.storage import delta_tables, run_records
@@ -96,7 +96,9 @@ def gone_on(spark: SparkSession, events: str, killed: Path) -> tuple[Run, Tables
     stopped = run_records.load(spark, str(killed / "runs"), "replay")
     assert stopped is not None and stopped.status != run_records.FINISHED, "it had not come to the end"
     assert [entry.name for entry in killed.parent.iterdir()] == ["out"], "nothing else lies where it was begun"
-    run = run_replay(spark, ReplayOptions(events, str(killed), load(None, ["batch_events=450", "grouping=partition"])))
+    run = run_replay(
+        spark, ReplayOptions(events, str(killed), load_config(None, ["batch_events=450", "grouping=partition"]))
+    )
     assert Path(Layout(str(killed)).checkpoint("brokers"), "commits", "1").exists(), "relayed in several batches"
     return run, _rows(killed)
 
@@ -127,7 +129,9 @@ def test_one_batch_by_shard_over_seven_partitions_answers_the_same_though_stoppe
     usual = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "7")
     try:
-        options = ReplayOptions(events, str(tmp_path / "out"), load(None, ["grouping=shard", "grouping_shards=3"]))
+        options = ReplayOptions(
+            events, str(tmp_path / "out"), load_config(None, ["grouping=shard", "grouping_shards=3"])
+        )
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(delta_tables, "create", stop)
             run_replay(spark, options)

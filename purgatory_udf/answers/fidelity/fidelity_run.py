@@ -20,7 +20,7 @@ from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.file_system import files_of, write_whole
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.common.local_paths import path_here
+from purgatory_udf.common.local_paths import local_path
 from purgatory_udf.contract.tables import COMMENTED_TABLES, FIDELITY
 from purgatory_udf.storage import delta_tables, run_records
 from purgatory_udf.storage.output_folder import Layout
@@ -217,7 +217,7 @@ def _expiring(spark: SparkSession, layout: Layout) -> DataFrame:
 
 
 def _write_page(options: FidelityOptions, run_id: str, tables: list[Table], pairs: DataFrame) -> Path | None:
-    folder = path_here(options.out)
+    folder = local_path(options.out)
     path = options.html or (folder / PAGE if folder is not None else None)
     if path is None:
         return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from purgatory_udf.answers.what_if import BASELINE
-from purgatory_udf.common.configuration import Config, load
+from purgatory_udf.common.configuration import Config, load_config
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.contract.overrides import is_scoped
+from purgatory_udf.contract.overrides import has_scope
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -46,7 +46,7 @@ def variants(words: Iterable[str], config: Path | None, settings: list[str]) -> 
             named[-1].files.append(word)
     for each in named:
         _check(each, named)
-    baseline = Variant(BASELINE, load(config, settings))
+    baseline = Variant(BASELINE, load_config(config, settings))
     return [baseline, *(_variant(each, config, settings) for each in named)]
 
 
@@ -64,27 +64,27 @@ def _check(words: _Words, named: list[_Words]) -> None:
 def _variant(words: _Words, config: Path | None, settings: list[str]) -> Variant:
     try:
         if words.files:
-            load(words.files[0])
+            load_config(words.files[0])
             return Variant(words.name, _over(config, settings, Path(words.files[0])))
         # The first rule that matches counts: a variant's come before the baseline's.
-        rules = [setting for setting in words.settings if is_scoped(setting)]
-        plain = [setting for setting in words.settings if not is_scoped(setting)]
-        return Variant(words.name, load(config, [*rules, *settings, *plain]))
+        rules = [setting for setting in words.settings if has_scope(setting)]
+        plain = [setting for setting in words.settings if not has_scope(setting)]
+        return Variant(words.name, load_config(config, [*rules, *settings, *plain]))
     except UserError as error:
         raise UserError(f"--variant {words.name}: {error}") from None
 
 
 def _over(config: Path | None, settings: list[str], file: Path) -> Config:
     """The baseline's settings, with those that the file gives on top, its rules before the baseline's."""
-    given = load(file).model_dump(mode="json", exclude_unset=True)
+    given = load_config(file).model_dump(mode="json", exclude_unset=True)
     rules = given.pop("what_if", [])
     flat = [f"{key}={value}" for key, value in _flat(given)]
-    over = load(config, [*settings, *flat])
+    over = load_config(config, [*settings, *flat])
     if not rules:
         return over
     both = [*rules, *over.model_dump(mode="json", exclude_unset=True)["what_if"]] if over.what_if else rules
-    return load(
-        config, [*(setting for setting in settings if not is_scoped(setting)), *flat, f"what_if={json.dumps(both)}"]
+    return load_config(
+        config, [*(setting for setting in settings if not has_scope(setting)), *flat, f"what_if={json.dumps(both)}"]
     )
 
 

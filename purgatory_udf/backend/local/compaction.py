@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError
 
 from purgatory_udf.backend.local.duckdb_connection import needing_spark
 from purgatory_udf.backend.local.session import LocalSession
-from purgatory_udf.common.local_paths import require_here
+from purgatory_udf.common.local_paths import require_local_path
 
 # How often files are put together anew because others have changed the table meanwhile; the next time will do as well.
 _TRIES = 3
@@ -46,7 +46,7 @@ class LocalUpkeep:
         """Delete what no version needs that is younger than this, and what was left behind before then. Nothing of it
         is told in the table's log."""
         with needing_spark():
-            folder = require_here(self._path)
+            folder = require_local_path(self._path)
             # Names as an object store has them: none leads out of the folder, whatever a log may say.
             for name in self._table().vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True):
                 file = folder / name

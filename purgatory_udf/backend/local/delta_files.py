@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from purgatory_udf.backend.local.duckdb_connection import needing_spark
 from purgatory_udf.backend.process_pool import side_by_side
-from purgatory_udf.common.local_paths import require_here
+from purgatory_udf.common.local_paths import require_local_path
 
 # What Delta's own writer leaves beside a commit: what the table is and how much of it there is.
 #
@@ -88,13 +88,13 @@ class Writer:
 
     def parquet(self, path: str) -> None:
         """One file in a folder that is not there yet, with no log of it."""
-        place = require_here(path)
+        place = require_local_path(path)
         with needing_spark():
             place.mkdir(parents=True)
             pq.write_table(self._rows(), place / "part-0.parquet")
 
     def save(self, path: str) -> None:
-        place, options = str(require_here(path)), self._options
+        place, options = str(require_local_path(path)), self._options
         step = step_of(options)
         with needing_spark():
             if step is not None and has_taken(place, step):
@@ -162,7 +162,7 @@ def write_files(
     """A file a part, by as many processes as there are cores. The log says between which values of these columns each
     file lies, and has no others: whoever reads takes a column that the table is skipped by, and that no file tells of,
     for empty. `before` is done before there is a log."""
-    place = str(require_here(path))
+    place = str(require_local_path(path))
     with needing_spark():
         Path(place).mkdir(parents=True, exist_ok=True)
         written = _written(parts, place, skipped_by) if before is None else _and(before, parts, place, skipped_by)
@@ -186,7 +186,7 @@ def add_files(
     step: Transaction | None,
 ) -> None:
     """The same, to a table that is there; a step that it has taken already is not taken again."""
-    place = str(require_here(path))
+    place = str(require_local_path(path))
     with needing_spark():
         if step is not None and has_taken(place, step):
             return

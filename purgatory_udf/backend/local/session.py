@@ -16,7 +16,7 @@ from purgatory_udf.backend.local.column import type_of
 from purgatory_udf.backend.local.duckdb_connection import Asking, needing_spark
 from purgatory_udf.backend.local.frame import LocalFrame, frame_of
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.common.local_paths import require_here
+from purgatory_udf.common.local_paths import require_local_path
 
 _ARROW = {"VARCHAR": pa.string(), "INTEGER": pa.int32(), "BIGINT": pa.int64()}
 
@@ -45,10 +45,10 @@ class LocalSession:
         """The table as it is now; None if there is none."""
         with needing_spark():
             try:
-                table = DeltaTable(str(require_here(path)))
+                table = DeltaTable(str(require_local_path(path)))
             except TableNotFoundError:
                 return None
-            _require_whole_log(require_here(path))
+            _require_whole_log(require_local_path(path))
             return table
 
     def create_table(
@@ -57,7 +57,7 @@ class LocalSession:
         """Without rows, and told from a write: its log says that a table was created."""
         with needing_spark():
             DeltaTable.create(
-                str(require_here(path)),
+                str(require_local_path(path)),
                 Schema.from_arrow(schema),
                 mode="error",
                 partition_by=[*partitioned_by],
@@ -83,7 +83,7 @@ class _Reader:
 
     def parquet(self, path: str) -> LocalFrame:
         with needing_spark():
-            return frame_of(self._asking, pq.read_table(str(require_here(path))))
+            return frame_of(self._asking, pq.read_table(str(require_local_path(path))))
 
     def load(self, path: str) -> LocalFrame:
         table = self._session.table_at(path)

@@ -1,4 +1,4 @@
-"""The five requests of a group's members, typed, as read from the events of a trace."""
+"""The requests of a group's members, and the events of the group itself, as typed values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from purgatory_udf.common.configuration import GroupSettings as GroupConfig
-from purgatory_udf.contract.overrides import Subject, override
+from purgatory_udf.contract.overrides import RequestContext, apply_override
 
 DEFAULT_API_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """What all five have. `member_id` is "" where the member has none yet, or does not say.
+    """The fields common to all requests. `member_id` is "" if the request names none.
 
-    `respond` is called with the `Answer`: the way back to a simulated client.
+    `respond`, if set, is called with the `Answer`. Simulated clients receive their answers by it.
     """
 
     api: ClassVar[str] = ""
@@ -35,7 +35,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup(GroupRequest):
-    """`assigned_member_id` and `leader_member_id` are what the recorded answer said, where the trace knows it."""
+    """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, if the trace has it."""
 
     api: ClassVar[str] = "join_group"
 
@@ -47,39 +47,47 @@ class JoinGroup(GroupRequest):
     protocols: tuple[str, ...]
 
     @property
-    def must_ask_for_an_id(self) -> bool:
-        """Since version 4 (KIP-394), a dynamic member is sent away once, to come back with the id it was given."""
+    def requires_known_member_id(self) -> bool:
+        """Whether a dynamic member must first rejoin with an assigned id: since version 4 (KIP-394)."""
         return self.api_version >= 4 and self.instance_id is None
 
     @property
-    def can_skip_assignment(self) -> bool:
-        """Since version 9 (KIP-814), a static leader that restarts may be told that it leads a stable group."""
+    def supports_skipping_assignment(self) -> bool:
+        """Whether a restarted static leader may learn that it leads a stable group: since version 9 (KIP-814)."""
         return self.api_version >= 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup(GroupRequest):
+    """A sync: the member requests its assignment, and the leader provides it."""
+
     api: ClassVar[str] = "sync_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(GroupRequest):
+    """A heartbeat: it proves the member alive."""
+
     api: ClassVar[str] = "heartbeat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit(GroupRequest):
+    """An offset commit. Like a heartbeat, it proves the member alive."""
+
     api: ClassVar[str] = "offset_commit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup(GroupRequest):
+    """A leave: the member, or an administrator, removes the member from the group."""
+
     api: ClassVar[str] = "leave_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoaded(GroupRequest):
-    """Nobody's request: the coordinator has read this group from its log, with this member; without one it is empty."""
+    """The coordinator has loaded this member of the group from its log. Without a `member_id`, the group is empty."""
 
     api: ClassVar[str] = "group_loaded"
 
@@ -91,14 +99,14 @@ class GroupLoaded(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUnloaded(GroupRequest):
-    """Nobody's request: another broker coordinates the group now."""
+    """The coordinator has resigned: another broker coordinates the group."""
 
     api: ClassVar[str] = "group_unloaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStopped(GroupRequest):
-    """Nobody's request: the coordinator's process has ended."""
+    """The coordinator's process has ended."""
 
     api: ClassVar[str] = "group_stopped"
 
@@ -117,7 +125,7 @@ GROUP_EVENTS = frozenset({JoinGroup.api, *_GENERATION_REQUESTS, GroupLoaded.api,
 def group_request(
     event: Mapping[str, Any], config: GroupConfig, respond: Callable[[Any], None] | None = None
 ) -> GroupRequest:
-    """The request in an event of one of `GROUP_EVENTS`, with the timeouts that the configuration asks for."""
+    """Convert an event of one of `GROUP_EVENTS` into a request, with what-if settings applied to its timeouts."""
     generation = event.get("generation")
     common = {
         "respond": respond,
@@ -164,12 +172,16 @@ def _group_loaded(event: Mapping[str, Any], common: dict[str, Any], config: Grou
 
 
 def _timeouts(event: Mapping[str, Any], common: dict[str, Any], config: GroupConfig) -> tuple[int, int]:
-    """A member's session and rebalance timeouts, as the settings want them. Version 0 of a join has no rebalance
-    timeout: the session's stands for it."""
-    subject = Subject(common["client_id"], common["broker"], group=common["group"])
+    """Return a member's session and rebalance timeouts, with what-if settings applied.
+
+    Version 0 of a join has no rebalance timeout; its session timeout is used instead.
+    """
+    subject = RequestContext(common["client_id"], common["broker"], group=common["group"])
     session_ms = event["session_timeout_ms"]
     rebalance_ms = event.get("rebalance_timeout_ms")
     return (
-        override(session_ms, config.setting("session_timeout_ms", subject)),
-        override(session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)),
+        apply_override(session_ms, config.setting("session_timeout_ms", subject)),
+        apply_override(
+            session_ms if rebalance_ms is None else rebalance_ms, config.setting("rebalance_timeout_ms", subject)
+        ),
     )

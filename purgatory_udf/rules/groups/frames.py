@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from purgatory_udf.common.versioned_bytes import seal, unseal
+from purgatory_udf.common.versioned_bytes import add_header, strip_header
 
 Array = npt.NDArray[Any]
 
@@ -299,12 +299,12 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
         for values in texts.values():
             parts += _pack_texts(values)
     body = b"".join(parts)
-    return seal(_KIND, VERSION, body, pack=len(body) >= _MIN_COMPRESSED_BYTES)
+    return add_header(_KIND, VERSION, body, pack=len(body) >= _MIN_COMPRESSED_BYTES)
 
 
 def unpack(value: bytes) -> dict[str, Frame]:
     """The frames that `pack` made; a value of another version is refused."""
-    data = unseal(_KIND, VERSION, value)
+    data = strip_header(_KIND, VERSION, value)
     (count,) = struct.unpack_from("<H", data)
     at, frames = 2, {}
     for _ in range(count):

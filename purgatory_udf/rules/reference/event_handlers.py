@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purgatory_udf.common.configuration import INT32_MAX, fetch_keys
-from purgatory_udf.contract.overrides import Subject, override
+from purgatory_udf.contract.overrides import RequestContext, apply_override
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, TraceRequest
 from purgatory_udf.rules.reference.broker import Broker, Cluster
@@ -137,8 +137,8 @@ def _number(values: Event, name: str, default: int) -> int:
 def _overridden(cluster: Cluster, event: Event, field: str, *keys: str) -> int:
     """Return a field of a request, after the what-if settings that apply to its client, broker and topics."""
     topics = [entry["topic"] for entry in event.get("partitions") or event.get("topics") or ()]
-    subject = Subject(event.get("client_id"), _broker_id(event), topics)
-    return override(event[field], cluster.config.setting(keys, subject))
+    subject = RequestContext(event.get("client_id"), _broker_id(event), topics)
+    return apply_override(event[field], cluster.config.setting(keys, subject))
 
 
 def _replica(broker: Broker, entry: Event) -> Partition:

@@ -63,7 +63,7 @@ class KafkaTopic:
             key, equals, value = setting.partition("=")
             if not key or not equals:
                 raise UserError(f"--client {key[:1]}…: expected KEY=VALUE")
-            secrets.require_none("--client", key, value)
+            secrets.require_no_secret("--client", key, value)
         self.reader()
 
     def require_what_fits(self, given: Mapping[str, object]) -> None:
@@ -95,9 +95,9 @@ class KafkaTopic:
 
     def reader(self) -> dict[str, str]:
         """Options of Spark's connector."""
-        given = {key: secrets.resolved(value) for key, value in (word.split("=", 1) for word in self.client)}
+        given = {key: secrets.resolve_environment(value) for key, value in (word.split("=", 1) for word in self.client)}
         if self.client_file:
-            given = secrets.read_file(self.client_file) | given
+            given = secrets.read_secret_properties(self.client_file) | given
         return {
             "kafka.bootstrap.servers": self.bootstrap,
             "subscribe": self.topic,
@@ -179,7 +179,7 @@ def _cause(error: Py4JJavaError) -> str:
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()
-    return secrets.hidden(str(cause.getMessage() or cause.getClass().getSimpleName()))
+    return secrets.redact(str(cause.getMessage() or cause.getClass().getSimpleName()))
 
 
 def _jars(spark: SparkSession) -> list[Path]:

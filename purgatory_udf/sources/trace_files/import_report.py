@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from purgatory_udf.common.errors import LawBrokenError
+from purgatory_udf.common.errors import CheckFailedError
 from purgatory_udf.sources.trace_files.input_files import InputFile
 from purgatory_udf.sources.trace_files.text_lines import PIECE_BYTES, USUAL, FileLimits
 
@@ -91,14 +91,14 @@ class IngestReport:
 
     def require_law(self) -> None:
         if self.accepted + self.rejected != self.lines:
-            raise LawBrokenError(
+            raise CheckFailedError(
                 f"{self.accepted:,} events and {self.rejected:,} rejected lines are not the {self.lines:,} lines read"
             )
 
     def require_few_rejected(self, max_rejected: float) -> None:
         """`max_rejected` is in percent of the lines."""
         if self.rejected * 100 > max_rejected * self.lines:
-            raise LawBrokenError(
+            raise CheckFailedError(
                 f"{self.rejected:,} of {self.lines:,} lines were rejected ({_percent(self.rejected, self.lines)} %), "
                 f"more than max_rejected ({max_rejected:g} %); {self.rejected_events} says why"
             )

@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.contract.event_reader import CHANGE, CHANGES, SHAPES, Shape, decode
+from purgatory_udf.contract.event_reader import CHANGE_FIELDS, CHANGE_STRUCT, EVENT_STRUCTS, StructFields, decode_struct
 from purgatory_udf.contract.event_types import FIELDS as FIELDS_OF
 from purgatory_udf.contract.event_types import KNOWN_ACKS, NO_ERROR, REQUIRED, Field
 from purgatory_udf.contract.tables import EVENTS
-from purgatory_udf.contract.value_checks import LISTS, Items, label
+from purgatory_udf.contract.value_checks import LIST_ITEMS, Items, label
 
 # What an event's row takes from its place in the input or from the run, not from its own fields.
 PLACED = ("run_id", "event_time", "source", "line")
@@ -48,9 +48,9 @@ def take(lines: Sequence[bytes]) -> Taken:
             if (not line.isascii() and not _is_utf8(line)) or (len(line) > DEEP and _may_be_deep(line)):
                 left.append(number)
                 continue
-            event = decode(line)
+            event = decode_struct(line)
             kind = type(event)
-            key = kind if kind is not CHANGE else event.change
+            key = kind if kind is not CHANGE_STRUCT else event.change
             group = groups.get(key)
             if group is None:
                 group = groups[key] = [], []
@@ -60,7 +60,7 @@ def take(lines: Sequence[bytes]) -> Taken:
             left.append(number)
     taken = Taken([], [], left)
     for key, (events, numbers) in groups.items():
-        shape = SHAPES.get(key) or CHANGES.get(key)
+        shape = EVENT_STRUCTS.get(key) or CHANGE_FIELDS.get(key)
         if shape is None:
             left.extend(numbers)
             continue
@@ -93,13 +93,13 @@ def _batch(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=FIELDS)
 
 
-def _columns(shape: Shape, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
+def _columns(shape: StructFields, events: list[Any]) -> tuple[dict[str, pa.Array], np.ndarray]:
     """The columns of one type's events, and which of them are none after all."""
     bad = np.zeros(len(events), bool)
     columns = {"type": pa.repeat(pa.scalar(shape.kind), len(events))}
     values = zip(*map(shape.get, events), strict=True) if events else iter([()] * len(shape.fields))
     for field, of_field in zip(shape.fields, values, strict=True):
-        items = LISTS.get(field.check)
+        items = LIST_ITEMS.get(field.check)
         type_ = FIELDS.field(field.name).type
         if items is None:
             columns[field.name] = _scalars(field, of_field, type_, bad)

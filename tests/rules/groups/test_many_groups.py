@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.groups_trace import groups_trace
-from purgatory_udf.common.configuration import INT32_MAX, Config, load
+from purgatory_udf.common.configuration import INT32_MAX, Config, load_config
 from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.streaming.group_rules import GroupRules
 from purgatory_udf.streaming.stateful_adapter import keyed
@@ -67,19 +67,19 @@ def events() -> pa.Table:
 
 
 def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
-    shards = load(None, ["grouping=shard", "grouping_shards=7"])
+    shards = load_config(None, ["grouping=shard", "grouping_shards=7"])
     expected = replayed(events, shards, per_batch=8_000)
     assert {name: table.num_rows for name, table in expected.items()} == {
         "completions": 27_133,
         "expirations": 2248,
         "group_transitions": 511,
     }
-    assert replayed(events, load(None, []), per_batch=12_000, kill=1) == expected
+    assert replayed(events, load_config(None, []), per_batch=12_000, kill=1) == expected
 
 
 def test_they_live_and_crash_as_in_the_reference() -> None:
     events = groups_trace(12, seconds=45).events
-    tables = replayed(events, load(None, ["grouping=shard"]), per_batch=1000)
+    tables = replayed(events, load_config(None, ["grouping=shard"]), per_batch=1000)
     expected = replay(events.to_pylist(), Config())
     assert outcomes_of(tables["completions"], tables["expirations"]) == sorted(
         expected.outcomes, key=lambda outcome: outcome.operation_id

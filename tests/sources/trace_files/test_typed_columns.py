@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory_udf.contract.event_reader import CHANGES, SHAPES
+from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.contract.event_types import TYPES
 from purgatory_udf.sources.trace_files.typed_columns import take
 from tests.contract.examples import NEEDS, WHOLE
@@ -122,6 +122,6 @@ def test_an_odd_line_is_judged_the_same(tmp_path: Path, line: bytes) -> None:
 
 
 def test_every_type_and_change_is_taken_without_a_look_at_the_line() -> None:
-    assert {shape.kind for shape in (*SHAPES.values(), *CHANGES.values())} == set(TYPES)
+    assert {shape.kind for shape in (*EVENT_STRUCTS.values(), *CHANGE_FIELDS.values())} == set(TYPES)
     assert take(_WHOLE).left == []
     assert take([json.dumps(event).encode() for event in _BARE if event["type"] not in ("produce", "fetch")]).left == []

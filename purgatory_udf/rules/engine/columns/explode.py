@@ -12,26 +12,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory_udf.common.configuration import Config, fetch_keys
-from purgatory_udf.contract.overrides import Subjects
-from purgatory_udf.rules.engine.columns.column_access import COLUMN, items_of, placed
-from purgatory_udf.rules.engine.columns.event_records import Of
-from purgatory_udf.rules.engine.columns.parallel_pieces import Upto, arrived, threads_for
+from purgatory_udf.contract.overrides import RequestColumns
+from purgatory_udf.rules.engine.columns.column_access import COLUMN, column_record, list_items
+from purgatory_udf.rules.engine.columns.event_records import EventColumn
+from purgatory_udf.rules.engine.columns.parallel_pieces import PieceStart, parse_in_parallel, threads_for
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
-from purgatory_udf.rules.engine.loop.engine_call import Call, in_order
+from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 
-_NO_WORDS = pa.array([], pa.string())
+_NO_STRINGS = pa.array([], pa.string())
 
 # All that is read of an event; whoever fetches events for this has to fetch these.
-READS = (
+READ_COLUMNS = (
     "time_us", "seq", "broker", "type", "request_id", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms",
     "min_bytes", "max_bytes", "isolation", "partitions", "topics", "topic", "partition", "change", "offset", "bytes",
     "leader_epoch", "isr", "min_isr", "hard_max_bytes", "batches",
 )  # fmt: skip
 
 
-def columns_of(names: Sequence[str]) -> list[str]:
+def present_columns(names: Sequence[str]) -> list[str]:
     """What is read of a table with these columns; those of earlier versions do not have all."""
-    return [name for name in READS if name in names]
+    return [name for name in READ_COLUMNS if name in names]
 
 
 def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call:
@@ -39,57 +39,57 @@ def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call
     as are worth it, if nothing is said."""
     columns = _Columns(table)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
-    items, new, members = items_of(partitions), items_of(topics), items_of(in_sync)
-    timeouts, waits, least = _as_asked(columns, config)
+    items, new, members = list_items(partitions), list_items(topics), list_items(in_sync)
+    timeouts, waits, least = _effective_settings(columns, config)
     arrays = {
-        Of.TIME: columns["time_us"], Of.SEQ: columns["seq"], Of.BROKER: columns["broker"], Of.TYPE: columns["type"],
-        Of.ACKS: columns["acks"], Of.REPLICA: columns["replica_id"], Of.TIMEOUT: timeouts, Of.WAIT: waits,
-        Of.LEAST: least, Of.MOST: columns["max_bytes"], Of.ISOLATION: columns["isolation"], Of.PARTITIONS: partitions,
-        Of.TOPICS: topics, Of.ITEM_TOPIC: items.field("topic"), Of.ITEM_PARTITION: items.field("partition"),
-        Of.ITEM_LAST_OFFSET: items.field("last_offset"), Of.ITEM_BYTES: items.field("bytes"),
-        Of.ITEM_ERROR: items.field("error"), Of.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
-        Of.ITEM_MOST: items.field("max_bytes"), Of.ITEM_EPOCH: items.field("current_leader_epoch"),
-        Of.ITEM_THROTTLED: items.field("throttled"), Of.ITEM_OFFSET: items.field("offset"),
-        Of.NEW_TOPIC: new.field("topic"), Of.NEW_PARTITIONS: new.field("partitions"), Of.CHANGE: columns["change"],
-        Of.TOPIC: columns["topic"], Of.PARTITION: columns["partition"], Of.OFFSET: columns["offset"],
-        Of.BYTES: columns["bytes"], Of.EPOCH: columns["leader_epoch"], Of.ISR: in_sync, Of.IN_SYNC: members,
-        Of.MIN_ISR: columns["min_isr"], Of.HARD: columns.maybe("hard_max_bytes"),
-        Of.BATCHES: columns.maybe("batches"), Of.ITEM_PREFERRED: _field(items, "preferred_replica"),
+        EventColumn.TIME: columns["time_us"], EventColumn.SEQ: columns["seq"], EventColumn.BROKER: columns["broker"], EventColumn.TYPE: columns["type"],
+        EventColumn.ACKS: columns["acks"], EventColumn.REPLICA: columns["replica_id"], EventColumn.TIMEOUT: timeouts, EventColumn.WAIT: waits,
+        EventColumn.LEAST: least, EventColumn.MOST: columns["max_bytes"], EventColumn.ISOLATION: columns["isolation"], EventColumn.PARTITIONS: partitions,
+        EventColumn.TOPICS: topics, EventColumn.ITEM_TOPIC: items.field("topic"), EventColumn.ITEM_PARTITION: items.field("partition"),
+        EventColumn.ITEM_LAST_OFFSET: items.field("last_offset"), EventColumn.ITEM_BYTES: items.field("bytes"),
+        EventColumn.ITEM_ERROR: items.field("error"), EventColumn.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
+        EventColumn.ITEM_MOST: items.field("max_bytes"), EventColumn.ITEM_EPOCH: items.field("current_leader_epoch"),
+        EventColumn.ITEM_THROTTLED: items.field("throttled"), EventColumn.ITEM_OFFSET: items.field("offset"),
+        EventColumn.NEW_TOPIC: new.field("topic"), EventColumn.NEW_PARTITIONS: new.field("partitions"), EventColumn.CHANGE: columns["change"],
+        EventColumn.TOPIC: columns["topic"], EventColumn.PARTITION: columns["partition"], EventColumn.OFFSET: columns["offset"],
+        EventColumn.BYTES: columns["bytes"], EventColumn.EPOCH: columns["leader_epoch"], EventColumn.ISR: in_sync, EventColumn.IN_SYNC: members,
+        EventColumn.MIN_ISR: columns["min_isr"], EventColumn.HARD: columns.maybe("hard_max_bytes"),
+        EventColumn.BATCHES: columns.maybe("batches"), EventColumn.ITEM_PREFERRED: _field(items, "preferred_replica"),
     }  # fmt: skip
     rows, count = len(table), threads or threads_for(len(table))
     listed, errors = (partitions, topics, in_sync), items.field("error")
-    borders = [_upto(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
-    placed_ = np.array([placed(arrays[column]) for column in Of], COLUMN)
-    found = arrived(placed_, borders, config.fetch.max_bytes)
+    borders = [_piece_start(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
+    placed_ = np.array([column_record(arrays[column]) for column in EventColumn], COLUMN)
+    found = parse_in_parallel(placed_, borders, config.fetch.max_bytes)
     requests, named = pa.array(found.requests), pa.array(found.named)
     return Call(
         found.names,
-        in_order(found.events) if found.mixed else found.events,
+        in_time_order(found.events) if found.mixed else found.events,
         found.asked,
         found.told,
         found.in_sync,
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
-        errors.take(named) if len(named) else _NO_WORDS,
+        errors.take(named) if len(named) else _NO_STRINGS,
         found.room,
     )
 
 
-def _upto(
+def _piece_start(
     row: int, partitions: pa.Array, topics: pa.Array, in_sync: pa.Array, change: pa.Array, error: pa.Array
-) -> Upto:
+) -> PieceStart:
     """How much there is before that row."""
-    items = _items_upto(partitions, row)
-    return Upto(
+    items = _items_before(partitions, row)
+    return PieceStart(
         rows=row,
         changes=row - change.slice(0, row).null_count,
-        asked=items + _items_upto(topics, row),
-        members=_items_upto(in_sync, row),
+        asked=items + _items_before(topics, row),
+        members=_items_before(in_sync, row),
         named=items - error.slice(0, items).null_count,
     )
 
 
-def _items_upto(lists: pa.Array, row: int) -> int:
+def _items_before(lists: pa.Array, row: int) -> int:
     """How many items the lists before the row have."""
     return int(lists.offsets[row].as_py() - lists.offsets[0].as_py())
 
@@ -99,8 +99,8 @@ class _Columns:
 
     def __init__(self, table: pa.Table) -> None:
         # What is not declared cannot be read here, either: the stream does not have it.
-        self.table = table.select(columns_of(table.column_names)).combine_chunks()
-        self._arrays = dict(zip(self.table.column_names, map(_plain, self.table.columns), strict=True))
+        self.table = table.select(present_columns(table.column_names)).combine_chunks()
+        self._arrays = dict(zip(self.table.column_names, map(_single_chunk, self.table.columns), strict=True))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -113,7 +113,7 @@ class _Columns:
         return self._arrays[name]
 
 
-def _plain(column: pa.ChunkedArray) -> pa.Array:
+def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -129,18 +129,18 @@ def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
     return texts if len(rows) == len(texts) else texts.take(rows)
 
 
-def _as_asked(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _effective_settings(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Time-outs, waits and least bytes as the what-if settings want them."""
     timeouts, waits, least = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
     for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
-        timeouts = _wanted(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
+        timeouts = _override(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
     for follower in (True, False):
-        waits = _wanted(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", "fetch", follower)
-        least = _wanted(columns, least, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower)
+        waits = _override(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", "fetch", follower)
+        least = _override(columns, least, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower)
     return timeouts, waits, least
 
 
-def _wanted(
+def _override(
     columns: _Columns,
     recorded: pa.Array,
     config: Config,
@@ -155,7 +155,7 @@ def _wanted(
         return recorded
     lists = columns[listed]
     items = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    subjects = Subjects(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
+    subjects = RequestColumns(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
     values = pc.fill_null(recorded, UNKNOWN).to_numpy()
     asked = subjects.asked(values, config.what_if, keys, plain)
     mine = pc.equal(columns["type"], kind).to_numpy(zero_copy_only=False)

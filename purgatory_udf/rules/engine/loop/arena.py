@@ -1,20 +1,24 @@
-"""Everything that the loop knows, as a few tables of records.
+"""The arena: all tables that one call of the engine reads and writes, as arrays of fixed-size records.
 
-    events, asked        what comes in: events in order, and what each request asks of which keys
-    told                 what some changes tell besides: of a leader, of an in-sync set
-    places               which of the keys each of the call's is
-    keys                 replicas of partitions, and topics: ends, watermarks, standing, and the lists that hang on them
-    batches, rolls       their logs: where each batch ends and starts in bytes; the segments' bases
-    nodes                short lists that hang on a key: how far its followers are; which partitions of a topic are led
-    in_sync              in-sync sets
-    operations, parts    requests, and what each asks of each of its keys; an operation's parts lie side by side
-    roots, links         by key: the waiting parts by what they wait for (see `heap`, `listed`); by part: its neighbours
-    purgatories, turns   one per broker and kind: gauges, reaper; and the buckets of its timer: of each operation, its
-                         neighbours, and each bucket's root
-    ended, readings      what comes out: how each operation ended, if it has, and gauges where they changed
+| table | rows |
+|---|---|
+| `events`, `request_parts` | the call's input: events in time order, and one row for each key that a request names |
+| `leader_and_isr` | leader epoch and in-sync set of the events that carry them |
+| `key_numbers` | maps the call's key numbers to those of the state |
+| `keys` | replicas of partitions, and topics: watermarks, availability, heads of their queues |
+| `batches`, `rolls` | the keys' logs: record batches by end offset and position, and base offsets of segments |
+| `nodes` | linked lists of a key: log end offsets of followers, partitions of a topic that have a leader, … |
+| `in_sync` | members of in-sync sets |
+| `operations`, `parts` | requests, and what each asks of each of its keys; an operation's parts are adjacent |
+| `heap_roots`, `queue_links` | the queues of waiting parts (`waiter_queues`) |
+| `purgatories`, `bucket_bits`, `timer_links` | one purgatory per broker and kind of request, with its timer |
+| `outcomes`, `readings` | the call's output: how each operation ended, and the gauges where they changed |
 
-A world is made for one call with room for all that the call can bring about, so nothing in the loop ever grows.
-Between calls a state keeps of it what is open (`state`).
+`engine_state` allocates an arena for each call, with capacity for everything that the call's events can add, so no table
+grows while the loop runs. What is still open afterwards is copied back to the state.
+
+Times named `t` are microseconds, those named `..._ms` and `deadline` milliseconds, of the trace's clock. Row numbers are
+called `e` (event), `k` (key), `o` (operation), `at` (part) and `p` (purgatory) in the functions of this package.
 """
 
 from __future__ import annotations
@@ -25,97 +29,155 @@ from functools import partial
 import numpy as np
 
 from purgatory_udf.rules.engine.jit import records
-from purgatory_udf.rules.engine.jit.compiled_functions import number
-from purgatory_udf.rules.engine.jit.records import Records, World, copies, inside, record, soon, world
+from purgatory_udf.rules.engine.jit.compiled_functions import int64
+from purgatory_udf.rules.engine.jit.records import (
+    Arena,
+    Records,
+    arena_dtype,
+    nested_accessor,
+    prefetcher,
+    record,
+    record_copier,
+)
 
-# How large records are counts: with 16 bytes more a part, fetches of a hundred partitions take a twentieth longer.
+__all__ = ["Arena"]
 
-# What comes in. `mode`: how a produce is answered (`Acks`), or who reads (`Reader`). `who`: a follower's id; of a
-# leader its min.insync.replicas. `total`: how many partitions the request names, `count` of which are this call's.
-# `least`, `most`: bytes that a fetch wants and may carry; `hard`: not one batch more. `sent`: a consumer is told to
-# read elsewhere. `marked`: it asks something twice, or throttled. `apart`: not all of its keys are in one group
-# (`SOME_HERE`: nor in the one whose call this is).
-# A change is of one key, and asks nothing (`count` is 0); `offset`, `size`: the log's end and its bytes, or else what
-# the event says; `whole`: the end moves by one batch; `told`: where it is told more.
+# Size matters: with 16 bytes more per part, fetches of 100 partitions take 5 % longer.
+
+# A request, or a change of one key.
+#
+# Requests:
+#   mode         how a produce is answered (`Acks`), or who fetches (`Reader`)
+#   replica_id   of a follower's fetch
+#   delay        timeout or max wait in ms
+#   total        number of partitions that the request names; `count` of them, from `first` on, are in this call
+#   min_bytes, max_bytes   of a fetch; `hard_max`: the limit also cuts a first batch (fetch version 2 and earlier)
+#   redirected   a consumer is told to read at least one partition from a preferred replica
+#   irregular    at least one part repeats a key of the request or is throttled
+#   split        the request's keys lie in several groups of keys (`key_shards`); `PARTIAL`: and this call has only
+#                some of them
+#   text         row of the request's and client's ids in the call's string columns
+#
+# Changes (`count` is 0):
+#   key          number of the key
+#   offset, size     log end offset and appended bytes, or the offset of the change
+#   single_batch     the log end moves by exactly one record batch
+#   replica_id   the follower; for a new leader, min.insync.replicas
+#   leader_and_isr   row of the table of that name, or -1
 EVENT = record(
     i8="t seq delay",
-    i4="least most who first count total broker text",
-    i1="code mode apart hard whole sent",
-    also={
-        "offset": ("delay", "i8"), "size": ("least", "i8"),
-        "key": ("first", "i4"), "told": ("text", "i4"), "marked": ("whole", "i1"),
+    i4="min_bytes max_bytes replica_id first count total broker text",
+    i1="code mode split hard_max single_batch redirected",
+    aliases={
+        "offset": ("delay", "i8"), "size": ("min_bytes", "i8"),
+        "key": ("first", "i4"), "leader_and_isr": ("text", "i4"), "irregular": ("single_batch", "i1"),
     },
 )  # fmt: skip
-# `offset`: the log's end after a produce; where a fetch begins; else what is asked for. `size`: bytes; a fetch's
-# maximum. `again`: the request has named the key before, whose list has it once. A produce's recorded `error` has a
-# `text`. `heap`: `NONE`, for a part begins as a copy of it.
-ASKED = record(i8="offset size", i4="key place epoch", i1="error throttled heap again", also={"text": ("epoch", "i4")})
-# `members`: how many the in-sync set has (-1: it is not told), `first`: where it begins in the call's list of them.
-TOLD = record(i4="epoch first members")
+# What a request asks of one key.
+#   offset       log end offset after a produce's append; fetch offset; offset or number of partitions to wait for
+#   size         bytes appended; maximum bytes of a fetch's partition
+#   ordinal      index of the part within the request
+#   duplicate    the request has named the key before; the key's watcher list holds the request once
+#   queue        `NONE`: a part starts as a copy of this record
+#   text         row of the error's name, where a produce recorded an error that has no `Error` of its own
+REQUEST_PART = record(
+    i8="offset size", i4="key ordinal epoch", i1="error throttled queue duplicate", aliases={"text": ("epoch", "i4")}
+)
+# `members`: size of the in-sync set, -1 if the event has none; `first`: its first row in the call's `in_sync`.
+LEADER_AND_ISR = record(i4="epoch first members")
 
-# Up to where each kind of reader may read, one after the other as `Reader` numbers them: a key begins with its log end,
-# its high watermark, and its last stable offset, which is the high watermark until it has been told. `batch`: how many
-# batches end at or before it, where that has been looked up in this call.
+# Up to where a reader may read: offset, base offset of the segment, position in the log in bytes. `batch`: number of the
+# log's batches that end at or before the offset, where this call has looked it up.
 END = record(i8="offset seg pos", i4="batch")
-_END = record(i8="end end_seg end_pos", i4="end_batch", i1="standing lso_own")
-_HIGH = record(begins=_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
-_STABLE = record(begins=_HIGH, i8="lso lso_seg lso_pos", i4="lso_batch fetches")
+# A key starts with three ends, in the order of `Reader`: log end, high watermark, last stable offset.
+_LOG_END = record(i8="end end_seg end_pos", i4="end_batch", i1="partition_error lso_known")
+_HIGH_WATERMARK = record(base=_LOG_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
+_LAST_STABLE = record(base=_HIGH_WATERMARK, i8="lso lso_seg lso_pos", i4="lso_batch fetch_purgatory")
+# A replica of a partition at a broker, or a topic (whose `log_start` is the number of its first partition without a
+# leader).
+#   partition_error   the error with which the broker answers for the partition; `Error.NONE` if it is leader and online
+#   lso_known         the trace has reported a last stable offset; until then it is the high watermark
+#   epoch             leader epoch
+#   fetch_purgatory, produce_purgatory   rows of its broker's purgatories, set for each call
+#   waiter_mask       one bit for each of its queues that is not empty, and the bits below (`DEAD_PRODUCES`, …)
+#   updates           number of changes that a fetch waiting on the key has been notified of
+#   dead_fetch, stamp_fetch, …   ended operations still on its watcher list, and the purgatory's `stamp` when counted
+#   throttle_nodes, nodes, dead_nodes   heads of lists in `nodes`: throttle flags of followers; log end offsets of
+#                     followers (of a topic: partitions with a leader); dead entries of a topic's watcher lists by
+#                     purgatory
+#   last_append, last_append_order, last_append_raised_hw   the last produce of this call that appended here: its
+#                     `produce_count`, the order among its appends, and whether it raised the high watermark
+# Appends, watermark changes, and arriving and ending fetches touch only the first two cache lines of a key.
 KEY = record(
-    begins=_STABLE,
+    base=_LAST_STABLE,
     i8="log_start",
-    i4="hung news batch_begin roll_count dead_fetch stamp_fetch "
+    i4="waiter_mask updates batch_begin roll_count dead_fetch stamp_fetch "
     "isr_count dead_produce stamp_produce dead_delete stamp_delete "
-    "produces broker throttles min_isr isr_begin roll_begin nodes lists stamped stamp_order",
-    i1="stamp_all",
-    multiple=64,
+    "produce_purgatory broker throttle_nodes min_isr isr_begin roll_begin nodes dead_nodes "
+    "last_append last_append_order",
+    i1="last_append_raised_hw",
+    align=64,
 )
-# What an append, a watermark and a fetch that comes or ends look at lies in its first two lines of the processor's
-# cache. `news`: how often a waiting fetch would have been told of a change. `hung`: a bit for each of its heaps and
-# lists in which anything is, and for what else there is of it (see `DEAD_PRODUCES` and those behind).
-# `produces`, `fetches`: its broker's purgatories for these, in this call.
-# `turned`: where it begins; all bits turned, if it is not known to be one batch (see `logs`). It ends where the next
-# begins.
-BATCH = record(i8="end turned")
-NODE = record(i8="value", i4="who next")
+# `encoded_start`: position of its first byte, with all bits inverted if the record may stand for several batches (see
+# `replica_log`). A batch ends where the next one starts.
+BATCH = record(i8="end encoded_start")
+NODE = record(i8="value", i4="id next")
 
-# An operation begins as a copy of its event.
+# An operation starts as a copy of its event.
+#   answered_bytes    bytes that a fetch's response carries
+#   bucket            bucket of the purgatory's timer, or `NONE`
+#   pending           parts of a produce, delete-records or create-topics that are not settled
+#   trigger           index of the part whose key's event ended the operation, or `NONE`
+#   settling_produce, last_settled_part   the produce event that last settled a part of this operation, and that part
+#   missing_bytes     bytes that a counted fetch still waits for (`fetch_index`)
+#   disruptions       the arena's `disruptions` when the fetch found no error in any of its partitions, or `NONE`
+#   needs_full_check  every check of any of its keys evaluates the whole fetch, as Kafka does
 OPERATION = record(
-    begins=EVENT,
-    i8="end_t answered",
-    i4="purgatory bucket pending trigger settled_by settled_last lacking upheavals",
-    i1="state rule watched odd",
-    also={"deadline": ("delay", "i8"), "marked": ("whole", "i1")},
+    base=EVENT,
+    i8="end_t answered_bytes",
+    i4="purgatory bucket pending trigger settling_produce last_settled_part missing_bytes disruptions",
+    i1="state rule watched needs_full_check",
+    aliases={"deadline": ("delay", "i8"), "irregular": ("single_batch", "i1")},
 )
-# `lacking`: bytes that a fetch waits for, where they are counted as they come. `upheavals`: how many of them there had
-# been in this call when it found no error in any of its partitions.
-# `size`: from a fetch's end on, the bytes that it found. `wants`: the offset or position at which the heap gives the
-# part up; where bytes are counted, how many of its own have been. `start_seg`, `start_pos`: where a fetch begins. All
-# parts of a fetch end with it; others each have their `end_t`. `heap`: which of its key's heaps or lists it is in, or
-# why in none; `child`: its first, in a heap.
+# A part starts as a copy of its request part.
+#   size              from a fetch's end on, the bytes available to it
+#   threshold         offset or position at which its heap releases the part
+#   counted_bytes     for a counted fetch instead: bytes of this partition that `missing_bytes` already accounts for
+#   start_seg, start_pos   segment and position of a fetch offset
+#   end_t             when the part was settled; a fetch's parts all end with it
+#   queue             the heap or list that holds the part, or `NONE`, `SETTLED`, `FORCING`
+#   child             first child in a heap
+#   updates           the key's `updates` on arrival; from the end on, the number of updates in between
+#   append_effect     while a produce is being handled: what its append did
 PART = record(
-    begins=ASKED,
-    i8="wants start_seg start_pos",
+    base=REQUEST_PART,
+    i8="threshold start_seg start_pos",
     i4="operation child",
-    also={"end_t": ("start_pos", "i8"), "text": ("epoch", "i4"), "news": ("place", "i4")},
-)
+    aliases={
+        "end_t": ("start_pos", "i8"), "counted_bytes": ("threshold", "i8"), "text": ("epoch", "i4"),
+        "updates": ("ordinal", "i4"), "append_effect": ("ordinal", "i4"),
+    },
+)  # fmt: skip
 LINK = record(i4="prev next")
 
+# `estimated`: Kafka's estimatedTotalOperations. `stamp`: number of purges; `dead`: entries of ended operations on all
+# watcher lists, `purged`: those removed since the last reading. `read_...`: the gauges at the last reading.
 PURGATORY = record(
     i8="wheel_ms next_bucket_ms last_wake_ms next_step_ms",
     i4="broker code interval watched delayed estimated dead stamp purged read_watched read_delayed next_bucket",
 )
 READING = record(i8="at_ms", i4="purgatory watched delayed purged")
 ROLL, MEMBER, ROOT = record("base"), record("", "replica"), record("", "part")
-QUEUED, TURN, PLACE = record("", "bits"), record("", "prev next"), record("", "key")
-ENDING = record(i1="how")
-# What a call brings a key at most; and where operations are: of which kind there are any, at which broker.
-MORE, HOME = record("", "batches rolls"), record("", "broker code")
+BUCKET_BITS, TIMER_LINK, KEY_NUMBER = record("", "bits"), record("", "prev next"), record("", "key")
+OUTCOME = record(i1="outcome")
+# The batches and rolls that a call can add to a key; a purgatory that a call's requests may wait in.
+GROWTH, PURGATORY_KEY = record("", "batches rolls"), record("", "broker code")
 
 TABLES = {
     "events": EVENT,
-    "asked": ASKED,
-    "told": TOLD,
-    "places": PLACE,
+    "request_parts": REQUEST_PART,
+    "leader_and_isr": LEADER_AND_ISR,
+    "key_numbers": KEY_NUMBER,
     "keys": KEY,
     "batches": BATCH,
     "rolls": ROLL,
@@ -123,77 +185,82 @@ TABLES = {
     "in_sync": MEMBER,
     "operations": OPERATION,
     "parts": PART,
-    "roots": ROOT,
-    "links": LINK,
+    "heap_roots": ROOT,
+    "queue_links": LINK,
     "purgatories": PURGATORY,
-    "queued": QUEUED,
-    "turns": TURN,
-    "ended": ENDING,
+    "bucket_bits": BUCKET_BITS,
+    "timer_links": TIMER_LINK,
+    "outcomes": OUTCOME,
     "readings": READING,
 }
 
-# The loop's: the time; how much of each table is in use. `due`: the first of the operations that were due when they
-# came; `produced`: how many produces have; `checking`: of an event that checks several keys, how many of them
-# have been checked. `upheavals`: changes so far that may have made an error of what a waiting fetch asks.
-# `ended_parts`: of all operations that ended. `texts`, `errors`, `members` (of in-sync sets): how
-# many the state had before the call's own. `appends`, `appended`: batches that came in this call, and their bytes.
-WORLD = world(
+# The arena's own numbers:
+#   now, next_due     the clock, and the time of the next timer or gauge step, in µs
+#   retain_bytes      see `EngineSettings`
+#   operations … purgatories   rows of these tables in use
+#   completed, expired, cancelled, ended_parts   operations that ended in this call, and all their parts
+#   overdue           first of the operations whose deadline had passed on arrival, linked by `timer_links`
+#   produce_count     produces handled so far
+#   check_order       while a produce checks several keys: number of keys checked before the present one, else `NONE`
+#   disruptions       changes so far that can make a waiting fetch's read fail
+#   text_base, error_base, member_base   rows of string columns and in-sync sets that the state had before the call's
+#   append_count, append_bytes   batches appended in this call, and their bytes
+ARENA = arena_dtype(
     TABLES,
     *("now", "next_due", "retain_bytes"),
     *("operations", "parts", "nodes", "readings", "purgatories"),
     *("completed", "expired", "cancelled", "ended_parts"),
-    *("due", "produced", "checking", "upheavals"),
-    *("texts", "errors", "members"),
-    *("appends", "appended"),
+    *("overdue", "produce_count", "check_order", "disruptions"),
+    *("text_base", "error_base", "member_base"),
+    *("append_count", "append_bytes"),
 )
 
 
-def none_of(table: str) -> Callable[[], Records]:
-    """A table without rows."""
+def empty_table(table: str) -> Callable[[], Records]:
+    """Return a factory of tables without rows."""
     return lambda: np.zeros(0, TABLES[table])
 
 
-NONE = number(-1)  # no index
-# Of a part that is in no heap and no list: what it waited for is settled; it forced its fetch to end.
-SETTLED, FORCING = number(-2), number(-3)
-NOTHING_YET = number(0)  # where small numbers are summed up: uncompiled, a sum of theirs is no larger than they are
+NONE = int64(-1)  # no row
+# A part's `queue` if it is in none: its condition has been met or failed for good; it forced its fetch to complete.
+SETTLED, FORCING = int64(-2), int64(-3)
+# Start value of sums over small fields: without compilation, numpy scalars would overflow at the field's size.
+ZERO = int64(0)
 
-# Of an event that is `apart`: this call has some of its keys only.
-SOME_HERE = number(2)
+# An event's `split`: this call has only some of the request's keys.
+PARTIAL = int64(2)
 
-# An operation's state.
-OPEN, ENDED = number(0), number(1)
-# How it ended; `OPEN` if it has not.
-COMPLETED, EXPIRED, CANCELLED = map(number, (1, 2, 3))
+# An operation's `state`.
+OPEN, ENDED = int64(0), int64(1)
+# An `outcome`; `OPEN` until the operation has ended.
+COMPLETED, EXPIRED, CANCELLED = map(int64, (1, 2, 3))
 
-# Of a key (`roots`): heaps, three of them for fetches, one for each kind of reader; for each kind of reader a list of
-# the fetches whose bytes are counted as they come; and the list of those that are tried in full. There are `HEAPS`
-# places for roots of heaps, and `LISTS` links for those of lists.
-SETTLING_PRODUCES, SETTLING_OTHERS, FETCHES, COUNTED, ODD, KINDS = map(number, (0, 1, 2, 5, 8, 9))
-HEAPS, LISTS = number(8), KINDS - COUNTED
-BIT = number(1)  # shifted by its kind, of a key's `hung`
-# What else a key's `hung` tells: that it has dead entries; that it is known which followers are held back on it, and
-# which replicas are in sync.
-DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS, THROTTLES, IN_SYNC = (number(1 << int(KINDS + nth)) for nth in range(5))
+# A key's queues: a heap of produces, one of delete-records or create-topics, one of fetches for each `Reader`; for each
+# `Reader` a list of counted fetches; and the list of fetches that need full checks. A key has `HEAP_STRIDE` rows in
+# `heap_roots` (padded to a power of two), and `LIST_COUNT` rows in `queue_links` for the roots of its lists.
+PRODUCE_HEAP, OTHER_HEAP, FETCH_HEAPS, COUNTED_LISTS, FULL_CHECK_LIST, QUEUE_COUNT = map(int64, (0, 1, 2, 5, 8, 9))
+HEAP_STRIDE, LIST_COUNT = int64(8), QUEUE_COUNT - COUNTED_LISTS
+BIT = int64(1)  # shifted left by the number of the queue: its bit in `waiter_mask`
+# Further bits of a key's `waiter_mask`: it has dead watchers, throttled followers, a known in-sync set.
+DEAD_PRODUCES, DEAD_FETCHES, DEAD_DELETIONS, HAS_THROTTLES, ISR_KNOWN = (
+    int64(1 << int(QUEUE_COUNT + nth)) for nth in range(5)
+)
 
-# A timer's wheels (see `timer`), enough for any two moments that a trace can have, and how many buckets it has in all.
+# A timer's wheels, enough for any two times that a trace can have, and the buckets of each (Kafka's `wheelSize`).
 WHEELS = 12
-BUCKETS = number(20)
-TIMER = WHEELS * BUCKETS
+WHEEL_SIZE = int64(20)
+BUCKETS_PER_TIMER = WHEELS * WHEEL_SIZE
 
 
-# How the loop finds its records: `part_at(w, 7)`.
+# Accessors: `part_at(arena, 7)` is the part in row 7, by reference.
 
-
-__all__ = ["World"]
-
-_at = partial(records.access, kinds=TABLES, world=WORLD)
-world_of = partial(records.world_of, kinds=TABLES, world=WORLD)
+_at = partial(records.accessor, dtypes=TABLES, arena=ARENA)
+make_arena = partial(records.make_arena, dtypes=TABLES, arena=ARENA)
 
 event_at = _at("events")
-asked_at = _at("asked")
-told_at = _at("told")
-place_at = _at("places")
+request_part_at = _at("request_parts")
+leader_and_isr_at = _at("leader_and_isr")
+key_number_at = _at("key_numbers")
 key_at = _at("keys")
 batch_at = _at("batches")
 roll_at = _at("rolls")
@@ -201,21 +268,21 @@ node_at = _at("nodes")
 member_at = _at("in_sync")
 operation_at = _at("operations")
 part_at = _at("parts")
-root_at = _at("roots")
-link_at = _at("links")
+root_at = _at("heap_roots")
+link_at = _at("queue_links")
 purgatory_at = _at("purgatories")
-queued_at = _at("queued")
-turn_at = _at("turns")
-ended_at = _at("ended")
+bucket_bits_at = _at("bucket_bits")
+timer_link_at = _at("timer_links")
+outcome_at = _at("outcomes")
 reading_at = _at("readings")
 
-# Memory that is written for the first time is far away, and so are keys that nothing has happened to for a while.
-event_soon, batch_soon, operation_soon, part_soon, key_soon = (
-    soon(name, TABLES, WORLD) for name in ("events", "batches", "operations", "parts", "keys")
+# Rows written for the first time, and keys without recent events, are not in the processor's cache yet.
+prefetch_event, prefetch_batch, prefetch_operation, prefetch_part, prefetch_key = (
+    prefetcher(name, TABLES, ARENA) for name in ("events", "batches", "operations", "parts", "keys")
 )
 
-# Up to where a kind of reader may read.
-end_of = inside(KEY, END, begin="end")
+# `end_at(key, reader)`: the `END` up to which this kind of `Reader` may read.
+end_at = nested_accessor(KEY, END, begin="end")
 
-take_event = copies(EVENT, OPERATION)
-take_asked = copies(ASKED, PART)
+copy_event = record_copier(EVENT, OPERATION)
+copy_request_part = record_copier(REQUEST_PART, PART)

@@ -1,280 +1,289 @@
-"""What a recorded change does to a replica, and whom it wakes (see `reference.triggers`).
+"""What a recorded change does to a replica, and which watcher lists it checks (see `rules.reference.event_handlers`).
 
 | change | checks |
 |---|---|
 | `log_end`, an append | Fetch; if it raised the high watermark: Produce, Fetch, DeleteRecords |
-| `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than it was |
+| `high_watermark` | Produce, Fetch, DeleteRecords, unless it is lower than before |
 | `replica_end`, `isr` | the same three, if it raised the high watermark |
-| `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; a leader's topic after them |
+| `leader`, `online`, `not_leader`, `offline`, `deleted` | the same three; after a new leader also its topic |
 | `log_start` | DeleteRecords |
-| `last_stable`, `segment_roll`, `truncate` | nobody: seen at the next check of any partition of an operation |
-| `throttled`, `unthrottled` | nobody either |
-| `stopped` | nobody: who waits for the partition ends without an answer |
+| `last_stable`, `segment_roll`, `truncate` | none: seen at the next check of any partition of an operation |
+| `throttled`, `unthrottled` | none either |
+| `stopped` | none: operations that wait for the partition are cancelled |
+
+When a broker stops, its connections and purgatories are lost, but the log stays. The new process knows the log end of no
+follower, leads no partition until it is told to, and its purge estimates start at what its purgatories hold.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, rule
-from purgatory_udf.rules.engine.loop import engine_purgatory as lists
-from purgatory_udf.rules.engine.loop import fetch_index, fetch_rules, replica_log, replica_state, waiter_queues
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
+from purgatory_udf.rules.engine.loop import (
+    engine_purgatory,
+    fetch_index,
+    fetch_rules,
+    replica_log,
+    replica_state,
+    waiter_queues,
+)
 from purgatory_udf.rules.engine.loop.arena import (
     CANCELLED,
-    COUNTED,
-    IN_SYNC,
-    KINDS,
+    COUNTED_LISTS,
+    ISR_KNOWN,
     NONE,
-    NOTHING_YET,
+    OTHER_HEAP,
+    QUEUE_COUNT,
     SETTLED,
-    SETTLING_OTHERS,
-    World,
+    ZERO,
+    Arena,
     event_at,
     key_at,
+    key_number_at,
+    leader_and_isr_at,
     link_at,
     node_at,
     operation_at,
     part_at,
-    place_at,
     purgatory_at,
-    told_at,
 )
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code, Error, Reader, Rule
 from purgatory_udf.rules.engine.loop.waiter_checks import (
     check_all,
-    check_all_here,
+    check_all_inline,
     check_deletions,
     check_fetches,
     check_topic,
 )
 
-# A broker's process stops: whoever waits there for the partition, or its topic, ends without an answer (see
-# `reference.broker`).
-#
-# Connections are gone, and what was parked in memory; the log stays. The new process knows nothing of followers, leads
-# nothing until it is told so, and estimates its purgatories by what they hold.
+
+@helper
+def stop_partition(arena: Arena, k: int, t: int) -> None:
+    """Cancel the operations that wait for the partition at the broker that stopped."""
+    key = key_at(arena, k)
+    key.updates += 1
+    for kind in range(COUNTED_LISTS):
+        while waiter_queues.first_in_heap(arena, k, kind) != NONE:
+            _cancel(arena, waiter_queues.first_in_heap(arena, k, kind), t)
+    for kind in range(COUNTED_LISTS, QUEUE_COUNT):
+        while waiter_queues.first_in_list(arena, k, kind) != NONE:
+            _cancel(arena, waiter_queues.first_in_list(arena, k, kind), t)
+    engine_purgatory.remove_all_dead(arena, key)
+    _reset_estimates(arena, key.broker, False)
+    key.partition_error, key.nodes = Error.NOT_LEADER_OR_FOLLOWER, NONE
 
 
-@rule
-def stop_partition(w: World, k: int, t: int) -> None:
-    key = key_at(w, k)
-    key.news += 1
-    for kind in range(COUNTED):
-        while waiter_queues.first_in_heap(w, k, kind) != NONE:
-            _abandon(w, waiter_queues.first_in_heap(w, k, kind), t)
-    for kind in range(COUNTED, KINDS):
-        while waiter_queues.first_in_list(w, k, kind) != NONE:
-            _abandon(w, waiter_queues.first_in_list(w, k, kind), t)
-    lists.walk_all(w, key)
-    _estimate_anew(w, key.broker, False)
-    key.standing, key.nodes = Error.NOT_LEADER_OR_FOLLOWER, NONE
-
-
-@rule
-def stop_topic(w: World, k: int, broker: int, t: int) -> None:
-    """The topic's heap has who waits at any broker: others are put back."""
+@helper
+def stop_topic(arena: Arena, k: int, broker: int, t: int) -> None:
+    """Cancel the create-topics that wait for the topic at this broker, and requeue those of other brokers."""
     kept = NONE
-    while waiter_queues.first_in_heap(w, k, SETTLING_OTHERS) != NONE:
-        at = waiter_queues.first_in_heap(w, k, SETTLING_OTHERS)
-        if operation_at(w, part_at(w, at).operation).broker == broker:
-            _abandon(w, at, t)
+    while waiter_queues.first_in_heap(arena, k, OTHER_HEAP) != NONE:
+        at = waiter_queues.first_in_heap(arena, k, OTHER_HEAP)
+        if operation_at(arena, part_at(arena, at).operation).broker == broker:
+            _cancel(arena, at, t)
         else:
-            waiter_queues.remove_from_heap(w, at, key_at(w, k))
-            link_at(w, at).next, kept = kept, at
+            waiter_queues.dequeue(arena, at, key_at(arena, k))
+            link_at(arena, at).next, kept = kept, at
     while kept != NONE:
-        at, kept = kept, link_at(w, kept).next
-        waiter_queues.push_to_heap(w, at, SETTLING_OTHERS, part_at(w, at).wants)
-    lists.walk_topic(w, key_at(w, k), broker)
-    _estimate_anew(w, broker, True)
+        at, kept = kept, link_at(arena, kept).next
+        waiter_queues.push_to_heap(arena, at, OTHER_HEAP, part_at(arena, at).threshold)
+    engine_purgatory.remove_dead_of_topic(arena, key_at(arena, k), broker)
+    _reset_estimates(arena, broker, True)
 
 
-@rule
-def _estimate_anew(w: World, broker: int, of_topics: bool) -> None:
-    for p in range(w.purgatories):
-        purgatory = purgatory_at(w, p)
+@helper
+def _reset_estimates(arena: Arena, broker: int, of_topics: bool) -> None:
+    """Restart the purge estimates of the broker's purgatories, of partitions or of topics."""
+    for p in range(arena.purgatories):
+        purgatory = purgatory_at(arena, p)
         if purgatory.broker == broker and (purgatory.code == Code.CREATE_TOPICS) == of_topics:
             purgatory.estimated = purgatory.delayed
 
 
-@rule
-def _abandon(w: World, by: int, t: int) -> None:
-    """The part's operation ends, and is on no list any more."""
-    o = part_at(w, by).operation
-    operation = operation_at(w, o)
-    lists.close(w, o, CANCELLED, Rule.BROKER_STOPPED, t, by)
-    w.cancelled += 1
-    entries = NOTHING_YET
+@helper
+def _cancel(arena: Arena, by: int, t: int) -> None:
+    """Cancel the operation of part `by`, and remove it from all watcher lists."""
+    o = part_at(arena, by).operation
+    operation = operation_at(arena, o)
+    engine_purgatory.close_operation(arena, o, CANCELLED, Rule.BROKER_STOPPED, t, by)
+    arena.cancelled += 1
+    entries = ZERO
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        waiter_queues.remove_from_heap(w, at, key)
-        entries += 1 - part.again
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        waiter_queues.dequeue(arena, at, key)
+        entries += 1 - part.duplicate
         if operation.code == Code.FETCH:
-            part.news = key.news - part.news
+            part.updates = key.updates - part.updates
             part.error, part.size = Error.UNANSWERED, 0
-        elif part.heap != SETTLED:
+        elif part.queue != SETTLED:
             part.error, part.end_t = Error.UNANSWERED, t
-    purgatory_at(w, operation.purgatory).watched -= entries
+    purgatory_at(arena, operation.purgatory).watched -= entries
 
 
 @inlined
-def high_watermark(w: World, e: int) -> None:
-    event = event_at(w, e)
-    k = place_at(w, event.key).key
-    key = key_at(w, k)
-    # Every offset is more than one that is unknown.
+def high_watermark(arena: Arena, e: int) -> None:
+    """Handle a high watermark reported by the trace."""
+    event = event_at(arena, e)
+    k = key_number_at(arena, event.key).key
+    key = key_at(arena, k)
+    # An unknown high watermark is lower than any offset.
     if event.offset >= key.hw:
-        replica_state.take_watermark(w, key, event.offset)
-        key.news += 1
-        check_all_here(w, k, event.t, fetch_rules.OF_WATERMARK)
+        replica_state.set_high_watermark(arena, key, event.offset)
+        key.updates += 1
+        check_all_inline(arena, k, event.t, fetch_rules.WATERMARK_MOVED)
 
 
 @inlined
-def log_end(w: World, e: int) -> None:
-    event = event_at(w, e)
-    k = place_at(w, event.key).key
-    key = key_at(w, k)
-    if replica_log.append(w, key, event.offset, event.size, event.whole):
-        key.news += 1
-        if replica_state.advance_watermark(w, key):
-            check_all(w, k, event.t, fetch_rules.OF_ANY)
+def log_end(arena: Arena, e: int) -> None:
+    """Handle a log end reported by the trace."""
+    event = event_at(arena, e)
+    k = key_number_at(arena, event.key).key
+    key = key_at(arena, k)
+    if replica_log.append(arena, key, event.offset, event.size, event.single_batch):
+        key.updates += 1
+        if replica_state.advance_high_watermark(arena, key):
+            check_all(arena, k, event.t, fetch_rules.ANY_END_MOVED)
         else:
-            check_fetches(w, k, event.t, fetch_rules.OF_LOG_END)
+            check_fetches(arena, k, event.t, fetch_rules.LOG_END_MOVED)
 
 
 @inlined
-def replica_end(w: World, e: int) -> None:
-    event = event_at(w, e)
-    k = place_at(w, event.key).key
-    key = key_at(w, k)
-    if replica_state.follower_reached(w, key, event.who, event.offset):
-        key.news += 1
-        check_all(w, k, event.t, fetch_rules.OF_WATERMARK)
+def replica_end(arena: Arena, e: int) -> None:
+    """Handle a follower's log end reported by the trace."""
+    event = event_at(arena, e)
+    k = key_number_at(arena, event.key).key
+    key = key_at(arena, k)
+    if replica_state.update_follower(arena, key, event.replica_id, event.offset):
+        key.updates += 1
+        check_all(arena, k, event.t, fetch_rules.WATERMARK_MOVED)
 
 
-@rule
-def rarer(w: World, e: int) -> None:
-    """Any of these may make an error of what a waiting fetch asks."""
-    w.upheavals += 1
-    event = event_at(w, e)
+@helper
+def rare_change(arena: Arena, e: int) -> None:
+    """Handle any other change. Each may cause an error in the read of a waiting fetch."""
+    arena.disruptions += 1
+    event = event_at(arena, e)
     code, t, offset = event.code, event.t, event.offset
-    k = place_at(w, event.key).key
-    key = key_at(w, k)
+    k = key_number_at(arena, event.key).key
+    key = key_at(arena, k)
     if code == Code.LOG_START:
         key.log_start = max(key.log_start, offset)
-        key.news += 1
-        check_deletions(w, k, t)
+        key.updates += 1
+        check_deletions(arena, k, t)
     elif code == Code.SEGMENT_ROLL:
-        if replica_log.roll(w, key, offset):
-            key.news += 1
-            fetch_index.shake(w, k, Reader.FOLLOWER)
+        if replica_log.roll(arena, key, offset):
+            key.updates += 1
+            fetch_index.invalidate_waiters(arena, k, Reader.FOLLOWER)
     elif code == Code.TRUNCATE:
-        _truncate(w, k, offset)
+        _truncate(arena, k, offset)
     elif code == Code.ISR:
-        _in_sync(w, key, told_at(w, event.told))
-        if replica_state.advance_watermark(w, key):
-            key.news += 1
-            check_all(w, k, t, fetch_rules.OF_WATERMARK)
+        _set_in_sync(arena, key, leader_and_isr_at(arena, event.leader_and_isr))
+        if replica_state.advance_high_watermark(arena, key):
+            key.updates += 1
+            check_all(arena, k, t, fetch_rules.WATERMARK_MOVED)
     elif code == Code.LED:
-        _led(w, k, offset)
-        check_topic(w, k, t)
+        _add_topic_leader(arena, k, offset)
+        check_topic(arena, k, t)
     elif code == Code.UNLED:
-        _unled(w, k, offset)
+        _remove_topic_leader(arena, k, offset)
     elif code in (Code.THROTTLED, Code.UNTHROTTLED):
-        key.news += 1
-        fetch_rules.throttle(w, k, event.who, code == Code.THROTTLED)
+        key.updates += 1
+        fetch_rules.set_throttle(arena, k, event.replica_id, code == Code.THROTTLED)
     elif code == Code.STOPPED:
-        stop_partition(w, k, t)
+        stop_partition(arena, k, t)
     elif code == Code.TOPIC_STOPPED:
-        stop_topic(w, k, event.broker, t)
+        stop_topic(arena, k, event.broker, t)
     else:
         if code == Code.LEADER:
-            key.standing = Error.NONE
-            _lead(w, k, event.who, told_at(w, event.told))
+            key.partition_error = Error.NONE
+            _become_leader(arena, k, event.replica_id, leader_and_isr_at(arena, event.leader_and_isr))
         elif code == Code.ONLINE:
-            key.standing = Error.NONE
+            key.partition_error = Error.NONE
         elif code == Code.NOT_LEADER:
-            key.standing = Error.NOT_LEADER_OR_FOLLOWER
+            key.partition_error = Error.NOT_LEADER_OR_FOLLOWER
         elif code == Code.OFFLINE:
-            key.standing = Error.KAFKA_STORAGE_ERROR
+            key.partition_error = Error.KAFKA_STORAGE_ERROR
         else:
-            key.standing = Error.UNKNOWN_TOPIC_OR_PARTITION
-        key.news += 1
-        check_all(w, k, t, fetch_rules.OF_ANY)
+            key.partition_error = Error.UNKNOWN_TOPIC_OR_PARTITION
+        key.updates += 1
+        check_all(arena, k, t, fetch_rules.ANY_END_MOVED)
 
 
 @inlined
-def last_stable(w: World, e: int) -> None:
-    """The first one may lie below the high watermark, which was what counted before."""
-    event = event_at(w, e)
-    offset, k = event.offset, place_at(w, event.key).key
-    key = key_at(w, k)
-    first, seg = key.lso_own == 0, key.lso_seg
+def last_stable(arena: Arena, e: int) -> None:
+    """Handle a last stable offset; the first may be lower than the high watermark, which counted until now."""
+    event = event_at(arena, e)
+    offset, k = event.offset, key_number_at(arena, event.key).key
+    key = key_at(arena, k)
+    first, seg = key.lso_known == 0, key.lso_seg
     if not first and offset < key.lso:
         return
-    key.lso_own = 1
-    replica_state.take_last_stable(w, key, offset)
-    key.news += 1
+    key.lso_known = 1
+    replica_state.set_last_stable(arena, key, offset)
+    key.updates += 1
     if first or key.lso_seg != seg:
-        fetch_index.shake(w, k, Reader.COMMITTED)
+        fetch_index.invalidate_waiters(arena, k, Reader.COMMITTED)
     else:
-        fetch_rules.ripen(w, k)
+        fetch_rules.on_lso_advance(arena, k)
 
 
-@rule
-def _truncate(w: World, k: int, offset: int) -> None:
-    """The watermarks above the new end come down to it, and are taken anew."""
-    key = key_at(w, k)
-    if not replica_log.truncate(w, key, offset):
+@helper
+def _truncate(arena: Arena, k: int, offset: int) -> None:
+    """Truncate the log, lower the watermarks above its new end, and refresh their segments and positions."""
+    key = key_at(arena, k)
+    if not replica_log.truncate(arena, key, offset):
         return
-    key.news += 1
+    key.updates += 1
     if key.hw > offset:
-        replica_state.take_watermark(w, key, offset)
-    if key.lso_own and key.lso > offset:
-        replica_state.take_last_stable(w, key, offset)
-    fetch_index.shake_all(w, k)
+        replica_state.set_high_watermark(arena, key, offset)
+    if key.lso_known and key.lso > offset:
+        replica_state.set_last_stable(arena, key, offset)
+    fetch_index.invalidate_all_waiters(arena, k)
 
 
-@rule
-def _in_sync(w: World, key: Any, told: Any) -> None:
-    key.isr_begin, key.isr_count = w.members + told.first, told.members
-    key.hung |= IN_SYNC
+@helper
+def _set_in_sync(arena: Arena, key: Any, leader_and_isr: Any) -> None:
+    key.isr_begin, key.isr_count = arena.member_base + leader_and_isr.first, leader_and_isr.members
+    key.waiter_mask |= ISR_KNOWN
 
 
-@rule
-def _lead(w: World, k: int, min_isr: int, told: Any) -> None:
-    """This broker leads the partition (again); what is not said stays as it was."""
-    key = key_at(w, k)
-    if told.epoch != UNKNOWN:
-        if told.epoch != key.epoch:
-            fetch_index.shake_all(w, k)
-        key.epoch = told.epoch
+@helper
+def _become_leader(arena: Arena, k: int, min_isr: int, leader_and_isr: Any) -> None:
+    """Make the broker leader of the partition (again); what the event does not contain stays as it was."""
+    key = key_at(arena, k)
+    if leader_and_isr.epoch != UNKNOWN:
+        if leader_and_isr.epoch != key.epoch:
+            fetch_index.invalidate_all_waiters(arena, k)
+        key.epoch = leader_and_isr.epoch
     if min_isr != UNKNOWN:
         key.min_isr = min_isr
-    if told.members >= 0:
-        _in_sync(w, key, told)
-    replica_state.advance_watermark(w, key)
+    if leader_and_isr.members >= 0:
+        _set_in_sync(arena, key, leader_and_isr)
+    replica_state.advance_high_watermark(arena, key)
 
 
-@rule
-def _led(w: World, k: int, partition: int) -> None:
-    """`log_start` of a topic is the number of its first partition that nobody leads."""
-    key = key_at(w, k)
-    if replica_state.node_of(w, key.nodes, partition) == NONE:
-        key.nodes = replica_state.new_node(w, key.nodes, partition, 1)
+@helper
+def _add_topic_leader(arena: Arena, k: int, partition: int) -> None:
+    """Note that a partition of the topic has a leader, and move `log_start` to the first partition without one."""
+    key = key_at(arena, k)
+    if replica_state.find_node(arena, key.nodes, partition) == NONE:
+        key.nodes = replica_state.add_node(arena, key.nodes, partition, 1)
     else:
-        node_at(w, replica_state.node_of(w, key.nodes, partition)).value = 1
+        node_at(arena, replica_state.find_node(arena, key.nodes, partition)).value = 1
     while True:
-        node = replica_state.node_of(w, key.nodes, key.log_start)
-        if node == NONE or node_at(w, node).value == 0:
+        node = replica_state.find_node(arena, key.nodes, key.log_start)
+        if node == NONE or node_at(arena, node).value == 0:
             return
         key.log_start += 1
 
 
-@rule
-def _unled(w: World, k: int, partition: int) -> None:
-    key = key_at(w, k)
-    node = replica_state.node_of(w, key.nodes, partition)
+@helper
+def _remove_topic_leader(arena: Arena, k: int, partition: int) -> None:
+    """Note that a partition of the topic has no leader any more."""
+    key = key_at(arena, k)
+    node = replica_state.find_node(arena, key.nodes, partition)
     if node != NONE:
-        node_at(w, node).value = 0
+        node_at(arena, node).value = 0
         key.log_start = min(key.log_start, partition)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit import Number
+from purgatory_udf.rules.engine.jit import Int64Enum
 
 
-class Code(Number):
+class Code(Int64Enum):
     """What a row says about its key."""
 
     PRODUCE = 1
@@ -50,7 +50,7 @@ PURGATORIES = {
 }
 
 
-class Acks(Number):
+class Acks(Int64Enum):
     """How a produce is answered."""
 
     DELAYED = 0
@@ -59,7 +59,7 @@ class Acks(Number):
     ALL_IN_ERROR = 3
 
 
-class Reader(Number):
+class Reader(Int64Enum):
     """Whose end of the log counts for a fetch."""
 
     FOLLOWER = 0
@@ -67,7 +67,7 @@ class Reader(Number):
     COMMITTED = 2
 
 
-class Error(Number):
+class Error(Int64Enum):
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 1
     KAFKA_STORAGE_ERROR = 2
@@ -82,7 +82,7 @@ class Error(Number):
     RECORDED = 99  # another error that the trace recorded: its name travels as text
 
 
-class Rule(Number):
+class Rule(Int64Enum):
     """`completed_by`, in the words of the tables (lower case)."""
 
     TIMEOUT = 0

@@ -1,125 +1,146 @@
-"""Where events find a waiting fetch, so that few are tried.
+"""Index of waiting fetches: an event checks only the fetches that it may complete.
 
-Kafka tries every fetch of a key's list at every check (see `fetch`). Here a part hangs in its key's heap by the
-position of the end from which on it may matter (its *slack*): all parts together lack some bytes; before the sum can be
-had, one key at least must grow by its share of them. A fetch of one partition has a share of all, so it is tried just
-when it is complete. Where the share is only a few batches, a fetch of several partitions is *counted* instead: its
-parts are in plain lists, and whatever a key grows by is taken from what the fetch lacks.
-What makes A, B, E, F or C true, and what breaks "an end only grows, within one segment", makes a fetch *odd*: from then
-on it is tried at every check of any of its keys. Such are truncations, rolls, a new epoch, a high watermark that moves
-into the next segment, a last stable offset that rises unseen, an end that is unknown.
+Kafka tries every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in one of
+three ways:
+
+- *By share.* The partitions of a fetch together miss some bytes. Before all of them are available, at least one
+  partition must grow by its equal share, so each part is queued in its key's heap at the position where the end would
+  then be. When an end reaches that position, the fetch is evaluated, and requeued by what is still missing. A fetch of
+  one partition is evaluated exactly when it is complete.
+- *Counted.* If the share of a fetch over several partitions is only a few batches, its parts are in plain lists, and
+  each growth of a partition is subtracted from the fetch's `missing_bytes`.
+- *Full check.* The other two rely on ends that only grow, within one segment. Whatever breaks that, or makes cases A, B,
+  C, E or F of `fetch_rules` possible, invalidates them: truncations, segment rolls, a new leader epoch, a high watermark
+  that moves to the next segment, a last stable offset that rises without a check, an unknown end. From then on every
+  check of any of its keys evaluates the whole fetch.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number, rule
-from purgatory_udf.rules.engine.loop import engine_purgatory as lists
-from purgatory_udf.rules.engine.loop import fetch_answers, waiter_queues
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
-    COUNTED,
-    FETCHES,
+    COUNTED_LISTS,
+    FETCH_HEAPS,
     NONE,
-    NOTHING_YET,
-    World,
+    ZERO,
+    Arena,
     key_at,
     operation_at,
     part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Reader
 
-_READERS = number(len(Reader))
-# A share of fewer batches than this is counted: to share out anew costs as much as to count many of them.
-_WORTH_SHARING = 16
+_READERS = int64(len(Reader))
+# Shares of fewer batches than this are counted: requeueing a fetch costs as much as counting that many batches.
+_MIN_SHARED_BATCHES = 16
 
 
 @inlined
-def is_odd(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
-    """Whether the end is not where growth alone would lead on from: unknown, of another segment, or taken anew."""
+def needs_full_check(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
+    """Return whether growth alone cannot complete the part.
+
+    The reader's end is unknown, on another segment than the fetch offset, or at the fetch offset but at another position.
+    """
     moved = part.start_seg != end_seg or part.start_pos > end_pos
-    taken_anew = part.offset == end and part.start_pos != end_pos
-    return end == UNKNOWN or part.offset > end or part.again > 0 or moved or taken_anew
+    stale_position = part.offset == end and part.start_pos != end_pos
+    return end == UNKNOWN or part.offset > end or part.duplicate > 0 or moved or stale_position
 
 
 @inlined
-def gained(part: Any, end_pos: int) -> int:
-    """Bytes between where the part begins and the reader's end."""
+def available_bytes(part: Any, end_pos: int) -> int:
+    """Return the bytes between the fetch offset and the reader's end, at most the partition's maximum."""
     return min(end_pos - part.start_pos, part.size)
 
 
 @inlined
-def _share(lacking: int, sharing: int) -> int:
-    """Of what is lacking, that of each key that can bring any."""
-    return -(-lacking // max(1, sharing))
+def _share(missing_bytes: int, sharing: int) -> int:
+    """Divide the missing bytes evenly over the keys that can provide them, rounded up."""
+    return -(-missing_bytes // max(1, sharing))
 
 
 @inlined
-def is_counted(w: World, count: int, lacking: int, sharing: int) -> bool:
-    """Whether each one's share is a few batches. What can never be had here (see `shares`) is not counted."""
-    if count <= 1 or lacking >= FOREVER // 2:
+def should_count(arena: Arena, count: int, missing_bytes: int, sharing: int) -> bool:
+    """Return whether the fetch should be counted, given the average size of the batches appended in this call.
+
+    A fetch of which this call has only some keys misses an unreachable number of bytes, and is never counted.
+    """
+    if count <= 1 or missing_bytes >= FOREVER // 2:
         return False
-    return _share(lacking, sharing) * w.appends < _WORTH_SHARING * w.appended
+    return _share(missing_bytes, sharing) * arena.append_count < _MIN_SHARED_BATCHES * arena.append_bytes
 
 
 @inlined
-def hang(w: World, o: int, lacking: int, odd: bool, counted: bool, sharing: int) -> None:
-    """Where events find the fetch: among the odd ones, by its slack, or where its parts are already, to be counted.
-    `sharing`: how many of its keys share what it lacks."""
-    if odd:
-        lists.make_odd(w, o)
+def enqueue(arena: Arena, o: int, missing_bytes: int, full_check: bool, counted: bool, sharing: int) -> None:
+    """Index a waiting fetch; the parts of a counted one are already in their lists.
+
+    `sharing` is the number of keys that can provide the missing bytes.
+    """
+    if full_check:
+        engine_purgatory.require_full_check(arena, o)
     elif counted:
-        operation_at(w, o).lacking = lacking
+        operation_at(arena, o).missing_bytes = missing_bytes
     else:
-        _share_out(w, o, lacking, _share(lacking, sharing))
+        _enqueue_by_share(arena, o, missing_bytes, _share(missing_bytes, sharing))
 
 
 @inlined
-def hang_anew(w: World, o: int, lacking: int) -> None:
-    """It was tried, and is not complete: by where its keys' ends are now."""
-    operation = operation_at(w, o)
-    sharing = NOTHING_YET
-    odd = False
+def requeue(arena: Arena, o: int, missing_bytes: int) -> None:
+    """Index a fetch again that has been evaluated and is not complete, by the present ends of its keys."""
+    operation = operation_at(arena, o)
+    sharing = ZERO
+    full_check = False
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        waiter_queues.remove_from_heap(w, at, key)
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        waiter_queues.dequeue(arena, at, key)
         end, end_seg, end_pos = fetch_answers.reader_end(key, operation.mode)
-        part.wants = gained(part, end_pos)
-        odd |= is_odd(part, end, end_seg, end_pos)
+        part.counted_bytes = available_bytes(part, end_pos)
+        full_check |= needs_full_check(part, end, end_seg, end_pos)
         sharing += 1 - part.throttled
-    counted = not odd and is_counted(w, operation.count, lacking, sharing)
+    counted = not full_check and should_count(arena, operation.count, missing_bytes, sharing)
     if counted:
-        # One that has its maximum, or is throttled, gains nothing any more, and is only there to be shaken.
+        # Parts that have their maximum or are throttled gain nothing, but must be found by `invalidate_waiters`.
         for at in range(operation.first, operation.first + operation.count):
-            k = part_at(w, at).key
-            waiter_queues.append_to_list(w, k, key_at(w, k), at, COUNTED + operation.mode)
-    hang(w, o, lacking, odd, counted, sharing)
+            k = part_at(arena, at).key
+            waiter_queues.push_to_list(arena, k, key_at(arena, k), at, COUNTED_LISTS + operation.mode)
+    enqueue(arena, o, missing_bytes, full_check, counted, sharing)
 
 
 @inlined
-def _share_out(w: World, o: int, lacking: int, share: int) -> None:
-    """Hang every part at the position up to which its key may grow before the sum must be looked at again."""
-    operation = operation_at(w, o)
+def _enqueue_by_share(arena: Arena, o: int, missing_bytes: int, share: int) -> None:
+    """Queue every part at the position up to which its key may grow before the fetch is evaluated again."""
+    operation = operation_at(arena, o)
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        _, _, end_pos = fetch_answers.reader_end(key_at(w, part.key), operation.mode)
-        wants = end_pos + share
-        if part.throttled or lacking >= FOREVER // 2 or (operation.total == 1 and part.size < operation.least):
-            wants = FOREVER
-        waiter_queues.push_to_heap(w, at, FETCHES + operation.mode, wants)
+        part = part_at(arena, at)
+        _, _, end_pos = fetch_answers.reader_end(key_at(arena, part.key), operation.mode)
+        threshold = end_pos + share
+        if (
+            part.throttled
+            or missing_bytes >= FOREVER // 2
+            or (operation.total == 1 and part.size < operation.min_bytes)
+        ):
+            threshold = FOREVER
+        waiter_queues.push_to_heap(arena, at, FETCH_HEAPS + operation.mode, threshold)
 
 
-@rule
-def shake(w: World, k: int, reader: int) -> None:
-    """All fetches of this kind of reader that wait on the key are odd from now on."""
-    while waiter_queues.first_in_heap(w, k, FETCHES + reader) != NONE:
-        lists.make_odd(w, part_at(w, waiter_queues.first_in_heap(w, k, FETCHES + reader)).operation)
-    while waiter_queues.first_in_list(w, k, COUNTED + reader) != NONE:
-        lists.make_odd(w, part_at(w, waiter_queues.first_in_list(w, k, COUNTED + reader)).operation)
+@helper
+def invalidate_waiters(arena: Arena, k: int, reader: int) -> None:
+    """Require full checks of all fetches of this kind of reader that wait on the key."""
+    while waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader) != NONE:
+        engine_purgatory.require_full_check(
+            arena, part_at(arena, waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader)).operation
+        )
+    while waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader) != NONE:
+        engine_purgatory.require_full_check(
+            arena, part_at(arena, waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)).operation
+        )
 
 
-@rule
-def shake_all(w: World, k: int) -> None:
+@helper
+def invalidate_all_waiters(arena: Arena, k: int) -> None:
+    """Require full checks of all fetches that wait on the key."""
     for reader in range(_READERS):
-        shake(w, k, reader)
+        invalidate_waiters(arena, k, reader)

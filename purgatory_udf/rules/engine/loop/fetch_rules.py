@@ -1,202 +1,218 @@
-"""DelayedFetch: a consumer or follower waits until there are enough bytes to be worth an answer.
+"""DelayedFetch: a fetch waits until enough bytes are available, or a partition cannot be waited for any longer.
 
-Over the partitions in order, the first that holds completes the fetch (the letters are Kafka 2.3's):
+The partitions are evaluated in order; the first case that holds completes the fetch (letters as in Kafka 2.3's
+`DelayedFetch`):
 
 A) the broker does not lead the partition (any more)
-B) the broker does not know it
-E) its log directory is offline
+B) the broker does not know the partition
+E) the log directory of the partition is offline
 F) the request was sent to an older leader epoch
-C) the fetch offset lies beyond the end (the leader was truncated), or on an older segment than the end, unless the
-   replica is throttled; an offset equal to the end adds nothing, so that a fresh roll does not look like C
-D) after all: the bytes between start and end, at most the partition's maximum each, reach the minimum
+C) the fetch offset lies beyond the end (the leader was truncated) or on an older segment than the end, unless the
+   replica is throttled; an offset equal to the end adds no bytes, so that a segment roll alone does not look like C
+D) after all partitions: the bytes between fetch offsets and ends, at most the partition's maximum each, reach min_bytes
 
-Kafka tries every fetch of the list at every check. Which are tried here, `hanging` says.
+Kafka evaluates every fetch on a watcher list at every check; `fetch_index` selects those that are evaluated here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number, rule
-from purgatory_udf.rules.engine.loop import engine_purgatory as lists
-from purgatory_udf.rules.engine.loop import fetch_answers, fetch_index, replica_log, waiter_queues
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.loop import engine_purgatory, fetch_answers, fetch_index, replica_log, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
-    COUNTED,
-    FETCHES,
+    COUNTED_LISTS,
+    FETCH_HEAPS,
     FORCING,
+    FULL_CHECK_LIST,
+    HAS_THROTTLES,
     NONE,
-    NOTHING_YET,
-    ODD,
-    SOME_HERE,
-    THROTTLES,
-    World,
-    asked_at,
+    PARTIAL,
+    ZERO,
+    Arena,
     batch_at,
-    end_of,
+    end_at,
     event_at,
     key_at,
     node_at,
     operation_at,
     part_at,
+    request_part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Error, Reader, Rule
-from purgatory_udf.rules.engine.loop.operation_builder import operation_of, part_of
-from purgatory_udf.rules.engine.loop.produce_rules import rule_of_standing
-from purgatory_udf.rules.engine.loop.replica_state import new_node, node_of
+from purgatory_udf.rules.engine.loop.operation_builder import add_operation, add_part
+from purgatory_udf.rules.engine.loop.produce_rules import rule_for_partition_error
+from purgatory_udf.rules.engine.loop.replica_state import add_node, find_node
 
-_NEVER = number(FOREVER)
-_ON_OLDER_SEGMENT = number(-1)
+_UNREACHABLE = int64(FOREVER)
+_ON_OLDER_SEGMENT = int64(-1)
 
+# Bits of a key's `waiter_mask`: indexed fetches of each kind of reader, and fetches that need full checks.
+_FOLLOWERS, _CONSUMERS, _COMMITTED_READERS = (
+    int64((1 << FETCH_HEAPS | 1 << COUNTED_LISTS) << reader) for reader in Reader
+)
+_FULL_CHECKS = int64(1 << int(FULL_CHECK_LIST))
 
-# As in a key's `hung`: fetches of each kind of reader that are not odd, and the odd ones.
-_OF_FOLLOWERS, _OF_CONSUMERS, _OF_COMMITTED = (number((1 << FETCHES | 1 << COUNTED) << reader) for reader in Reader)
-_ODD = number(1 << int(ODD))
-
-# Whom a check may concern, by what has moved: other readers' fetches are as complete as they were.
-OF_LOG_END, OF_WATERMARK = _OF_FOLLOWERS | _ODD, _OF_CONSUMERS | _OF_COMMITTED | _ODD
-OF_ANY = OF_LOG_END | OF_WATERMARK
+# The fetches that a check concerns, by the end that has moved: those of other readers are as complete as before.
+LOG_END_MOVED, WATERMARK_MOVED = _FOLLOWERS | _FULL_CHECKS, _CONSUMERS | _COMMITTED_READERS | _FULL_CHECKS
+ANY_END_MOVED = LOG_END_MOVED | WATERMARK_MOVED
 
 
 @inlined
-def arrive(w: World, e: int) -> None:
-    """The first read, which answers at once or begins the wait. It also meets the errors of offset and epoch, which a
-    waiting fetch does not look for. A consumer may be told at once to read elsewhere."""
-    event, o = event_at(w, e), operation_of(w, e)
-    t, mode, who, least, count = event.t, event.mode, event.who, _least(event), event.count
-    counted = fetch_index.is_counted(w, count, least, count)
-    first = operation_at(w, o).first
-    asks = event.first - first
-    accumulated = NOTHING_YET
-    odd = large = False
-    marked = event.marked != 0
+def try_complete_else_watch(arena: Arena, e: int) -> None:
+    """Handle an arriving fetch: answer it after the first read, or index it and start its timer.
+
+    Only the first read returns errors of offset and epoch. A consumer may be told to read from a preferred replica at once.
+    """
+    event, o = event_at(arena, e), add_operation(arena, e)
+    t, mode, replica_id, min_bytes, count = event.t, event.mode, event.replica_id, _min_bytes(event), event.count
+    counted = fetch_index.should_count(arena, count, min_bytes, count)
+    first = operation_at(arena, o).first
+    shift = event.first - first
+    accumulated = ZERO
+    full_check = large = False
+    irregular = event.irregular != 0
     for at in range(first, first + count):
-        k = part_of(w, o, at, at + asks)
-        part, asked, key = part_at(w, at), asked_at(w, at + asks), key_at(w, k)
-        # What happened to the key before is none of its business.
-        part.news = key.news
-        if key.hung & THROTTLES != 0:
-            _hold_back(w, key, part, who)
-            marked = True
-        error = fetch_answers.error_of(key, asked)
+        k = add_part(arena, o, at, at + shift)
+        part, requested, key = part_at(arena, at), request_part_at(arena, at + shift), key_at(arena, k)
+        # Earlier updates of the key do not count.
+        part.updates = key.updates
+        if key.waiter_mask & HAS_THROTTLES != 0:
+            _apply_throttle(arena, key, part, replica_id)
+            irregular = True
+        error = fetch_answers.read_error(key, requested)
         if error != Error.NONE:
-            _refuse(w, o, at, asks, _rule_of(error))
+            _complete_at_part(arena, o, at, shift, _rule_for_error(error))
             return
-        end = end_of(key, mode).offset
-        if asked.offset == end and end != UNKNOWN:
-            odd |= not _begin_at_end(w, key, at, asked.offset, mode)
-        elif asked.offset > end and end != UNKNOWN:  # Case C
-            _refuse(w, o, at, asks, Rule.TRUNCATED)
+        end = end_at(key, mode).offset
+        if requested.offset == end and end != UNKNOWN:
+            full_check |= not _start_at_end(arena, key, at, requested.offset, mode)
+        elif requested.offset > end and end != UNKNOWN:  # Case C
+            _complete_at_part(arena, o, at, shift, Rule.TRUNCATED)
             return
         else:
-            found, is_odd, is_large = _begin_before_end(w, key, at, mode)
+            found, part_needs_full_check, part_is_large = _start_before_end(arena, key, at, mode)
             if found == _ON_OLDER_SEGMENT:  # Case C
-                _refuse(w, o, at, asks, Rule.OLDER_SEGMENT)
+                _complete_at_part(arena, o, at, shift, Rule.OLDER_SEGMENT)
                 return
             accumulated += found
-            odd |= is_odd
-            large |= is_large
+            full_check |= part_needs_full_check
+            large |= part_is_large
         if counted:
-            waiter_queues.append_to_list(w, k, key, at, COUNTED + mode)
-    if not odd and not marked:
-        operation_at(w, o).upheavals = w.upheavals
-    # What the first read carries may be more than D) counts only by a first batch beyond its partition's maximum.
-    if accumulated >= least or (large and not event.sent and fetch_answers.first_read(w, o) >= least):  # Case D
-        _complete(w, o, Rule.MIN_BYTES, t, NONE, NONE)
-    elif event.sent:
-        _complete(w, o, Rule.PREFERRED_REPLICA, t, NONE, NONE)
+            waiter_queues.push_to_list(arena, k, key, at, COUNTED_LISTS + mode)
+    if not full_check and not irregular:
+        operation_at(arena, o).disruptions = arena.disruptions
+    # A response can only carry more bytes than case D counts if a first batch exceeds its partition's maximum.
+    if accumulated >= min_bytes or (
+        large and not event.redirected and fetch_answers.first_read_bytes(arena, o) >= min_bytes
+    ):  # Case D
+        _complete(arena, o, Rule.MIN_BYTES, t, NONE, NONE)
+    elif event.redirected:
+        _complete(arena, o, Rule.PREFERRED_REPLICA, t, NONE, NONE)
     else:
-        repeated = throttled = NOTHING_YET
-        if marked:
-            repeated, throttled = _marked(w, o)
-        lists.watch(w, o, count - repeated)
-        fetch_index.hang(w, o, least - accumulated, odd or repeated > 0, counted, count - throttled)
+        duplicates = throttled = ZERO
+        if irregular:
+            duplicates, throttled = _count_exceptions(arena, o)
+        engine_purgatory.watch(arena, o, count - duplicates)
+        fetch_index.enqueue(arena, o, min_bytes - accumulated, full_check or duplicates > 0, counted, count - throttled)
 
 
-@rule
-def _refuse(w: World, o: int, at: int, asks: int, rule_: int) -> None:
-    """The part completes the fetch; those behind it come all the same. The operation's part `at` is of what the event
-    asks at `at + asks`."""
-    operation = operation_at(w, o)
+@helper
+def _complete_at_part(arena: Arena, o: int, at: int, shift: int, rule: int) -> None:
+    """Complete the fetch because of its part `at`; the parts behind it are still created.
+
+    `shift` is the distance from the operation's parts to the event's request parts.
+    """
+    operation = operation_at(arena, o)
     for other in range(at + 1, operation.first + operation.count):
-        key = key_at(w, part_of(w, o, other, other + asks))
-        if key.hung & THROTTLES != 0:
-            _hold_back(w, key, part_at(w, other), operation.who)
-    _complete(w, o, rule_, operation.t, NONE, at)
+        key = key_at(arena, add_part(arena, o, other, other + shift))
+        if key.waiter_mask & HAS_THROTTLES != 0:
+            _apply_throttle(arena, key, part_at(arena, other), operation.replica_id)
+    _complete(arena, o, rule, operation.t, NONE, at)
 
 
-@rule
-def _hold_back(w: World, key: Any, part: Any, who: int) -> None:
-    """As was said of this follower on the key last, if anything was."""
-    node = node_of(w, key.throttles, who)
+@helper
+def _apply_throttle(arena: Arena, key: Any, part: Any, replica_id: int) -> None:
+    """Set the part's `throttled` to what was last reported of this follower on the key, if anything was."""
+    node = find_node(arena, key.throttle_nodes, replica_id)
     if node != NONE:
-        part.throttled = node_at(w, node).value
+        part.throttled = node_at(arena, node).value
 
 
-@rule
-def _marked(w: World, o: int) -> tuple[int, int]:
-    """How many of its parts name a key again, and how many are throttled."""
-    operation = operation_at(w, o)
-    repeated = throttled = NOTHING_YET
+@helper
+def _count_exceptions(arena: Arena, o: int) -> tuple[int, int]:
+    """Return how many of the fetch's parts repeat a key, and how many are throttled."""
+    operation = operation_at(arena, o)
+    duplicates = throttled = ZERO
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        repeated += part.again
+        part = part_at(arena, at)
+        duplicates += part.duplicate
         throttled += part.throttled
-    return repeated, throttled
+    return duplicates, throttled
 
 
 @inlined
-def _begin_at_end(w: World, key: Any, at: int, offset: int, mode: int) -> bool:
-    """It takes over that end's metadata, be they old. Whether that is where it will be read from."""
-    end, part = end_of(key, mode), part_at(w, at)
-    part.start_seg, part.start_pos, part.wants = end.seg, end.pos, 0
+def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bool:
+    """Use the end's own offset metadata, which may be stale; return whether they match the log."""
+    end, part = end_at(key, mode), part_at(arena, at)
+    part.start_seg, part.start_pos, part.counted_bytes = end.seg, end.pos, 0
     if end.batch != NONE:
         return True
-    return replica_log.position(w, key, offset) == end.pos
+    return replica_log.position_of(arena, key, offset) == end.pos
 
 
-@rule
-def _begin_before_end(w: World, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
-    """Bytes that it finds, or that these lie on an older segment; whether it is odd; whether it may be given more than
-    its maximum."""
-    part = part_at(w, at)
+@helper
+def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
+    """Look the fetch offset up in the log.
+
+    Returns:
+        The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch exceeds
+        the partition's maximum.
+    """
+    part = part_at(arena, at)
     end, end_seg, end_pos = fetch_answers.reader_end(key, reader)
-    batch = replica_log.batch_of(w, key, part.offset)
-    part.start_seg, part.start_pos = replica_log.segment(w, key, part.offset), replica_log.begins(batch_at(w, batch))
-    part.wants = fetch_index.gained(part, end_pos)
-    odd = fetch_index.is_odd(part, end, end_seg, end_pos)
+    batch = replica_log.batch_of(arena, key, part.offset)
+    part.start_seg = replica_log.segment_of(arena, key, part.offset)
+    part.start_pos = replica_log.start_of(batch_at(arena, batch))
+    part.counted_bytes = fetch_index.available_bytes(part, end_pos)
+    full_check = fetch_index.needs_full_check(part, end, end_seg, end_pos)
     if end == UNKNOWN or part.throttled != 0:
-        return 0, odd, False
+        return 0, full_check, False
     if part.start_seg < end_seg:
-        return _ON_OLDER_SEGMENT, odd, False
-    found = max(0, part.wants) if part.start_seg == end_seg else 0
-    return found, odd, fetch_answers.is_large(w, key, batch, part.size)
+        return _ON_OLDER_SEGMENT, full_check, False
+    found = max(0, part.counted_bytes) if part.start_seg == end_seg else 0
+    return found, full_check, fetch_answers.first_batch_exceeds(arena, key, batch, part.size)
 
 
 @inlined
-def _least(asking: Any) -> int:
-    """How many bytes a fetch wants. Where some of its keys are, nobody can tell when it has them."""
-    return _NEVER if asking.apart == SOME_HERE else asking.least
+def _min_bytes(fetch: Any) -> int:
+    """Return the bytes that the fetch waits for: unreachable if this call has only some of its keys."""
+    return _UNREACHABLE if fetch.split == PARTIAL else fetch.min_bytes
 
 
-@rule
-def _rule_of(error: int) -> int:
+@helper
+def _rule_for_error(error: int) -> int:
     if error == Error.FENCED_LEADER_EPOCH:
         return Rule.FENCED_EPOCH
     if error == Error.UNKNOWN_LEADER_EPOCH:
         return Rule.UNKNOWN_EPOCH
-    return Rule.OFFSET_OUT_OF_RANGE if error == Error.OFFSET_OUT_OF_RANGE else rule_of_standing(error)
+    return Rule.OFFSET_OUT_OF_RANGE if error == Error.OFFSET_OUT_OF_RANGE else rule_for_partition_error(error)
 
 
 @inlined
-def _tried(w: World, o: int) -> tuple[int, int, int]:
-    """The rule that completes the waiting fetch now, or `PENDING`; how many bytes it lacks; the part that forces it."""
-    operation = operation_at(w, o)
+def _evaluate(arena: Arena, o: int) -> tuple[int, int, int]:
+    """Evaluate a waiting fetch.
+
+    Returns:
+        The rule that completes it, or `PENDING`; the bytes that it misses; the part that forces completion, or `NONE`.
+    """
+    operation = operation_at(arena, o)
     accumulated = 0
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        if key.standing != Error.NONE:  # Cases A, B, E
-            return rule_of_standing(key.standing), 0, at
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        if key.partition_error != Error.NONE:  # Cases A, B, E
+            return rule_for_partition_error(key.partition_error), 0, at
         if part.epoch >= 0 and key.epoch != UNKNOWN and part.epoch < key.epoch:  # Case F
             return Rule.FENCED_EPOCH, 0, at
         end, end_seg, end_pos = fetch_answers.reader_end(key, operation.mode)
@@ -210,127 +226,132 @@ def _tried(w: World, o: int) -> tuple[int, int, int]:
             if part.start_seg < end_seg and part.offset != end:  # Case C
                 return Rule.OLDER_SEGMENT, 0, at
             continue
-        # Whether it has data cannot be foreseen, so it is counted, not asked.
+        # Without a branch: whether a part has data is unpredictable.
         accumulated += min((end_pos - part.start_pos) * (part.offset != end), part.size)
-    if accumulated >= _least(operation):  # Case D
+    if accumulated >= _min_bytes(operation):  # Case D
         return Rule.MIN_BYTES, 0, NONE
-    return Rule.PENDING, _least(operation) - accumulated, NONE
+    return Rule.PENDING, _min_bytes(operation) - accumulated, NONE
 
 
 @inlined
-def _complete(w: World, o: int, rule_: int, t: int, trigger: int, forced_by: int) -> None:
-    lists.end(w, o, rule_, t, trigger)
+def _complete(arena: Arena, o: int, rule: int, t: int, trigger: int, forced_by: int) -> None:
+    engine_purgatory.finish(arena, o, rule, t, trigger)
     if forced_by != NONE:
-        part_at(w, forced_by).heap = FORCING
+        part_at(arena, forced_by).queue = FORCING
 
 
 @inlined
-def _take_count(w: World, k: int, reader: int, heard: bool, t: int) -> None:
-    """The reader's end on the key may have moved: what it moved by is lacking no longer. A fetch that lacks nothing is
-    complete; where nobody has heard of it, it is odd, for any check of any of its keys completes it."""
-    _, _, end_pos = fetch_answers.reader_end(key_at(w, k), reader)
-    at = waiter_queues.first_in_list(w, k, COUNTED + reader)
+def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -> None:
+    """Subtract the growth of the reader's end from the missing bytes of the key's counted fetches.
+
+    A fetch that misses nothing any more is complete. If this is not a check (`is_check`), it needs full checks instead, for
+    the next check of any of its keys completes it.
+    """
+    _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), reader)
+    at = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
     while at != NONE:
-        part = part_at(w, at)
-        # One that is complete leaves the list; nobody else does.
-        following = waiter_queues.next_in_list(w, at)
-        gained = fetch_index.gained(part, end_pos)
-        if gained != part.wants and part.throttled == 0:
-            operation = operation_at(w, part.operation)
-            operation.lacking = max(0, operation.lacking - (gained - part.wants))
-            part.wants = gained
-            if operation.lacking == 0:
-                if not heard:
-                    lists.make_odd(w, part.operation)
-                elif w.checking != NONE:
-                    # Another of the event's keys may have moved otherwise, and comes first in the request.
-                    _try(w, at, t)
+        part = part_at(arena, at)
+        # Only this part can leave the list meanwhile.
+        following = waiter_queues.next_in_list(arena, at)
+        available = fetch_index.available_bytes(part, end_pos)
+        if available != part.counted_bytes and part.throttled == 0:
+            operation = operation_at(arena, part.operation)
+            operation.missing_bytes = max(0, operation.missing_bytes - (available - part.counted_bytes))
+            part.counted_bytes = available
+            if operation.missing_bytes == 0:
+                if not is_check:
+                    engine_purgatory.require_full_check(arena, part.operation)
+                elif arena.check_order != NONE:
+                    # Another key of the same event may force completion, and precede this one in the request.
+                    _check_fetch(arena, at, t)
                 else:
-                    _complete(w, part.operation, Rule.MIN_BYTES, t, at, NONE)
+                    _complete(arena, part.operation, Rule.MIN_BYTES, t, at, NONE)
         at = following
 
 
-@rule
-def _try(w: World, at: int, t: int) -> bool:
-    """A check tries the part's fetch. One that is not complete hangs on: further up, or among the odd ones."""
-    o = part_at(w, at).operation
-    rule_, lacking, forced_by = _tried(w, o)
-    if rule_ != Rule.PENDING:
-        _complete(w, o, rule_, t, lists.trigger_of(w, o, at), forced_by)
+@helper
+def _check_fetch(arena: Arena, at: int, t: int) -> bool:
+    """Evaluate the part's fetch; complete it or index it again. Return whether it is complete."""
+    o = part_at(arena, at).operation
+    rule, missing_bytes, forced_by = _evaluate(arena, o)
+    if rule != Rule.PENDING:
+        _complete(arena, o, rule, t, engine_purgatory.trigger_of(arena, o, at), forced_by)
         return True
-    if not operation_at(w, o).odd:
-        fetch_index.hang_anew(w, o, lacking)
+    if not operation_at(arena, o).needs_full_check:
+        fetch_index.requeue(arena, o, missing_bytes)
     return False
 
 
-@rule
-def throttle(w: World, k: int, who: int, throttled: int) -> None:
-    """A replication quota holds that follower back, or no longer does: seen at the next check of its fetches."""
-    key = key_at(w, k)
-    node = node_of(w, key.throttles, who)
+@helper
+def set_throttle(arena: Arena, k: int, replica_id: int, throttled: int) -> None:
+    """Set or clear the replication throttle of a follower on the key; its waiting fetches see it at their next check."""
+    key = key_at(arena, k)
+    node = find_node(arena, key.throttle_nodes, replica_id)
     if node == NONE:
-        key.throttles = new_node(w, key.throttles, who, throttled)
-        key.hung |= THROTTLES
+        key.throttle_nodes = add_node(arena, key.throttle_nodes, replica_id, throttled)
+        key.waiter_mask |= HAS_THROTTLES
     else:
-        node_at(w, node).value = throttled
-    fetch_index.shake(w, k, Reader.FOLLOWER)
-    at = waiter_queues.first_in_list(w, k, ODD)
+        node_at(arena, node).value = throttled
+    fetch_index.invalidate_waiters(arena, k, Reader.FOLLOWER)
+    at = waiter_queues.first_in_list(arena, k, FULL_CHECK_LIST)
     while at != NONE:
-        part = part_at(w, at)
-        operation = operation_at(w, part.operation)
-        if operation.mode == Reader.FOLLOWER and operation.who == who:
+        part = part_at(arena, at)
+        operation = operation_at(arena, part.operation)
+        if operation.mode == Reader.FOLLOWER and operation.replica_id == replica_id:
             part.throttled = throttled
-        at = waiter_queues.next_in_list(w, at)
+        at = waiter_queues.next_in_list(arena, at)
 
 
 @inlined
-def ripen(w: World, k: int) -> None:
-    """The last stable offset rose, and nobody is told: whom it may complete is odd from now on."""
-    if key_at(w, k).hung & _OF_COMMITTED == 0:
+def on_lso_advance(arena: Arena, k: int) -> None:
+    """Require full checks of the fetches that a higher last stable offset may complete: Kafka checks none when it advances."""
+    if key_at(arena, k).waiter_mask & _COMMITTED_READERS == 0:
         return
-    _, _, end_pos = fetch_answers.reader_end(key_at(w, k), Reader.COMMITTED)
-    while _is_ripe(w, k, Reader.COMMITTED, end_pos):
-        lists.make_odd(w, part_at(w, waiter_queues.first_in_heap(w, k, FETCHES + Reader.COMMITTED)).operation)
-    _take_count(w, k, Reader.COMMITTED, False, 0)
+    _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), Reader.COMMITTED)
+    while _reaches_first(arena, k, Reader.COMMITTED, end_pos):
+        engine_purgatory.require_full_check(
+            arena, part_at(arena, waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + Reader.COMMITTED)).operation
+        )
+    _update_counted(arena, k, Reader.COMMITTED, False, 0)
 
 
 @inlined
-def _is_ripe(w: World, k: int, reader: int, end_pos: int) -> bool:
-    """Whether the end is where a fetch of this kind of reader wants it, if any hangs on the key."""
-    first = waiter_queues.first_in_heap(w, k, FETCHES + reader)
-    return first != NONE and part_at(w, first).wants <= end_pos
+def _reaches_first(arena: Arena, k: int, reader: int, end_pos: int) -> bool:
+    """Return whether the end has reached the lowest threshold in the heap of this kind of reader."""
+    first = waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader)
+    return first != NONE and part_at(arena, first).threshold <= end_pos
 
 
 @inlined
-def _check_readers(w: World, k: int, reader: int, t: int) -> None:
-    """Some fetch of this kind of reader waits on the key, and is not odd."""
-    _, end_seg, end_pos = fetch_answers.reader_end(key_at(w, k), reader)
-    by_slack, counted = FETCHES + reader, COUNTED + reader
-    some = waiter_queues.first_in_heap(w, k, by_slack)
-    if some == NONE:
-        some = waiter_queues.first_in_list(w, k, counted)
-    if key_at(w, k).roll_count > 0 and end_seg != part_at(w, some).start_seg:
-        fetch_index.shake(w, k, reader)
-    while _is_ripe(w, k, reader, end_pos):
-        _try(w, waiter_queues.first_in_heap(w, k, by_slack), t)
-    _take_count(w, k, reader, True, t)
+def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
+    """Check the indexed fetches of one kind of reader, of which at least one waits on the key."""
+    _, end_seg, end_pos = fetch_answers.reader_end(key_at(arena, k), reader)
+    heap = FETCH_HEAPS + reader
+    any_part = waiter_queues.first_in_heap(arena, k, heap)
+    if any_part == NONE:
+        any_part = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
+    if key_at(arena, k).roll_count > 0 and end_seg != part_at(arena, any_part).start_seg:
+        fetch_index.invalidate_waiters(arena, k, reader)
+    while _reaches_first(arena, k, reader, end_pos):
+        _check_fetch(arena, waiter_queues.first_in_heap(arena, k, heap), t)
+    _update_counted(arena, k, reader, True, t)
 
 
 @inlined
-def check(w: World, k: int, t: int, moved: int) -> None:
-    """Something happened to the key: try the fetches that it may complete."""
-    key = key_at(w, k)
-    if key.standing != Error.NONE:
-        fetch_index.shake_all(w, k)
-    if key.hung & moved & _OF_FOLLOWERS != 0:
-        _check_readers(w, k, Reader.FOLLOWER, t)
-    if key.hung & moved & _OF_CONSUMERS != 0:
-        _check_readers(w, k, Reader.CONSUMER, t)
-    if key.hung & moved & _OF_COMMITTED != 0:
-        _check_readers(w, k, Reader.COMMITTED, t)
-    odd = waiter_queues.first_in_list(w, k, ODD)
-    while odd != NONE:
-        # What is tried may end, and leave the list; nobody else does.
-        following = waiter_queues.next_in_list(w, odd)
-        _try(w, odd, t)
-        odd = following
+def check(arena: Arena, k: int, t: int, moved: int) -> None:
+    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of the fetches that it concerns."""
+    key = key_at(arena, k)
+    if key.partition_error != Error.NONE:
+        fetch_index.invalidate_all_waiters(arena, k)
+    if key.waiter_mask & moved & _FOLLOWERS != 0:
+        _check_readers(arena, k, Reader.FOLLOWER, t)
+    if key.waiter_mask & moved & _CONSUMERS != 0:
+        _check_readers(arena, k, Reader.CONSUMER, t)
+    if key.waiter_mask & moved & _COMMITTED_READERS != 0:
+        _check_readers(arena, k, Reader.COMMITTED, t)
+    at = waiter_queues.first_in_list(arena, k, FULL_CHECK_LIST)
+    while at != NONE:
+        # Only this part can leave the list meanwhile.
+        following = waiter_queues.next_in_list(arena, at)
+        _check_fetch(arena, at, t)
+        at = following

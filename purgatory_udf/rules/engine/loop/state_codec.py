@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.common.versioned_bytes import seal, unseal
-from purgatory_udf.rules.engine.jit.intrinsics import copied
+from purgatory_udf.common.versioned_bytes import add_header, strip_header
+from purgatory_udf.rules.engine.jit.intrinsics import copy_records
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import TABLES
-from purgatory_udf.rules.engine.loop.engine_call import Call, no_texts
+from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
 from purgatory_udf.rules.engine.loop.engine_state import State
 
 # Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
@@ -24,25 +24,25 @@ VERSION = 17
 
 _KIND = b"PRst"
 _SECTION = struct.Struct("<QQ")
-_WORTH_PACKING = 1 << 12
+_MIN_COMPRESSED_BYTES = 1 << 12
 
-_STATE = ("keys", "batches", "rolls", "nodes", "in_sync", "operations", "parts", "purgatories", "queued")
-_CALL = ("events", "asked", "told", "in_sync")
+_STATE = ("keys", "batches", "rolls", "nodes", "in_sync", "operations", "parts", "purgatories", "bucket_bits")
+_CALL = ("events", "request_parts", "leader_and_isr", "in_sync")
 
 
-def state_bytes(state: State) -> bytes:
-    sections = [_records(getattr(state, name), True) for name in _STATE]
-    sections += [np.int64(state.now_ms).tobytes(), *_texts(pa.array(state.names, pa.string()))]
+def encode_state(state: State) -> bytes:
+    sections = [_encode_records(getattr(state, name), True) for name in _STATE]
+    sections += [np.int64(state.now_ms).tobytes(), *_encode_strings(pa.array(state.names, pa.string()))]
     for column in (state.request_ids, state.client_ids, state.errors):
-        sections += _texts(column)
-    return _sealed(sections, keep=True)
+        sections += _encode_strings(column)
+    return _seal_sections(sections, keep=True)
 
 
-def state_of(value: bytes) -> State:
-    sections = _opened(value)
-    records = {name: _records_of(next(sections), name, True) for name in _STATE}
+def decode_state(value: bytes) -> State:
+    sections = _read_sections(value)
+    records = {name: _decode_records(next(sections), name, True) for name in _STATE}
     now_ms = int(np.frombuffer(next(sections), np.int64)[0])
-    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
+    names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))
     return State(
         names=names.to_pylist(),
         now_ms=now_ms,
@@ -53,28 +53,28 @@ def state_of(value: bytes) -> State:
     )
 
 
-def call_bytes(call: Call) -> bytes:
-    sections = [_records(getattr(call, name), False) for name in _CALL]
+def encode_call(call: Call) -> bytes:
+    sections = [_encode_records(getattr(call, name), False) for name in _CALL]
     for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
-        sections += _texts(column)
-    return _sealed(sections, keep=False)
+        sections += _encode_strings(column)
+    return _seal_sections(sections, keep=False)
 
 
-def call_of(value: bytes) -> Call:
-    sections = _opened(value)
-    events, asked, told, in_sync = (_records_of(next(sections), name, False) for name in _CALL)
-    names, request_ids, client_ids, errors = (_next_texts(sections) for _ in range(4))
-    return Call(names.to_pylist(), events, asked, told, in_sync, request_ids, client_ids, errors)
+def decode_call(value: bytes) -> Call:
+    sections = _read_sections(value)
+    events, requested, leader_and_isr, in_sync = (_decode_records(next(sections), name, False) for name in _CALL)
+    names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))
+    return Call(names.to_pylist(), events, requested, leader_and_isr, in_sync, request_ids, client_ids, errors)
 
 
-def _sealed(sections: list[bytes], keep: bool) -> bytes:
+def _seal_sections(sections: list[bytes], keep: bool) -> bytes:
     body = b"".join(part for section in sections for part in (_SECTION.pack(len(section), 0), section))
-    return seal(_KIND, VERSION, body, pack=keep and len(body) >= _WORTH_PACKING)
+    return add_header(_KIND, VERSION, body, pack=keep and len(body) >= _MIN_COMPRESSED_BYTES)
 
 
-def _opened(value: bytes) -> Iterator[memoryview]:
+def _read_sections(value: bytes) -> Iterator[memoryview]:
     """The sections of a value, one after the other; a value of another version is refused."""
-    body, end = unseal(_KIND, VERSION, value), 0
+    body, end = strip_header(_KIND, VERSION, value), 0
     while end < len(body):
         length, _ = _SECTION.unpack_from(body, end)
         begin = end + _SECTION.size
@@ -82,23 +82,23 @@ def _opened(value: bytes) -> Iterator[memoryview]:
         yield body[begin:end]
 
 
-def _records(rows: Records, across: bool) -> bytes:
+def _encode_records(rows: Records, across: bool) -> bytes:
     raw = np.ascontiguousarray(rows)
     if not across or not len(raw):
         return raw.tobytes()
     return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
 
 
-def _records_of(section: memoryview, table: str, across: bool) -> Records:
+def _decode_records(section: memoryview, table: str, across: bool) -> Records:
     """A copy that may be written to."""
     kind = TABLES[table]
     if not across or not len(section):
-        return copied(np.frombuffer(section, kind))
+        return copy_records(np.frombuffer(section, kind))
     packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
     return packed.T.copy().view(kind).reshape(-1)
 
 
-def _texts(column: pa.Array) -> list[bytes]:
+def _encode_strings(column: pa.Array) -> list[bytes]:
     """Which are told, how long each is, and all of them in one."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -114,13 +114,13 @@ def _texts(column: pa.Array) -> list[bytes]:
     return [valid, np.diff(ends).astype(np.uint32).tobytes(), bytes(text)]
 
 
-def _next_texts(sections: Iterator[memoryview]) -> pa.Array:
-    return _texts_of(next(sections), next(sections), next(sections))
+def _next_strings(sections: Iterator[memoryview]) -> pa.Array:
+    return _decode_strings(next(sections), next(sections), next(sections))
 
 
-def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
+def _decode_strings(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Array:
     if not len(lengths):
-        return no_texts()
+        return no_strings()
     sizes = np.frombuffer(lengths, np.uint32)
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
@@ -130,6 +130,6 @@ def _texts_of(valid: memoryview, lengths: memoryview, text: memoryview) -> pa.Ar
     return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(bytes(text)), known)
 
 
-def fields() -> str:
+def layout_signature() -> str:
     """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
     return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))

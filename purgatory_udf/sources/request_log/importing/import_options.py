@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory_udf.common import secrets
-from purgatory_udf.common.errors import LawBrokenError, UserError
+from purgatory_udf.common.errors import CheckFailedError, UserError
 from purgatory_udf.sources.request_log.assumptions import Report
 from purgatory_udf.sources.request_log.cluster.internal_topics import has_classic_coordinator
 from purgatory_udf.sources.request_log.lines.log_files import open_text, zone_of
@@ -111,7 +111,7 @@ class RequestLogOptions:
     def __post_init__(self) -> None:
         if self.anonymise_key != DEFAULT_KEY and not self.anonymise:
             raise UserError("--anonymise-key needs --anonymise")
-        secrets.resolved(self.anonymise_key)
+        secrets.resolve_environment(self.anonymise_key)
         try:
             zone_of(self.zone)
         except ValueError as error:
@@ -189,7 +189,7 @@ class ImportReport:
         """`max_rejected` is in percent of the requests in the log."""
         meant = self.report.counts["requests"] + self.report.counts["bad_lines"]
         if self.rejected * 100 > max_rejected * meant:
-            raise LawBrokenError(
+            raise CheckFailedError(
                 f"{self.rejected:,} of {meant:,} requests were rejected, more than max_rejected ({max_rejected:g} %); "
                 f"{self.rejected_events} says why"
             )

@@ -90,7 +90,7 @@ def ingest_request_log(
     with _staging(spark, layout.table(STAGING)) as keep:
         say(f"reading {len(files):,} files, {sum(file.size for file in files) / 1e6:,.1f} MB")
         read = keep("read", _read(spark, files, options))
-        rename = pseudonyms(secrets.resolved(options.anonymise_key)) if options.anonymise else None
+        rename = pseudonyms(secrets.resolve_environment(options.anonymise_key)) if options.anonymise else None
         taken = WholeLog(spark, given, source_of(sources), keep, rename, say).take(read)
         finished, bad_lines = taken.finished, taken.report.counts["bad_lines"]
         written = write(spark, layout, run.run_id, finished, bad_lines, options.events_per_file)

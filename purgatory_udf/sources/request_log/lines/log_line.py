@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Any
 
-from purgatory_udf.contract.value_checks import shown
+from purgatory_udf.contract.value_checks import abbreviated_json
 from purgatory_udf.sources.request_log.lines.log_files import timestamp_us
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 
@@ -98,7 +98,7 @@ def _micros(body: dict[str, Any], field: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} is {value!r}, expected a number of milliseconds")
     if not -MAX_MS < value < MAX_MS:
-        raise ValueError(f"{field} is {shown(value)}, expected a number of milliseconds")
+        raise ValueError(f"{field} is {abbreviated_json(value)}, expected a number of milliseconds")
     return round(value * 1000)
 
 
@@ -152,7 +152,7 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     try:
         number = int(thread[1]) if thread else NO_BROKER
         if number > MAX_BROKER:
-            raise ValueError(f"broker {shown(number)}, expected a number of 32 bits")
+            raise ValueError(f"broker {abbreviated_json(number)}, expected a number of 32 bits")
         return _request(body, place, written, number)
     except KeyError as error:
         return bad("missing field", str(error.args[0]))
@@ -181,11 +181,11 @@ def _request(body: dict[str, Any], place: Place, written: int, broker: int) -> R
         raise TypeError("request is not an object")
     version, client = int(header["requestApiVersion"]), header.get("clientId")
     if not -(2**31) <= version < 2**31:
-        raise ValueError(f"requestApiVersion is {shown(version)}, expected a number of 32 bits")
+        raise ValueError(f"requestApiVersion is {abbreviated_json(version)}, expected a number of 32 bits")
     if client is not None and not isinstance(client, str):
-        raise TypeError(f"clientId is {shown(client)}, expected a string")
+        raise TypeError(f"clientId is {abbreviated_json(client)}, expected a string")
     if not isinstance(api, str):
-        raise TypeError(f"requestApiKeyName is {shown(api)}, expected a string")
+        raise TypeError(f"requestApiKeyName is {abbreviated_json(api)}, expected a string")
     # A produce with acks 0 has no response: the log has null or an empty string.
     answer = body.get("response")
     answer = answer if isinstance(answer, dict) else None

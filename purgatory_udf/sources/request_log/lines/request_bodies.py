@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from purgatory_udf.contract.value_checks import shown
+from purgatory_udf.contract.value_checks import abbreviated_json
 
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -121,7 +121,7 @@ def _bounded_int(value: Any) -> int:
     """Return a value as an integer. Raises ValueError if it is out of range."""
     number = int(value)
     if not -MAX_NUMBER < number < MAX_NUMBER:
-        raise ValueError(f"{shown(number)} is out of range")
+        raise ValueError(f"{abbreviated_json(number)} is out of range")
     return number
 
 
