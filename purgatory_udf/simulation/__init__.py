@@ -1,12 +1,15 @@
-"""A simulated cluster whose clients react: traces with a known truth.
+"""Simulated Kafka clusters: traces with known true outcomes.
 
-The brokers are those of `rules.reference`, so the simulation's outcomes are the truth about the trace. Everything
-around them is a SimPy process.
+A closed loop (`closed_loop`) runs producers, consumers, followers and a controller as SimPy processes around the
+brokers of `rules.reference`. Clients react to responses, and the outcomes of the simulated brokers are the ground truth
+for the recorded trace. An open loop (`open_loop`) generates traces of any size with Spark; its clients follow a fixed
+schedule.
 
 - settings: `scenario`, `scenario_file`, `fitted_scenario`
-- environment: `environment` (clock, random numbers, trace), `messages`, `client_network`
+- clock, random numbers and trace: `environment`
+- network: `messages`, `client_network`
 - brokers: `broker_server`, `quotas`, `coordinators`, `cluster_partitions`, `controller`, `replica_fetcher`
 - clients: `producer`; `consumer` with `consumer_fetcher` and `consumer_membership`
-- faults: `incidents`; the whole: `closed_loop`; results: `output`; the command: `simulation_run`
-- traces of any size, without reacting clients: `open_loop`
+- faults: `incidents`
+- running it all: `closed_loop`; output tables: `output`; the `simulate` command: `simulation_run`
 """

@@ -1,4 +1,4 @@
-"""A broker's server: requests become events, and what the engine makes of them becomes answers."""
+"""A broker's server: records requests as events, and turns what the engine decides into responses."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ from purgatory_udf.simulation.messages import (
 from purgatory_udf.simulation.quotas import BrokerQuotas, LeaderQuota, QuotaEntity
 from purgatory_udf.simulation.scenario import Brokers
 
-ALL_IN_SYNC = -1
+ACKS_ALL = -1
 
 
-class Server:
+class BrokerServer:
+    """One broker. Only requests that may wait become events; lookups are answered immediately."""
+
     def __init__(
         self,
         world: World,
@@ -53,28 +55,26 @@ class Server:
         groups: GroupCoordinators,
         transactions: TransactionCoordinators,
         settings: Brokers,
-        of_clients: Mapping[str, QuotaEntity],
+        client_entities: Mapping[str, QuotaEntity],
     ) -> None:
         self.broker = broker
         self.up = True
-        self.leaving = False
+        self.shutting_down = False
         self._world = world
         self._controller = controller
         self._groups = groups
         self._transactions = transactions
         self._replication_quota = LeaderQuota(settings.replication_quota)
-        self._quotas = BrokerQuotas(of_clients, settings.handling_us)
+        self._quotas = BrokerQuotas(client_entities, settings.handling_us)
         self._sessions = FetchSessionCache()
         self._connections: dict[Connection, None] = {}
-
-    # The network's side.
 
     def accept(self, connection: Connection) -> None:
         self._connections = {known: None for known in self._connections if not known.closed}
         self._connections[connection] = None
 
     def stop(self) -> None:
-        """Everybody's connection breaks, and nobody will get another."""
+        """Stop: close all connections, drop fetch sessions, and stop the groups."""
         self.up = False
         self._sessions.clear()
         for connection in self._connections:
@@ -82,42 +82,41 @@ class Server:
         self._connections.clear()
         self._groups.stop(self.broker)
 
-    def resign(self) -> None:
-        """Groups go to others; who waits for them is told so."""
-        self._groups.resign(self.broker)
+    def unload_groups(self) -> None:
+        """Give up the broker's groups; their waiting members receive NOT_COORDINATOR."""
+        self._groups.unload(self.broker)
 
     def start(self) -> None:
-        self.up, self.leaving = True, False
+        self.up, self.shutting_down = True, False
 
     def handle(self, exchange: Exchange, reply: Reply) -> None:
-        message = exchange.message
-        reply = self._within_quotas(message.client_id, reply)
-        match message:
+        """Handle a request of a client; see `Listener.handle`."""
+        request = exchange.request
+        reply = self._with_request_quota(request.client_id, reply)
+        match request:
             case ProduceRequest():
-                exchange.operation_id = self._produce(message, reply)
+                exchange.operation_id = self._produce(request, reply)
             case FetchRequest():
-                exchange.operation_id = self._fetch(message, reply)
+                exchange.operation_id = self._fetch(request, reply)
             case GroupRequest():
-                exchange.operation_id = self._groups.handle(self.broker, message, reply)
+                exchange.operation_id = self._groups.handle(self.broker, request, reply)
             case CreateTopicsRequest():
-                exchange.operation_id = self._create_topics(message, reply)
+                exchange.operation_id = self._create_topics(request, reply)
             case EndTransactionRequest():
-                self._transactions.end(self.broker, message, reply)
+                self._transactions.end_transaction(self.broker, request, reply)
             case _:
-                reply(self._look_up(message), 0)
-
-    # Requests that may have to wait.
+                reply(self._answer_lookup(request), 0)
 
     def _produce(self, produce: ProduceRequest, reply: Reply) -> int:
         def respond(operation: DelayedProduce) -> None:
-            errors = {TopicPartition(part.topic, part.partition): part.error or NONE for part in operation.parts}
+            errors = {TopicPartition(part.topic, part.partition): part.error or NONE for part in operation.statuses}
             size = sum(batch.bytes for batch in produce.batches)
             reply(ProduceResponse(errors), self._throttle_ms("produce", produce.client_id, produce.quota, size))
 
         partitions = [self._append(batch, produce.acks) for batch in produce.batches]
         for batch, part in zip(produce.batches, partitions, strict=True):
             if part["error"] == NONE:
-                self._in_transaction(batch, part["base_offset"], part["last_offset"] + 1)
+                self._record_transaction_batch(batch, part["base_offset"], part["last_offset"] + 1)
         return self._world.record(
             "produce",
             self.broker,
@@ -129,17 +128,17 @@ class Server:
             partitions=partitions,
         )
 
-    def _in_transaction(self, batch: Batch, base: int, end: int) -> None:
-        """What is about to be appended begins, goes on with or ends a transaction."""
+    def _record_transaction_batch(self, batch: Batch, base: int, end: int) -> None:
+        """Begin, continue or end a transaction by the batch that is about to be appended."""
         state = self._controller.partitions[batch.key]
-        if batch.transaction is not None and batch.ends:
+        if batch.transaction is not None and batch.is_end_marker:
             state.transactions.end(batch.transaction, end)
         elif batch.transaction is not None:
             state.transactions.begin(batch.transaction, base)
-        self._controller.stabilise(state, self.broker, end=end)
+        self._controller.record_last_stable(state, self.broker, end=end)
 
     def _append(self, batch: Batch, acks: int) -> dict[str, Any]:
-        """One partition of the event: where the batch goes, or why it does not."""
+        """Return one partition of the produce event: the batch's offsets, or the error that rejects it."""
         topic, partition = batch.key
         place: dict[str, Any] = {"topic": topic, "partition": partition}
         state = self._controller.partitions.get(batch.key)
@@ -147,29 +146,29 @@ class Server:
             return {**place, "error": "UNKNOWN_TOPIC_OR_PARTITION"}
         if state.leader != self.broker:
             return {**place, "error": "NOT_LEADER_OR_FOLLOWER"}
-        if acks == ALL_IN_SYNC and len(state.isr) < state.min_isr:
+        if acks == ACKS_ALL and len(state.isr) < state.min_isr:
             return {**place, "error": "NOT_ENOUGH_REPLICAS"}
         end = self._replica(batch.key).log.end
         offset, position = (0, 0) if end is None else (end.offset, end.position)
-        if position - state.segment_begins >= state.segment_bytes:
-            state.segment_begins = position
+        if position - state.segment_start >= state.segment_bytes:
+            state.segment_start = position
             self._world.record("partition", self.broker, change="segment_roll", offset=offset, **place)
         last = offset + batch.records - 1
         return {**place, "base_offset": offset, "last_offset": last, "bytes": batch.bytes, "error": NONE}
 
     def _fetch(self, fetch: FetchRequest, reply: Reply) -> int | None:
-        opened = self._sessions.update(fetch)
-        if opened is None:
+        session_partitions = self._sessions.update(fetch)
+        if session_partitions is None:
             reply(FetchResponse(NO_SESSION, [], FETCH_SESSION_NOT_FOUND), 0)
             return None
-        session, wants = opened
+        session, partitions = session_partitions
 
         def respond(operation: DelayedFetch) -> None:
-            answer = self._read(session, operation)
-            size = sum(part.bytes for part in answer.partitions)
-            reply(answer, self._throttle_ms("fetch", fetch.client_id, fetch.quota, size))
+            response = self._fetch_response(session, operation)
+            size = sum(part.bytes for part in response.partitions)
+            reply(response, self._throttle_ms("fetch", fetch.client_id, fetch.quota, size))
 
-        joins_isr = self._follower_progress(fetch, wants)
+        joins_isr = self._update_followers(fetch, partitions)
         seq = self._world.record(
             "fetch",
             self.broker,
@@ -185,58 +184,58 @@ class Server:
                 {
                     "topic": key.topic,
                     "partition": key.partition,
-                    "fetch_offset": want.offset,
-                    "max_bytes": want.max_bytes,
-                    "current_leader_epoch": want.epoch,
-                    "throttled": self._throttles(fetch.replica_id, key),
+                    "fetch_offset": partition.offset,
+                    "max_bytes": partition.max_bytes,
+                    "current_leader_epoch": partition.epoch,
+                    "throttled": self._is_throttled(fetch.replica_id, key),
                 }
-                for key, want in wants.items()
+                for key, partition in partitions.items()
             ],
         )
         for key in joins_isr:
-            self._controller.tell_isr(key)
+            self._controller.record_isr(key)
         return seq
 
-    def _follower_progress(self, fetch: FetchRequest, wants: FetchPartitions) -> list[TopicPartition]:
-        """Where this fetch takes the follower back into the in-sync set."""
+    def _update_followers(self, fetch: FetchRequest, partitions: FetchPartitions) -> list[TopicPartition]:
+        """Note a follower's progress; return the partitions in which it rejoins the in-sync set."""
         if fetch.replica_id < 0:
             return []
         back = []
-        for key, want in wants.items():
+        for key, partition in partitions.items():
             state = self._controller.partitions[key]
             if state.leader == self.broker:
                 replica = self._replica(key)
                 end = replica.log.end.offset if replica.log.end else 0
                 mark = replica.high_watermark.offset if replica.high_watermark else 0
-                self._controller.stabilise(state, self.broker, follower=(fetch.replica_id, want.offset))
-                if state.in_sync.fetched(fetch.replica_id, want.offset, end, mark, self._world.now_ms):
+                self._controller.record_last_stable(state, self.broker, follower=(fetch.replica_id, partition.offset))
+                if state.in_sync.record_fetch(fetch.replica_id, partition.offset, end, mark, self._world.now_ms):
                     back.append(key)
         return back
 
-    def _throttles(self, replica_id: int, key: TopicPartition) -> bool:
-        """A follower out of sync is held back while it has had more than its quota."""
+    def _is_throttled(self, replica_id: int, key: TopicPartition) -> bool:
+        """Whether the replication quota holds back a follower that is out of sync."""
         if replica_id < 0:
             return False
         in_sync = replica_id in self._controller.partitions[key].isr
-        return self._replication_quota.throttles(key, in_sync, self._world.now_ms)
+        return self._replication_quota.is_throttled(key, in_sync, self._world.now_ms)
 
-    def _read(self, session: int, operation: DelayedFetch) -> FetchResponse:
-        """What the answer carries, read as the broker holds it now."""
+    def _fetch_response(self, session: int, operation: DelayedFetch) -> FetchResponse:
+        """Read the response's partitions in their current state."""
         partitions = []
-        for part, (size, next_offset) in zip(operation.parts, operation.reads, strict=True):
+        for part, (size, next_offset) in zip(operation.statuses, operation.reads, strict=True):
             mark = part.replica.high_watermark
-            answer = FetchResponsePartition(
-                part.replica.key, part.error(), part.fetch_offset, next_offset, size, mark.offset if mark else 0
+            response = FetchResponsePartition(
+                part.replica.key, part.read_error(), part.fetch_offset, next_offset, size, mark.offset if mark else 0
             )
-            partitions.append(answer)
+            partitions.append(response)
             if size and operation.request.fetcher == "follower":
-                self._replication_quota.sent(part.replica.key, size, self._world.now_ms)
-        self._sessions.gave(session, [part.key for part in partitions if part.bytes])
+                self._replication_quota.record_sent(part.replica.key, size, self._world.now_ms)
+        self._sessions.move_to_end(session, [part.key for part in partitions if part.bytes])
         return FetchResponse(session, partitions)
 
     def _create_topics(self, creation: CreateTopicsRequest, reply: Reply) -> int:
         def respond(operation: DelayedCreateTopics) -> None:
-            reply(CreateTopicsResponse({part.topic: part.error or NONE for part in operation.parts}), 0)
+            reply(CreateTopicsResponse({part.topic: part.error or NONE for part in operation.statuses}), 0)
 
         return self._world.record(
             "create_topics",
@@ -248,30 +247,30 @@ class Server:
             topics=[{"topic": topic, "partitions": count} for topic, count in creation.topics.items()],
         )
 
-    # Requests that are answered at once, of which no trace tells.
-
-    def _look_up(self, message: Request) -> Any:
-        match message:
+    def _answer_lookup(self, request: Request) -> Any:
+        match request:
             case MetadataRequest():
                 return self._controller.metadata()
             case FindCoordinatorRequest():
-                return self._groups.coordinator_of(message.group)
+                return self._groups.coordinator_of(request.group)
             case OffsetFetchRequest():
-                return self._groups.committed(message)
+                return self._groups.committed_offsets(request)
             case ListOffsetsRequest():
-                return OffsetsResponse({key: self._offset(key, message) for key in message.keys if self._leads(key)})
+                return OffsetsResponse(
+                    {key: self._offset(key, request) for key in request.keys if self._is_leader(key)}
+                )
             case FindTransactionCoordinatorRequest():
-                return self._transactions.coordinator_of(message.name)
-        raise TypeError(f"no broker understands a {type(message).__name__}")
+                return self._transactions.coordinator_of(request.name)
+        raise TypeError(f"no broker handles {type(request).__name__}")
 
-    def _offset(self, key: TopicPartition, message: ListOffsetsRequest) -> int:
+    def _offset(self, key: TopicPartition, request: ListOffsetsRequest) -> int:
         replica = self._replica(key)
-        if message.earliest:
+        if request.earliest:
             return replica.log.start or 0
-        latest = replica.last_stable if message.isolation == "read_committed" else replica.high_watermark
+        latest = replica.last_stable_offset if request.isolation == "read_committed" else replica.high_watermark
         return latest.offset if latest else 0
 
-    def _leads(self, key: TopicPartition) -> bool:
+    def _is_leader(self, key: TopicPartition) -> bool:
         state = self._controller.partitions.get(key)
         return state is not None and state.leader == self.broker
 
@@ -279,12 +278,12 @@ class Server:
         return self._world.engine.cluster.broker(self.broker).replica(key)
 
     def _throttle_ms(self, kind: str, client_id: str, allowed: float | None, size: int) -> int:
-        return self._quotas.bytes_ms(kind, client_id, allowed, size, self._world.now_ms)
+        return self._quotas.bandwidth_throttle_ms(kind, client_id, allowed, size, self._world.now_ms)
 
-    def _within_quotas(self, client_id: str, reply: Reply) -> Reply:
-        """Its thread's time is counted when it has been answered, as the broker's is."""
+    def _with_request_quota(self, client_id: str, reply: Reply) -> Reply:
+        """Wrap `reply` so that thread time counts against the request quota when the response is ready, as in Kafka."""
 
-        def later(answer: Any, throttle_ms: int) -> None:
-            reply(answer, max(throttle_ms, self._quotas.request_ms(client_id, self._world.now_ms)))
+        def later(response: Any, throttle_ms: int) -> None:
+            reply(response, max(throttle_ms, self._quotas.request_throttle_ms(client_id, self._world.now_ms)))
 
         return later

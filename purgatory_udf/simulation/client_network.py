@@ -1,7 +1,8 @@
-"""Connections: what is sent arrives after a while, in order, and is answered one request at a time.
+"""Connections between clients and brokers.
 
-A broker reads the next request of a connection when it has answered the one before (Kafka mutes the channel meanwhile).
-A throttled answer is ready, but leaves later: that time is the quota's, not the purgatory's, and is kept apart.
+Requests of a connection arrive in order, each after a network latency. The broker reads a connection's next
+request after it has responded to the previous one (Kafka mutes the channel). A throttled
+response leaves later than it is ready; that delay is reported as `throttle_ms` and is not purgatory time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ Reply = Callable[[Any, int], None]
 
 @dataclass(slots=True)
 class Exchange:
-    """A request as its client sees it: sent, arrived (handled first), answered, then throttled, received."""
+    """A request from its client's point of view: sent, arrived, answered, throttled, received.
 
-    message: Request
+    `arrived_us` is when the broker starts to handle the request, after the earlier requests of the connection.
+    """
+
+    request: Request
     sent_us: int
     operation_id: int | None = None
     arrived_us: int | None = None
@@ -35,197 +39,202 @@ class Exchange:
 
 
 class Listener(Protocol):
-    """What a connection needs of a server."""
+    """What a connection needs of a broker."""
 
     broker: int
     up: bool
 
     def accept(self, connection: Connection) -> None:
-        """Be told of a connection, to break it off in a crash."""
+        """Register a connection, to close it when the broker stops."""
 
     def handle(self, exchange: Exchange, reply: Reply) -> None:
-        """Answer by `reply(answer, throttle_ms)`, once, now or later."""
+        """Handle a request and call `reply(response, throttle_ms)` once, now or later."""
 
 
 class Connection:
-    """One client's connection to one broker. Once it is closed, nothing that was under way arrives."""
+    """A client's connection to one broker. After `close`, nothing that was in flight arrives."""
 
     def __init__(
         self,
         world: World,
         server: Listener,
         owner: str,
-        spread: LatencyDistribution,
+        latency: LatencyDistribution,
         log: list[Exchange],
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_close` is called when it is closed, by whichever side."""
+        """Open the connection; `on_close` is called when either side closes it."""
         self.closed = False
         self._on_close = on_close
         self._world = world
         self._server = server
-        self._spread = spread
+        self._latency = latency
         self._log = log
-        self._chance = world.chance("network", owner, str(server.broker))
+        self._random = world.random_stream("network", owner, str(server.broker))
         self._waiting: dict[simpy.Event, None] = {}
         self._inbox: deque[tuple[Exchange, simpy.Event]] = deque()
         self._busy = False
-        self._last_there_us = self._last_back_us = world.now_us
+        self._last_arrival_us = self._last_return_us = world.now_us
         server.accept(self)
 
-    def send(self, message: Request) -> simpy.Event:
-        """An event that will have the answer, or `Disconnected`, as its value."""
-        answer = self._world.env.event()
-        exchange = Exchange(message, self._world.now_us)
+    def send(self, request: Request) -> simpy.Event:
+        """Send a request; return a SimPy event with the response, or `Disconnected`, as its value."""
+        response = self._world.env.event()
+        exchange = Exchange(request, self._world.now_us)
         self._log.append(exchange)
-        if message.owed_an_answer:
-            self._waiting[answer] = None
+        if request.expects_response:
+            self._waiting[response] = None
         else:
-            answer.succeed(None)
-        arrives_us = self._last_there_us = max(self._last_there_us, self._world.now_us + self._delay_us())
-        self._world.later(arrives_us - self._world.now_us, self._arrived, exchange, answer)
-        return answer
+            response.succeed(None)
+        arrives_us = self._last_arrival_us = max(self._last_arrival_us, self._world.now_us + self._delay_us())
+        self._world.schedule(arrives_us - self._world.now_us, self._arrived, exchange, response)
+        return response
 
     def close(self) -> None:
-        """Give up everything that is under way."""
+        """Close the connection and fail all requests in flight."""
         if self.closed:
             return
         self.closed = True
         self._on_close()
         waiting, self._waiting = self._waiting, {}
-        for answer in waiting:
-            answer.succeed(Disconnected())
+        for response in waiting:
+            response.succeed(Disconnected())
 
-    def _arrived(self, exchange: Exchange, answer: simpy.Event) -> None:
+    def _arrived(self, exchange: Exchange, response: simpy.Event) -> None:
         if self.closed:
             return
         if not self._server.up:
-            # Nobody listens there; the client learns of it a journey later.
-            self._world.later(self._delay_us(), self.close)
+            # The broker is down; the client notices after one more network latency.
+            self._world.schedule(self._delay_us(), self.close)
             return
-        self._inbox.append((exchange, answer))
+        self._inbox.append((exchange, response))
         self._serve_next()
 
     def _serve_next(self) -> None:
         if self._inbox and not self._busy and not self.closed:
             self._busy = True
-            exchange, answer = self._inbox.popleft()
+            exchange, response = self._inbox.popleft()
             exchange.arrived_us = self._world.now_us
-            self._server.handle(exchange, partial(self._answered, exchange, answer))
+            self._server.handle(exchange, partial(self._answered, exchange, response))
 
-    def _answered(self, exchange: Exchange, answer: simpy.Event, content: Any, throttle_ms: int) -> None:
+    def _answered(self, exchange: Exchange, response: simpy.Event, content: Any, throttle_ms: int) -> None:
         exchange.answered_us = self._world.now_us
-        if exchange.message.owed_an_answer:
+        if exchange.request.expects_response:
             exchange.throttle_ms = throttle_ms
-        self._world.later(exchange.throttle_ms * 1000, self._sent, exchange, answer, content)
+        self._world.schedule(exchange.throttle_ms * 1000, self._sent, exchange, response, content)
 
-    def _sent(self, exchange: Exchange, answer: simpy.Event, content: Any) -> None:
-        """A produce that is owed no answer and failed can only be told so by closing the connection: nothing more is
-        served on it (Kafka: `KafkaApis.handleProduceRequest`)."""
+    def _sent(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
+        """Hand the response to the network, and handle the connection's next request.
+
+        With acks=0 there is no response: a failed produce closes the connection, so that the client refreshes its
+        metadata (Kafka: `KafkaApis.handleProduceRequest`).
+        """
         if self.closed:
             return
-        if isinstance(content, ProduceResponse) and content.failed and not exchange.message.owed_an_answer:
-            self._world.later(self._delay_us(), self.close)
+        if isinstance(content, ProduceResponse) and content.has_errors and not exchange.request.expects_response:
+            self._world.schedule(self._delay_us(), self.close)
             return
         self._busy = False
-        if exchange.message.owed_an_answer:
-            back_us = self._last_back_us = max(self._last_back_us, self._world.now_us + self._delay_us())
-            self._world.later(back_us - self._world.now_us, self._received, exchange, answer, content)
+        if exchange.request.expects_response:
+            back_us = self._last_return_us = max(self._last_return_us, self._world.now_us + self._delay_us())
+            self._world.schedule(back_us - self._world.now_us, self._received, exchange, response, content)
         self._serve_next()
 
-    def _received(self, exchange: Exchange, answer: simpy.Event, content: Any) -> None:
+    def _received(self, exchange: Exchange, response: simpy.Event, content: Any) -> None:
         if not self.closed:
             exchange.received_us = self._world.now_us
-            del self._waiting[answer]
-            answer.succeed(content)
+            del self._waiting[response]
+            response.succeed(content)
 
     def _delay_us(self) -> int:
-        return self._chance.delay_us(self._spread)
+        return self._random.delay_us(self._latency)
 
 
-# What every client has: a name, connections, and what it last heard of who leads what.
-
-
+# Kafka's default of `retry.backoff.ms`.
 RETRY_BACKOFF_MS = 100
 
 
 class Client:
-    """Asks brokers, each over a connection of its own, which is opened when it is needed."""
+    """A client with its metadata and its connections, which are opened when first needed."""
 
     def __init__(
         self,
         world: World,
         client_id: str,
         servers: Mapping[int, Listener],
-        spread: LatencyDistribution,
+        latency: LatencyDistribution,
         log: list[Exchange],
-        life: int = 1,
+        run_number: int = 1,
     ) -> None:
-        """`life` counts how often a client of this name has been started."""
+        """Create a client; `run_number` counts the starts of a client of this name, from 1."""
         self.world = world
         self.client_id = client_id
-        self.name = client_id if life == 1 else f"{client_id}.{life}"
+        self.name = client_id if run_number == 1 else f"{client_id}.{run_number}"
         self.paused_until_us = 0
         self.metadata = Metadata()
         self.metadata_at_us: int | None = None
         self._servers = servers
-        self._spread = spread
+        self._latency = latency
         self._log = log
         self._connections: dict[tuple[int, str], Connection] = {}
-        # Called when a connection to a broker breaks, or is broken off.
+        # Called when a connection to a broker closes.
         self.on_disconnect: Callable[[], None] = lambda: None
         self._requests = count(1)
         self._opened = count(1)
 
-    def _lost(self) -> None:
-        """Who leads what may have changed (Kafka: `NetworkClient.handleServerDisconnect`)."""
+    def _on_connection_lost(self) -> None:
+        """Report that a connection closed: leaders may have changed (Kafka: `NetworkClient.handleServerDisconnect`)."""
         self.on_disconnect()
 
     def next_request_id(self) -> str:
+        """Return a request id that is unique in the trace."""
         return f"{self.name}-{next(self._requests)}"
 
     @property
     def brokers(self) -> list[int]:
+        """All broker ids."""
         return list(self._servers)
 
-    def ask(
-        self, broker: int, message: Request, timeout_ms: int | None = None, channel: str = ""
+    def request(
+        self, broker: int, request: Request, timeout_ms: int | None = None, channel: str = ""
     ) -> ProcessGenerator[Any]:
-        """The answer; `Disconnected` if the connection breaks, or if the client gives up waiting and breaks it.
+        """Send a request and wait for its response.
 
-        A group's coordinator has a channel beside that of the broker it runs on, so that a fetch that waits holds up no
-        heartbeat.
+        Returns `Disconnected` if the connection closes, or if `timeout_ms` passes, which closes the connection. Each
+        `channel` has its own connection: heartbeats to a coordinator are not queued behind a waiting fetch at the same
+        broker.
         """
-        yield from self.awake()
+        yield from self.wait_while_paused()
         connection = self._connection(broker, channel)
-        answer = connection.send(message)
+        response = connection.send(request)
         if timeout_ms is None:
-            yield answer
+            yield response
         else:
-            yield answer | self.world.sleep_ms(timeout_ms)
-        yield from self.awake()
-        if not answer.triggered:
+            yield response | self.world.sleep_ms(timeout_ms)
+        yield from self.wait_while_paused()
+        if not response.triggered:
             connection.close()
             return Disconnected(timed_out=True)
-        return answer.value
+        return response.value
 
-    def awake(self) -> ProcessGenerator[None]:
-        """While the process stands still, it neither sends nor hears."""
+    def wait_while_paused(self) -> ProcessGenerator[None]:
+        """Wait while the process is paused; it neither sends nor receives then."""
         while self.paused_until_us > self.world.now_us:
             yield self.world.sleep_us(self.paused_until_us - self.world.now_us)
 
     def refresh_metadata(self) -> ProcessGenerator[None]:
-        """Ask one broker after the other, until one answers."""
+        """Request metadata from one broker after the other until one responds."""
         while True:
             for broker in self._servers:
-                message = MetadataRequest(client_id=self.client_id, request_id=self.next_request_id())
-                answer = yield from self.ask(broker, message, channel="metadata")
-                if isinstance(answer, Metadata):
-                    self.metadata, self.metadata_at_us = answer, self.world.now_us
+                request = MetadataRequest(client_id=self.client_id, request_id=self.next_request_id())
+                response = yield from self.request(broker, request, channel="metadata")
+                if isinstance(response, Metadata):
+                    self.metadata, self.metadata_at_us = response, self.world.now_us
                     return
             yield self.world.sleep_ms(RETRY_BACKOFF_MS)
 
     def disconnect(self) -> None:
+        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -234,7 +243,7 @@ class Client:
         connection = self._connections.get((broker, channel))
         if connection is None or connection.closed:
             owner = f"{self.name}/{channel}/{next(self._opened)}"
-            on_close = self._lost if channel == "" else lambda: None
-            connection = Connection(self.world, self._servers[broker], owner, self._spread, self._log, on_close)
+            on_close = self._on_connection_lost if channel == "" else lambda: None
+            connection = Connection(self.world, self._servers[broker], owner, self._latency, self._log, on_close)
             self._connections[broker, channel] = connection
         return connection

@@ -1,4 +1,14 @@
-"""Partitions as the whole cluster knows them: who replicates, who leads, who is in sync, how far each follower is."""
+"""The state of each partition across the cluster: replicas, leader, in-sync set, follower logs, transactions.
+
+The last stable offset of a partition, up to which `read_committed` consumers read:
+
+    log        │ a a │ b │ a │ b │ A │ c │ B │     a, b: records of two transactions; A, B: their end markers
+    unstable    from the first a ……………┤          until A is replicated, then from the first b until B is
+    last stable: the smaller of the high watermark and the first unstable offset
+
+Kafka: `ProducerStateManager.firstUnstableOffset` (the first offset of ongoing transactions and of transactions
+with markers beyond the high watermark) and `UnifiedLog.fetchLastStableOffsetMetadata`.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +18,10 @@ from dataclasses import dataclass, field
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.rules.reference.partition import Partition
 
-# What transactions hold back of a partition: its last stable offset, up to which readers of committed records read.
-#
-#     log        │ a a │ b │ a │ b │ A │ c │ B │     a, b: records of two transactions; A, B: the markers that end them
-#     unstable    from the first a ……………┤          until A is replicated, then from the first b, until B is
-#     last stable: the high watermark, or the first offset of whatever is unstable, if that is less
-#
-# Kafka: `ProducerStateManager.firstUnstableOffset` (the first of undecided transactions, and of those whose markers
-# the high watermark has not passed), `UnifiedLog.fetchLastStableOffsetMetadata`.
-
 
 @dataclass(slots=True)
 class EndedTransaction:
-    """A transaction whose marker ends at `marker_end`."""
+    """An ended transaction: its first offset, and the log end after its marker."""
 
     name: str
     first: int
@@ -29,31 +30,35 @@ class EndedTransaction:
 
 @dataclass(slots=True)
 class PartitionTransactions:
-    """Of one partition's log, whoever leads it. `announced`: the last stable offset as its leader was told it last;
-    `used`: whether there has been any."""
+    """The transactions in one partition's log.
+
+    `recorded_last_stable` is the last stable offset that the trace last recorded for the current leader. `used` is
+    whether the partition has had any transaction.
+    """
 
     used: bool = False
-    announced: int | None = None
+    recorded_last_stable: int | None = None
     _open: dict[str, int] = field(default_factory=dict)
     _ended: list[EndedTransaction] = field(default_factory=list)
 
     def begin(self, name: str, offset: int) -> None:
-        """Records of it lie from this offset on, unless others of it do before."""
+        """Add a transaction that starts at `offset`, unless it already has records in the partition."""
         self.used = True
         self._open.setdefault(name, offset)
 
     def end(self, name: str, marker_end: int) -> None:
-        """Its marker has been appended. A second one, for want of an answer, ends nothing."""
+        """End a transaction by its marker. A second marker, sent after a lost response, has no effect."""
         first = self._open.pop(name, None)
         if first is not None:
             self._ended.append(EndedTransaction(name, first, marker_end))
 
     def last_stable(self, high_watermark: int) -> int:
+        """Return the last stable offset at this high watermark; forget transactions with replicated markers."""
         self._ended = [transaction for transaction in self._ended if transaction.marker_end > high_watermark]
         return min([high_watermark, *self._open.values(), *(transaction.first for transaction in self._ended)])
 
     def truncate(self, end: int) -> None:
-        """The log ends there now: a transaction whose marker is gone is open again."""
+        """Cut the log at `end`. Cutting off a marker reopens its transaction."""
         lost = [transaction for transaction in self._ended if transaction.marker_end > end]
         self._ended = [transaction for transaction in self._ended if transaction.marker_end <= end]
         self._open |= {transaction.name: transaction.first for transaction in lost}
@@ -68,8 +73,12 @@ def high_watermark_after(
     isr: tuple[int, ...] | None = None,
     follower: tuple[int, int] | None = None,
 ) -> int | None:
-    """Where the high watermark will be when the log ends at `end`, `isr` is in sync, or that follower has reached that
-    offset: what `Partition` does by itself as soon as it is told."""
+    """Return the high watermark that a leader's replica will have after a change.
+
+    The change is a log end of `end`, an in-sync set `isr`, or a follower (broker id, offset) that has reached an
+    offset. `Partition` computes the same when the event is applied. The last stable offset is recorded before that
+    event, so it is needed in advance.
+    """
     now = None if replica.high_watermark is None else replica.high_watermark.offset
     log_end = end if end is not None or replica.log.end is None else replica.log.end.offset
     isr = replica.isr if isr is None else isr
@@ -84,41 +93,39 @@ def high_watermark_after(
     return max([min([log_end, *(ends[broker] for broker in others)]), *([now] if now is not None else [])])
 
 
-# Which followers keep up with their leader: Kafka's `replica.lag.time.max.ms`, for whoever simulates a leader.
-#
-# A replayed trace says itself who is in sync; this says who would be.
-
-
-# Since Kafka 2.5; 10 s before. Looked at every half of it.
+# Kafka's default of `replica.lag.time.max.ms` since 2.5; before, it was 10 s. Leaders check it every half of it.
 REPLICA_LAG_TIME_MAX_MS = 30_000
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """How far a follower has fetched, and when it last had everything that the leader had."""
+    """A follower's log end, and when it last had all of the leader's log (Kafka: `lastCaughtUpTimeMs`)."""
 
     log_end: int
     caught_up_ms: int
-    fetched_ms: int
-    leader_end_when_fetched: int
+    last_fetch_ms: int
+    leader_end_at_last_fetch: int
 
-    def fetched(self, fetch_offset: int, leader_end: int, now_ms: int) -> None:
-        """A fetch from `fetch_offset` says that the follower has all before it.
+    def record_fetch(self, fetch_offset: int, leader_end: int, now_ms: int) -> None:
+        """Note a fetch from `fetch_offset`: the follower has everything before it.
 
-        It need not reach the leader's end, which moves: to have by this fetch what there was at the last one is to have
-        been caught up then.
+        A follower also counts as caught up at its last fetch if this fetch reaches the leader's end of that time,
+        because the leader's end keeps moving.
         """
         if fetch_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        elif fetch_offset >= self.leader_end_when_fetched:
-            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        elif fetch_offset >= self.leader_end_at_last_fetch:
+            self.caught_up_ms = max(self.caught_up_ms, self.last_fetch_ms)
         self.log_end = fetch_offset
-        self.leader_end_when_fetched = leader_end
-        self.fetched_ms = now_ms
+        self.leader_end_at_last_fetch = leader_end
+        self.last_fetch_ms = now_ms
 
 
 class InSyncReplicas:
-    """The in-sync set of one partition at its leader."""
+    """The in-sync replicas of one partition as its leader tracks them (Kafka: `replica.lag.time.max.ms`).
+
+    A replayed trace records the in-sync set; a simulation has to decide it.
+    """
 
     def __init__(
         self, leader: int, followers: list[int], now_ms: int, lag_time_max_ms: int = REPLICA_LAG_TIME_MAX_MS
@@ -128,16 +135,18 @@ class InSyncReplicas:
         self._lag_time_max_ms = lag_time_max_ms
         self._followers = {replica_id: FollowerProgress(0, now_ms, now_ms, 0) for replica_id in followers}
 
-    def fetched(self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int) -> bool:
-        """A follower fetches; whether that takes it back into the set: once it has reached the high watermark."""
-        self._followers[replica_id].fetched(fetch_offset, leader_end, now_ms)
+    def record_fetch(
+        self, replica_id: int, fetch_offset: int, leader_end: int, high_watermark: int, now_ms: int
+    ) -> bool:
+        """Note a follower's fetch; return whether it rejoins the in-sync set by reaching the high watermark."""
+        self._followers[replica_id].record_fetch(fetch_offset, leader_end, now_ms)
         if replica_id in self.isr or fetch_offset < high_watermark:
             return False
         self.isr = (*self.isr, replica_id)
         return True
 
     def shrink(self, leader_end: int, now_ms: int) -> bool:
-        """Drop the followers that have not been caught up for too long; whether there were any."""
+        """Drop followers that have lagged for too long; return whether there were any."""
         kept = tuple(
             replica_id
             for replica_id in self.isr
@@ -154,37 +163,41 @@ class InSyncReplicas:
 
 @dataclass(slots=True)
 class ReplicaLog:
-    """A follower's log: its end, the high watermark it has heard of, and what it appended that no event has told yet.
+    """A follower's log, with the batches that the trace has not recorded yet.
 
-    While a broker follows, its log concerns nobody. When it becomes the leader, it is told batch by batch.
+    While a broker follows, its appends are not recorded: no request at that broker depends on them. When it becomes the
+    leader, its batches are recorded one by one.
     """
 
     end: int = 0
-    told_end: int = 0
+    recorded_end: int = 0
     high_watermark: int = 0
-    untold: deque[tuple[int, int]] = field(default_factory=deque)
+    unrecorded_batches: deque[tuple[int, int]] = field(default_factory=deque)
 
     def append(self, end: int, size: int, high_watermark: int) -> None:
         if end > self.end:
-            self.untold.append((end, size))
+            self.unrecorded_batches.append((end, size))
             self.end = end
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.end))
 
     def truncate(self, end: int) -> None:
-        """Cut the log back; a batch that goes beyond the new end goes whole, so its place holds no bytes any more."""
+        """Cut the log at `end`.
+
+        A batch across the new end is dropped whole; an entry of 0 bytes keeps the offsets up to `end`.
+        """
         cut = False
-        while self.untold and self.untold[-1][0] > end:
-            self.untold.pop()
+        while self.unrecorded_batches and self.unrecorded_batches[-1][0] > end:
+            self.unrecorded_batches.pop()
             cut = True
-        if cut and end > self.told_end:
-            self.untold.append((end, 0))
+        if cut and end > self.recorded_end:
+            self.unrecorded_batches.append((end, 0))
         self.end = min(self.end, end)
         self.high_watermark = min(self.high_watermark, end)
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """`leader` is None between one leader and the next."""
+    """A partition's replicas and leader; without a leader, `leader` is None."""
 
     key: TopicPartition
     replicas: tuple[int, ...]
@@ -193,8 +206,8 @@ class PartitionState:
     leader: int | None
     epoch: int
     in_sync: InSyncReplicas
-    copies: dict[int, ReplicaLog]
-    segment_begins: int = 0
+    replica_logs: dict[int, ReplicaLog]
+    segment_start: int = 0
     transactions: PartitionTransactions = field(default_factory=PartitionTransactions)
 
     @property
@@ -202,4 +215,5 @@ class PartitionState:
         return self.in_sync.isr
 
     def followed_by(self, broker: int) -> bool:
+        """Whether this broker fetches the partition from its leader."""
         return self.leader is not None and self.leader != broker and broker in self.replicas

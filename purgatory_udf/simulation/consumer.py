@@ -1,13 +1,13 @@
-"""A consumer: Kafka's poll model, as `KafkaConsumer.poll` and `pollOnce` have it.
+"""A consumer: Kafka's poll model, as in `KafkaConsumer.poll` and `pollOnce` (Kafka 1.x).
 
 poll(timeout)
   until the timeout:  poll_once(remaining)
-    coordinator:      commit if it is time; join the group if subscribed, and have partitions assigned
-    positions:        the committed offset, else as `reset` says
-    records fetched already?            hand them over
-    else send fetches, and wait for one
-    the group has changed meanwhile?    nothing: join again first
-  records?            the next fetches go out before they are handed over
+    coordinator:      auto-commit if due; join the group and receive partitions if subscribed
+    positions:        the committed offset, else the `reset` policy
+    records fetched already?            return them
+    else send fetches, and wait for a response
+    has the group rebalanced?           return nothing: rejoin first
+  records?            send the next fetches before returning them
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from purgatory_udf.simulation.messages import (
 )
 from purgatory_udf.simulation.scenario import Consumers
 
-# How far a consumer has come, told to its coordinator: synchronously, asynchronously, or now and then by itself.
-
-
-# default.api.timeout.ms: for so long a synchronous commit is tried again.
+# Kafka's `default.api.timeout.ms`: how long a synchronous commit is retried.
 COMMIT_SYNC_TIMEOUT_MS = 60_000
 FATAL_COMMIT_ERRORS = {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "FENCED_INSTANCE_ID"}
 
 
 class OffsetCommitter:
+    """Commits positions to the group's coordinator: automatically, synchronously, asynchronously, or never."""
+
     def __init__(
         self, world: World, settings: Consumers, subscription: Subscription, membership: GroupMembership
     ) -> None:
@@ -49,25 +48,26 @@ class OffsetCommitter:
         self._committed: dict[object, int] = {}
         self._next_auto_us = world.now_us + settings.auto_commit_interval_ms * 1000
 
-    def after_records(self) -> ProcessGenerator[None]:
-        """What the application does when it has processed what a poll gave it."""
+    def commit_after_processing(self) -> ProcessGenerator[None]:
+        """Commit as the application does after processing the records of a poll."""
         if self._settings.commit == "sync":
             yield from self.commit_sync()
         elif self._settings.commit == "async":
             self.commit_async()
 
     def maybe_auto_commit(self) -> None:
-        """Before a poll, when the interval is over."""
+        """Auto-commit before a poll if the interval has passed."""
         if self._settings.commit == "automatic" and self._world.now_us >= self._next_auto_us:
             self._next_auto_us = self._world.now_us + self._settings.auto_commit_interval_ms * 1000
             self.commit_async()
 
-    def before_rejoining(self) -> ProcessGenerator[None]:
-        """Somebody else may go on with these partitions."""
+    def commit_before_rejoining(self) -> ProcessGenerator[None]:
+        """Auto-commit before giving up partitions, so that their next owner continues at these offsets."""
         if self._settings.commit == "automatic" and self._membership.member_id:
             yield from self._send()
 
     def commit_sync(self) -> ProcessGenerator[None]:
+        """Commit and retry until it succeeds, fails for good, or the timeout passes."""
         give_up_us = self._world.now_us + COMMIT_SYNC_TIMEOUT_MS * 1000
         while self._world.now_us < give_up_us:
             error = yield from self._send()
@@ -76,6 +76,7 @@ class OffsetCommitter:
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 
     def commit_async(self) -> None:
+        """Commit in the background, without retry."""
         self._world.env.process(self._send())
 
     def _send(self) -> ProcessGenerator[str]:
@@ -89,23 +90,26 @@ class OffsetCommitter:
         partitions = [
             {"topic": key.topic, "partition": key.partition, "offset": offset} for key, offset in positions.items()
         ]
-        answer = yield from self._membership.commit(partitions)
-        if isinstance(answer, GroupResponse) and answer.error == NONE:
+        response = yield from self._membership.commit(partitions)
+        if isinstance(response, GroupResponse) and response.error == NONE:
             self._committed.update(positions)
             return NONE
-        yield from self._membership.heed(answer)
-        return answer.error if isinstance(answer, GroupResponse) else "DISCONNECTED"
+        yield from self._membership.handle_response(response)
+        return response.error if isinstance(response, GroupResponse) else "DISCONNECTED"
 
 
 Records = dict[TopicPartition, int]
 
 
 class NoOffsetForPartitionError(Exception):
-    """`reset: none`, and nothing is committed."""
+    """No offset is committed, and the `reset` policy does not allow a default."""
 
 
 class Consumer:
-    """One life of a consumer, from its start to its close or crash."""
+    """One run of a consumer, from its start to its close or crash.
+
+    `records` counts consumed records. `failed` is the reason why the run failed, None if it was closed.
+    """
 
     def __init__(self, client: Client, settings: Consumers, instance_id: str | None) -> None:
         self.records = 0
@@ -130,7 +134,7 @@ class Consumer:
                     count = sum(records.values())
                     self.records += count
                     yield self._world.sleep_us(round(count * self._settings.process_us))
-                    yield from self._commits.after_records()
+                    yield from self._commits.commit_after_processing()
                 elif self._settings.idle_ms:
                     yield self._world.sleep_ms(self._settings.idle_ms)
             yield from self._close()
@@ -145,8 +149,11 @@ class Consumer:
             self._client.disconnect()
 
     def poll(self, timeout_ms: int) -> ProcessGenerator[Records]:
-        """Once at least: `poll(0)` takes what has come, and sends for more. Joining its group is not bounded by the
-        time-out (as of `poll(long)`; `poll(Duration)` comes back and goes on with it)."""
+        """Return the records of at least one `_poll_once`, or nothing after `timeout_ms`.
+
+        `poll(0)` returns what has arrived and sends the next fetches. Joining the group is not bounded by the timeout,
+        as in `poll(long)`; `poll(Duration)` returns and continues at the next call.
+        """
         until_us = self._world.now_us + timeout_ms * 1000
         while True:
             records = yield from self._poll_once(max(0, until_us - self._world.now_us))
@@ -165,35 +172,35 @@ class Consumer:
             return records
         self._fetcher.send_fetches()
         if not self._fetcher.has_completed_fetches:
-            yield self._fetcher.arrived | self._world.sleep_us(timeout_us)
-        if self.membership.needs_to_join and self.subscription.needs_a_group:
+            yield self._fetcher.response_received | self._world.sleep_us(timeout_us)
+        if self.membership.needs_to_join and self.subscription.is_auto_assigned:
             return {}
         return self._fetcher.fetched_records()
 
     def _poll_coordinator(self) -> ProcessGenerator[None]:
-        self.membership.polled_us = self._world.now_us
-        if self._metadata_is_old():
+        self.membership.last_poll_us = self._world.now_us
+        if self._needs_metadata():
             yield from self._client.refresh_metadata()
-        if not self.subscription.needs_a_group:
+        if not self.subscription.is_auto_assigned:
             self._commits.maybe_auto_commit()
             return
         if self.membership.partitions_changed():
             self.membership.needs_to_join = True
         if self.membership.needs_to_join:
-            yield from self._commits.before_rejoining()
+            yield from self._commits.commit_before_rejoining()
             yield from self.membership.ensure_active_group()
         self._commits.maybe_auto_commit()
 
-    def _metadata_is_old(self) -> bool:
+    def _needs_metadata(self) -> bool:
         if self._fetcher.metadata_is_stale:
             self._fetcher.metadata_is_stale = False
             return True
-        asked_us = self._client.metadata_at_us
+        refreshed_us = self._client.metadata_at_us
         age_us = self._settings.metadata_max_age_ms * 1000
-        return asked_us is None or self._world.now_us - asked_us >= age_us
+        return refreshed_us is None or self._world.now_us - refreshed_us >= age_us
 
     def _update_fetch_positions(self) -> ProcessGenerator[None]:
-        """The committed offsets; where there is none, what `reset` says."""
+        """Set missing positions to the committed offsets, else by the `reset` policy."""
         missing = self.subscription.missing_positions
         coordinator = yield from self.membership.find_coordinator()
         request = OffsetFetchRequest(
@@ -202,12 +209,12 @@ class Consumer:
             group=self._settings.group_id,
             keys=missing,
         )
-        answer = yield from self._client.ask(coordinator, request, channel=COORDINATOR_CHANNEL)
-        if not isinstance(answer, OffsetsResponse):
-            self.membership.lose_coordinator()
+        response = yield from self._client.request(coordinator, request, channel=COORDINATOR_CHANNEL)
+        if not isinstance(response, OffsetsResponse):
+            self.membership.mark_coordinator_unknown()
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
             return
-        self._take_positions(answer)
+        self._set_positions(response)
         missing = self.subscription.missing_positions
         if missing and self._settings.reset == "none":
             raise NoOffsetForPartitionError(f"no offset committed for {missing[0]} (reset: none)")
@@ -227,35 +234,35 @@ class Consumer:
                 earliest=self._settings.reset == "earliest",
                 isolation=self._settings.isolation,
             )
-            answer = yield from self._client.ask(broker, request, channel="metadata")
-            if isinstance(answer, OffsetsResponse):
-                self._take_positions(answer)
+            response = yield from self._client.request(broker, request, channel="metadata")
+            if isinstance(response, OffsetsResponse):
+                self._set_positions(response)
         if self.subscription.missing_positions:
             yield self._world.sleep_ms(RETRY_BACKOFF_MS)
             yield from self._client.refresh_metadata()
 
-    def _take_positions(self, offsets: OffsetsResponse) -> None:
+    def _set_positions(self, offsets: OffsetsResponse) -> None:
         for key, offset in offsets.offsets.items():
             if key in self.subscription.positions:
                 self.subscription.positions[key] = offset
 
     def _close(self) -> ProcessGenerator[None]:
-        yield from self._commits.before_rejoining()
+        yield from self._commits.commit_before_rejoining()
         yield from self.membership.leave()
-
-
-# A consumer over its lives: it is started, closed, crashes, stands still, and is started again.
 
 
 ClientFactory = Callable[[str, int], Client]
 
 
 class ConsumerInstance:
-    """`client_id` stays the same in every life, and so does a static member's instance id."""
+    """A consumer that may be started, closed, crashed, paused and started again.
+
+    Every run has the same `client_id`, and a static member the same instance id.
+    """
 
     def __init__(self, client_id: str, settings: Consumers, new_client: ClientFactory) -> None:
         self.client_id = client_id
-        self.lives: list[Consumer] = []
+        self.runs: list[Consumer] = []
         self._settings = settings
         self._new_client = new_client
         self._client: Client | None = None
@@ -263,31 +270,33 @@ class ConsumerInstance:
 
     @property
     def records(self) -> int:
-        return sum(consumer.records for consumer in self.lives)
+        return sum(consumer.records for consumer in self.runs)
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.is_alive
 
     def start(self) -> None:
+        """Start a new run unless one is running."""
         if self.is_running:
             return
-        self._client = self._new_client(self.client_id, len(self.lives) + 1)
+        self._client = self._new_client(self.client_id, len(self.runs) + 1)
         instance_id = self.client_id if self._settings.static_members else None
-        self.lives.append(Consumer(self._client, self._settings, instance_id))
-        self._process = self._client.world.env.process(self.lives[-1].run())
+        self.runs.append(Consumer(self._client, self._settings, instance_id))
+        self._process = self._client.world.env.process(self.runs[-1].run())
 
     def close(self) -> ProcessGenerator[None]:
-        """In order: the consumer ends its poll, commits, and leaves."""
+        """Close the consumer: it finishes its poll, commits, and leaves the group."""
         if self._process is not None and self._process.is_alive:
-            self.lives[-1].closing = True
+            self.runs[-1].closing = True
             yield self._process
 
     def crash(self) -> None:
-        """Nobody is told."""
+        """Stop the process without leaving the group."""
         if self._process is not None and self._process.is_alive:
             self._process.interrupt()
 
     def pause(self, until_us: int) -> None:
+        """Stop sending and receiving until `until_us`."""
         if self._client is not None:
             self._client.paused_until_us = max(self._client.paused_until_us, until_us)

@@ -1,4 +1,7 @@
-"""A consumer's fetches: sent ahead to every broker that has none to answer, kept until they are asked for."""
+"""A consumer's subscription and its fetcher, and the partition assignors of its group.
+
+Fetches are sent ahead: to each leader without a fetch in flight. Their records are kept until the application polls.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,20 @@ from purgatory_udf.simulation.messages import (
 )
 from purgatory_udf.simulation.scenario import Consumers
 
-# What a consumer reads: how it comes by its partitions, and where in each of them it is (Kafka: SubscriptionState).
-
 
 class SubscriptionType(Enum):
+    """How a consumer receives partitions (Kafka: `SubscriptionState.SubscriptionType`)."""
+
     AUTO_TOPICS = "topics"
     AUTO_PATTERN = "pattern"
     USER_ASSIGNED = "assign"
 
 
 class Subscription:
-    """`positions` has, of each assigned partition, the offset of the next record to hand over, None while unknown."""
+    """A consumer's assigned partitions and its position in each.
+
+    `positions` maps each assigned partition to the offset of the next record to return, None while it is unknown.
+    """
 
     def __init__(self, settings: Consumers) -> None:
         self.positions: dict[TopicPartition, int | None] = {}
@@ -47,11 +53,12 @@ class Subscription:
             self.kind = SubscriptionType.AUTO_TOPICS if self._pattern is None else SubscriptionType.AUTO_PATTERN
 
     @property
-    def needs_a_group(self) -> bool:
+    def is_auto_assigned(self) -> bool:
+        """Whether a group assigns the partitions."""
         return self.kind is not SubscriptionType.USER_ASSIGNED
 
     def partitions(self, metadata: Metadata) -> list[TopicPartition]:
-        """All partitions of the topics that it subscribes to, as far as the cluster has any."""
+        """Return all existing partitions of the subscribed topics."""
         if self._pattern is not None:
             topics = sorted(topic for topic in metadata.topics if self._pattern.fullmatch(topic))
         else:
@@ -59,14 +66,15 @@ class Subscription:
         return [TopicPartition(topic, at) for topic in topics for at in range(metadata.topics.get(topic, 0))]
 
     def assign(self, keys: list[TopicPartition]) -> None:
-        """A new assignment: every position has to be found anew."""
+        """Replace the assignment; all positions are unknown then."""
         self.positions = dict.fromkeys(keys)
 
     @property
     def missing_positions(self) -> list[TopicPartition]:
         return [key for key, offset in self.positions.items() if offset is None]
 
-    def lose_position(self, key: TopicPartition) -> None:
+    def clear_position(self, key: TopicPartition) -> None:
+        """Forget the position, so that the `reset` policy applies."""
         if key in self.positions:
             self.positions[key] = None
 
@@ -75,7 +83,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 def assign_round_robin(partitions: list[TopicPartition], members: tuple[str, ...]) -> Assignment:
-    """Kafka's round-robin assignor: the partitions of all topics, in turn, to one member after the other."""
+    """Assign the partitions of every topic to the members in turn (Kafka: `RoundRobinAssignor`)."""
     ordered = sorted(members)
     assignment: Assignment = {member: [] for member in ordered}
     for at, key in enumerate(sorted(partitions)):
@@ -84,7 +92,7 @@ def assign_round_robin(partitions: list[TopicPartition], members: tuple[str, ...
 
 
 def assign_ranges(partitions: list[TopicPartition], members: tuple[str, ...]) -> Assignment:
-    """Kafka's range assignor: of each topic, consecutive partitions for each member in the order of their ids."""
+    """Assign consecutive partitions of each topic to the members, sorted by id (Kafka: `RangeAssignor`)."""
     ordered = sorted(members)
     assignment: Assignment = {member: [] for member in ordered}
     by_topic: dict[str, list[TopicPartition]] = {}
@@ -100,7 +108,7 @@ def assign_ranges(partitions: list[TopicPartition], members: tuple[str, ...]) ->
     return assignment
 
 
-# By the names under which members say that they know them.
+# The protocol names that members list when they join.
 ASSIGNORS: dict[str, Callable[[list[TopicPartition], tuple[str, ...]], Assignment]] = {
     "range": assign_ranges,
     "roundrobin": assign_round_robin,
@@ -112,7 +120,7 @@ OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 @dataclass(slots=True)
 class CompletedFetch:
-    """Records of one partition that wait to be handed over."""
+    """Records of one partition that the application has not polled yet."""
 
     key: TopicPartition
     offset: int
@@ -120,17 +128,20 @@ class CompletedFetch:
 
 
 class Fetcher:
-    """`arrived` happens whenever a fetch is answered, with data or without."""
+    """Sends fetches and keeps their records (Kafka: `Fetcher`).
+
+    The SimPy event `response_received` is triggered by every fetch response, with or without records.
+    """
 
     def __init__(self, client: Client, settings: Consumers, subscription: Subscription) -> None:
-        self.arrived = client.world.env.event()
+        self.response_received = client.world.env.event()
         self.metadata_is_stale = True
         self._client = client
         self._world = client.world
         self._settings = settings
         self._subscription = subscription
         self._sessions: dict[int, FetchSessionHandler] = {}
-        self._unanswered: dict[int, None] = {}
+        self._pending_brokers: dict[int, None] = {}
         self._completed: deque[CompletedFetch] = deque()
 
     @property
@@ -138,9 +149,9 @@ class Fetcher:
         return bool(self._completed)
 
     def send_fetches(self) -> int:
-        """To every broker that leads fetchable partitions and owes no answer; how many were sent.
+        """Send a fetch to every leader that has none in flight; return how many were sent.
 
-        A partition is fetchable while none of its records wait to be handed over.
+        A partition is fetched only while none of its records wait for a poll.
         """
         waiting = {fetch.key for fetch in self._completed}
         by_broker: dict[int, FetchPartitions] = {}
@@ -150,24 +161,24 @@ class Fetcher:
                 self.metadata_is_stale = True
             elif offset is not None and key not in waiting:
                 broker, epoch = leader
-                want = FetchPartition(offset, self._settings.max_partition_fetch_bytes, epoch)
-                by_broker.setdefault(broker, {})[key] = want
+                partition = FetchPartition(offset, self._settings.max_partition_fetch_bytes, epoch)
+                by_broker.setdefault(broker, {})[key] = partition
         sent = 0
-        for broker, wants in by_broker.items():
-            if broker not in self._unanswered:
-                self._unanswered[broker] = None
-                self._world.env.process(self._fetch(broker, wants))
+        for broker, partitions in by_broker.items():
+            if broker not in self._pending_brokers:
+                self._pending_brokers[broker] = None
+                self._world.env.process(self._fetch(broker, partitions))
                 sent += 1
         return sent
 
     def fetched_records(self) -> dict[TopicPartition, int]:
-        """How many records of which partition are handed over: at most `max_poll_records` in all."""
+        """Return the number of records per partition for one poll, at most `max_poll_records` in total."""
         records: dict[TopicPartition, int] = {}
         room = self._settings.max_poll_records
         while self._completed and room:
             fetch = self._completed[0]
             if self._subscription.positions.get(fetch.key) != fetch.offset:
-                # The partition was lost, or its position moved, since this was asked for.
+                # The partition was revoked, or its position changed, after the fetch was sent.
                 self._completed.popleft()
                 continue
             taken = min(room, fetch.end - fetch.offset)
@@ -179,11 +190,11 @@ class Fetcher:
                 self._completed.popleft()
         return records
 
-    def _fetch(self, broker: int, wants: FetchPartitions) -> ProcessGenerator[None]:
+    def _fetch(self, broker: int, partitions: FetchPartitions) -> ProcessGenerator[None]:
         session = self._sessions.setdefault(broker, FetchSessionHandler())
         settings = self._settings
-        fetch = session.next(
-            wants,
+        fetch = session.build_request(
+            partitions,
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             replica_id=-1,
@@ -193,21 +204,21 @@ class Fetcher:
             isolation=settings.isolation,
             quota=settings.quota_bytes_per_second,
         )
-        answer = yield from self._client.ask(broker, fetch)
-        del self._unanswered[broker]
-        if isinstance(answer, FetchResponse) and answer.error == NONE:
-            session.answered(answer)
-            for part in answer.partitions:
-                self._take(part)
+        response = yield from self._client.request(broker, fetch)
+        del self._pending_brokers[broker]
+        if isinstance(response, FetchResponse) and response.error == NONE:
+            session.handle_response(response)
+            for part in response.partitions:
+                self._handle_partition(part)
         else:
-            session.failed()
+            session.handle_error()
             self.metadata_is_stale = True
-        self.arrived.succeed()
-        self.arrived = self._world.env.event()
+        self.response_received.succeed()
+        self.response_received = self._world.env.event()
 
-    def _take(self, part: FetchResponsePartition) -> None:
+    def _handle_partition(self, part: FetchResponsePartition) -> None:
         if part.error == OFFSET_OUT_OF_RANGE:
-            self._subscription.lose_position(part.key)
+            self._subscription.clear_position(part.key)
         elif part.error != NONE:
             self.metadata_is_stale = True
         elif part.next_offset > part.offset:

@@ -1,5 +1,7 @@
-"""A consumer's part in its group: it finds the coordinator, joins, syncs, heartbeats, and leaves (Kafka:
-AbstractCoordinator and ConsumerCoordinator)."""
+"""A consumer's membership in its group (Kafka: `AbstractCoordinator`, `ConsumerCoordinator`).
+
+The member finds the coordinator, joins, syncs, sends heartbeats, commits, and leaves.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,8 @@ COORDINATOR_CHANNEL = "coordinator"
 
 
 class GroupMembership:
+    """A member of a consumer group. `needs_to_join` is whether it must join before the next poll."""
+
     def __init__(
         self, client: Client, settings: Consumers, subscription: Subscription, instance_id: str | None
     ) -> None:
@@ -32,100 +36,98 @@ class GroupMembership:
         self.fenced = False
         self.member_id = ""
         self.generation = NO_GENERATION
-        self.polled_us = client.world.now_us
+        self.last_poll_us = client.world.now_us
         self._client = client
         self._world = client.world
         self._settings = settings
         self._subscription = subscription
         self._instance_id = instance_id
         self._coordinator: int | None = None
-        self._leads = False
-        self._seen: list[TopicPartition] = []
+        self._is_leader = False
+        self._assignment_snapshot: list[TopicPartition] = []
 
     @property
     def is_stable(self) -> bool:
         return self.generation != NO_GENERATION and not self.needs_to_join
 
-    # Before every poll.
-
     def partitions_changed(self) -> bool:
-        """For the leader: whether what is subscribed to has other partitions than when it was assigned."""
-        return self._leads and self._subscription.partitions(self._client.metadata) != self._seen
+        """Whether, for the group's leader, the subscribed topics have other partitions than at the last assignment."""
+        return self._is_leader and self._subscription.partitions(self._client.metadata) != self._assignment_snapshot
 
     def ensure_active_group(self) -> ProcessGenerator[None]:
-        """Join, as often as it takes, and have an assignment."""
+        """Join and sync until the member has an assignment."""
         while self.needs_to_join and not self.fenced:
             joined = yield from self._join()
             if joined is not None:
                 yield from self._sync(joined)
 
     def _join(self) -> ProcessGenerator[GroupResponse | None]:
-        """The answer that makes this consumer a member of a generation; None if it has to try again."""
-        answer = yield from self._request(
+        """Return the response of a successful join; None if the member has to join again."""
+        response = yield from self._request(
             "join_group",
             member_id=self.member_id,
             session_timeout_ms=self._settings.session_timeout_ms,
             rebalance_timeout_ms=self._settings.max_poll_interval_ms,
             protocols=list(self._settings.assignors),
         )
-        match answer:
+        match response:
             case GroupResponse(error="NONE"):
-                self.member_id, self.generation = answer.member_id, answer.generation
-                return answer
+                self.member_id, self.generation = response.member_id, response.generation
+                return response
             case GroupResponse(error="MEMBER_ID_REQUIRED"):
-                self.member_id = answer.member_id
+                self.member_id = response.member_id
             case _:
-                yield from self._recover(answer)
+                yield from self._recover(response)
         return None
 
     def _sync(self, joined: GroupResponse) -> ProcessGenerator[None]:
-        """The leader hands in everybody's assignment; each gets its own."""
-        self._leads = joined.leader == self.member_id
+        """Sync the new generation; the leader sends the assignment of every member."""
+        self._is_leader = joined.leader == self.member_id
         assignment = None
-        if self._leads:
-            self._seen = self._subscription.partitions(self._client.metadata)
-            assignment = ASSIGNORS[joined.protocol or self._settings.assignors[0]](self._seen, joined.members)
-        answer = yield from self._request(
-            "sync_group", assignment, member_id=self.member_id, generation=self.generation, leader=self._leads
+        if self._is_leader:
+            self._assignment_snapshot = self._subscription.partitions(self._client.metadata)
+            assignment = ASSIGNORS[joined.protocol or self._settings.assignors[0]](
+                self._assignment_snapshot, joined.members
+            )
+        response = yield from self._request(
+            "sync_group", assignment, member_id=self.member_id, generation=self.generation, leader=self._is_leader
         )
-        if isinstance(answer, GroupResponse) and answer.error == NONE:
-            self._subscription.assign(list(answer.assigned))
+        if isinstance(response, GroupResponse) and response.error == NONE:
+            self._subscription.assign(list(response.assigned))
             self.needs_to_join = False
         else:
-            yield from self._recover(answer)
-
-    # Beside the polls.
+            yield from self._recover(response)
 
     def heartbeats(self) -> ProcessGenerator[None]:
-        """The background thread, until it is interrupted."""
+        """The heartbeat thread, until it is interrupted."""
         try:
             yield from self._heartbeats()
         except simpy.Interrupt:
             return
 
     def _heartbeats(self) -> ProcessGenerator[None]:
-        """One now and then, unless the application has stopped polling: then the group is better off without it."""
+        """Send heartbeats; leave the group if the application has not polled for `max_poll_interval_ms`."""
         while not self.fenced:
             yield self._world.sleep_ms(self._settings.heartbeat_interval_ms)
             if not self.is_stable:
                 continue
-            if self._world.now_us - self.polled_us > self._settings.max_poll_interval_ms * 1000:
+            if self._world.now_us - self.last_poll_us > self._settings.max_poll_interval_ms * 1000:
                 yield from self.leave()
                 continue
             generation = self.generation
-            answer = yield from self._request("heartbeat", member_id=self.member_id, generation=generation)
+            response = yield from self._request("heartbeat", member_id=self.member_id, generation=generation)
             if generation == self.generation and not self.needs_to_join:
-                yield from self.heed(answer)
+                yield from self.handle_response(response)
 
-    def heed(self, answer: Any) -> ProcessGenerator[None]:
-        """What an answer says of this consumer's membership."""
-        if isinstance(answer, GroupResponse) and answer.error == "REBALANCE_IN_PROGRESS":
+    def handle_response(self, response: Any) -> ProcessGenerator[None]:
+        """Rejoin or recover if a heartbeat or commit has failed."""
+        if isinstance(response, GroupResponse) and response.error == "REBALANCE_IN_PROGRESS":
             self.needs_to_join = True
-        elif not isinstance(answer, GroupResponse) or answer.error != NONE:
-            yield from self._recover(answer)
+        elif not isinstance(response, GroupResponse) or response.error != NONE:
+            yield from self._recover(response)
 
     def commit(self, partitions: list[dict[str, Any]]) -> ProcessGenerator[Any]:
-        """Store offsets as this member, or in nobody's name where there is no group to be a member of."""
+        """Commit offsets as this member, or without a member id if the partitions were assigned by hand."""
         return (
             yield from self._request(
                 "offset_commit", member_id=self.member_id, generation=self.generation, partitions=partitions
@@ -133,14 +135,13 @@ class GroupMembership:
         )
 
     def leave(self) -> ProcessGenerator[None]:
-        """A static member does not: its place is kept until its session ends."""
+        """Leave the group. A static member does not: it keeps its place until its session expires."""
         if self._instance_id is None and self.member_id:
             yield from self._request("leave_group", member_id=self.member_id)
-            self._forget()
-
-    # The coordinator.
+            self._reset_generation()
 
     def find_coordinator(self) -> ProcessGenerator[int]:
+        """Return the group's coordinator, looked up at one broker after the other until one is known."""
         while self._coordinator is None:
             for broker in self._client.brokers:
                 request = FindCoordinatorRequest(
@@ -148,16 +149,16 @@ class GroupMembership:
                     request_id=self._client.next_request_id(),
                     group=self._settings.group_id,
                 )
-                answer = yield from self._client.ask(broker, request, channel="metadata")
-                if isinstance(answer, CoordinatorResponse) and answer.broker is not None:
-                    self._coordinator = answer.broker
+                response = yield from self._client.request(broker, request, channel="metadata")
+                if isinstance(response, CoordinatorResponse) and response.broker is not None:
+                    self._coordinator = response.broker
                     break
             else:
                 yield self._world.sleep_ms(RETRY_BACKOFF_MS)
         return self._coordinator
 
-    def lose_coordinator(self) -> None:
-        """It does not answer: another broker may have taken its place."""
+    def mark_coordinator_unknown(self) -> None:
+        """Look up the coordinator before the next request, because another broker may have taken over."""
         self._coordinator = None
 
     def _request(
@@ -174,26 +175,30 @@ class GroupMembership:
             fields=fields,
             assignment=assignment,
         )
-        # A join may take a rebalance timeout, in which nobody sends heartbeats: it has the coordinator's ear alone.
-        return (yield from self._client.ask(coordinator, request, channel=COORDINATOR_CHANNEL))
+        # A join may take the whole rebalance timeout. A separate connection keeps fetches from queueing
+        # behind it; heartbeats are suspended until it is answered.
+        return (yield from self._client.request(coordinator, request, channel=COORDINATOR_CHANNEL))
 
-    def _recover(self, answer: Any) -> ProcessGenerator[None]:
-        """After an error: join again, as the same member or as a new one. Who has lost its coordinator only looks for
-        the next, which knows the group from its log (Kafka: `AbstractCoordinator.markCoordinatorUnknown`)."""
-        needed_to_join, self.needs_to_join = self.needs_to_join, self._subscription.needs_a_group
-        match answer:
+    def _recover(self, response: Any) -> ProcessGenerator[None]:
+        """Handle an error: rejoin, as the same member or as a new one.
+
+        After a lost connection only the coordinator is looked up again: its successor loads the group with this member
+        (Kafka: `AbstractCoordinator.markCoordinatorUnknown`).
+        """
+        needed_to_join, self.needs_to_join = self.needs_to_join, self._subscription.is_auto_assigned
+        match response:
             case GroupResponse(error="FENCED_INSTANCE_ID"):
                 self.fenced = True
                 return
             case GroupResponse(error="REBALANCE_IN_PROGRESS"):
                 return
             case GroupResponse(error="UNKNOWN_MEMBER_ID" | "ILLEGAL_GENERATION"):
-                self._forget()
+                self._reset_generation()
             case _:
                 self.needs_to_join = needed_to_join
-                self.lose_coordinator()
+                self.mark_coordinator_unknown()
         yield self._world.sleep_ms(RETRY_BACKOFF_MS)
 
-    def _forget(self) -> None:
+    def _reset_generation(self) -> None:
         self.member_id, self.generation = "", NO_GENERATION
-        self.needs_to_join = self._subscription.needs_a_group
+        self.needs_to_join = self._subscription.is_auto_assigned

@@ -1,8 +1,8 @@
-"""The world: one clock in microseconds, one trace, and the engine that decides what becomes of each request.
+"""The simulated world: clock, random streams, recorded trace, and the reference engine that completes requests.
 
-SimPy's clock jumps from happening to happening. The purgatories' timers have a clock of their own, in milliseconds,
-and are looked at whenever SimPy's passes the next of their deadlines: so an expiration's answer leaves at the deadline,
-and what a client does then comes after it in the trace.
+There are two clocks. SimPy's counts microseconds and jumps from event to event. The purgatories' timers count
+milliseconds; `World` advances them whenever SimPy's clock passes the next deadline. So the response of an expired
+request leaves at its deadline, and everything the client does next comes later in the trace.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from purgatory_udf.rules.reference.broker import Cluster
 from purgatory_udf.rules.reference.event_handlers import apply_change, create_topics, delete_records, fetch, produce
 from purgatory_udf.rules.reference.reference_replay import Event, Replayer
 
-# Chance: every entity of a simulation draws from a stream of its own, so none disturbs another.
-
-
 # The 75th percentile of the normal distribution.
 _Z75 = 0.6744897501960817
 
 
 class LatencyDistribution(Protocol):
-    """A log-normal distribution as people measure one."""
+    """A log-normal latency, described by its median and 75th percentile."""
 
     @property
     def median_ms(self) -> float: ...
@@ -41,39 +38,39 @@ class LatencyDistribution(Protocol):
 
 
 class RandomStream:
-    """The random numbers of one entity: a function of the seed and the entity's name, and of nothing else."""
+    """The random numbers of one entity (a client, a connection, …).
+
+    They depend on the seed and the entity's name only, so adding an entity does not change the numbers of another.
+    """
 
     def __init__(self, seed: int, *entity: str) -> None:
-        # A text seeds through SHA-512, whatever the process's hash seed is.
+        # `Random` hashes a string seed with SHA-512, which does not depend on PYTHONHASHSEED.
         self._random = Random("/".join([str(seed), *entity]))
 
     def uniform(self, low: float, high: float) -> float:
         return self._random.uniform(low, high)
 
-    def interval_us(self, per_second: float) -> int:
-        """Until the next arrival of a Poisson process."""
+    def exponential_us(self, per_second: float) -> int:
+        """Draw the time until the next arrival of a Poisson process, in microseconds."""
         return round(self._random.expovariate(per_second) * 1_000_000)
 
-    def delay_us(self, spread: LatencyDistribution) -> int:
-        """A latency: log-normal by median and 75th percentile, as in Kafka's own purgatory benchmark."""
-        sigma = math.log(spread.p75_ms / spread.median_ms) / _Z75
-        return round(spread.median_ms * 1000 * math.exp(self._random.gauss(0, 1) * sigma))
+    def delay_us(self, latency: LatencyDistribution) -> int:
+        """Draw a log-normal latency in microseconds, the distribution that Kafka's purgatory benchmark uses."""
+        sigma = math.log(latency.p75_ms / latency.median_ms) / _Z75
+        return round(latency.median_ms * 1000 * math.exp(self._random.gauss(0, 1) * sigma))
 
-    def around(self, mean: int) -> int:
-        """A whole number from half of `mean` to one and a half."""
+    def uniform_around(self, mean: int) -> int:
+        """Draw a whole number between 0.5 and 1.5 times `mean`, at least 1."""
         return max(1, round(self._random.uniform(0.5, 1.5) * mean))
 
-    def choose(self, weights: Sequence[float]) -> int:
-        """The place of one of the cumulated weights."""
+    def choose_index(self, weights: Sequence[float]) -> int:
+        """Draw an index with the given cumulative weights."""
         return self._random.choices(range(len(weights)), cum_weights=weights)[0]
 
 
 def cumulative_zipf(count: int, skew: float) -> list[float]:
-    """Cumulated weights 1, 1/2^skew, 1/3^skew, …; a skew of 0 makes all alike."""
+    """Return the cumulative weights of 1, 1/2^skew, 1/3^skew, …; with a skew of 0 all weights are equal."""
     return list(accumulate(1 / (rank + 1) ** skew for rank in range(count)))
-
-
-# The reference, made to answer: what becomes of a request is told to whoever sent it.
 
 
 Respond = Callable[[Any], None]
@@ -87,18 +84,24 @@ OPERATION_HANDLERS: dict[str, Callable[[Cluster, Event, Respond | None], Delayed
 
 
 class LiveReference(Replayer):
-    """Applies events as a replay does. Its outcomes are the truth about the trace that the events make."""
+    """The reference engine, fed with one event at a time and calling back with each response.
+
+    It applies events exactly as a replay does, so its outcomes are the ground truth for the trace.
+    """
 
     def __init__(self, config: Config, start_ms: int) -> None:
         super().__init__(config, start_ms)
         self._coordinators: dict[int, GroupCoordinator] = {}
-        self._passed_ms = start_ms
+        self._advanced_to_ms = start_ms
         self._due_now = False
 
     def submit(self, event: Event, respond: Respond | None = None) -> None:
-        """Apply an event; `respond` is told its answer, now or when a later event or the time ends the wait."""
+        """Apply an event.
+
+        `respond` receives the response, now or when a later event or a deadline completes the request.
+        """
         self._last_event_ms = now_ms = event["time_us"] // 1000
-        self.pass_time(now_ms)
+        self.advance_to(now_ms)
         kind = event["type"]
         if kind in OPERATION_HANDLERS:
             operation = OPERATION_HANDLERS[kind](self.cluster, event, respond)
@@ -109,20 +112,21 @@ class LiveReference(Replayer):
             self._due_now = True
         elif kind == "partition":
             apply_change(self.cluster, event)
-        self.pass_time(now_ms)
+        self.advance_to(now_ms)
 
-    def pass_time(self, now_ms: int) -> None:
-        """Expire what is due: a wait of no time is, in the millisecond in which it began."""
-        if self._due_now or now_ms > self._passed_ms:
+    def advance_to(self, now_ms: int) -> None:
+        """Expire due operations. A request with a timeout of 0 expires in the millisecond in which it arrives."""
+        if self._due_now or now_ms > self._advanced_to_ms:
             self._due_now = False
-            self._passed_ms = now_ms
+            self._advanced_to_ms = now_ms
             self.cluster.clock.advance_to(now_ms)
 
     def next_due_ms(self) -> int | None:
-        """Nothing expires before."""
+        """Return the time of the next possible expiration, or None if nothing waits."""
         return self.cluster.clock.next_expiration_ms()
 
     def coordinator(self, broker: int) -> GroupCoordinator:
+        """Return the group coordinator of a broker."""
         known = self._coordinators.get(broker)
         if known is None:
             journal = self.coordinators.journal
@@ -132,45 +136,47 @@ class LiveReference(Replayer):
 
 
 T = TypeVar("T")
-# A part of a SimPy process: `yield from` it; it returns a T.
+# A SimPy process, or a subroutine that processes run by `yield from`; it returns a T.
 ProcessGenerator = Generator[simpy.Event, Any, T]
 
-# Every simulation begins at this instant: 2026-01-01T00:00:00Z.
+# Every simulation starts at 2026-01-01T00:00:00Z.
 START_US = 1_767_225_600_000_000
 
 
 class World:
+    """The SimPy environment of a simulation, its trace (`events`), and the engine that completes requests."""
+
     def __init__(self, seed: int, config: Config) -> None:
         self.env = simpy.Environment(initial_time=START_US)
         self.engine = LiveReference(config, START_US // 1000)
         self.events: list[dict[str, Any]] = []
         self._seed = seed
-        self._wakes_us: int | None = None
+        self._next_wake_us: int | None = None
 
     @property
     def now_us(self) -> int:
-        # All delays are whole microseconds, so the clock is one too.
+        # All delays are whole microseconds, so `env.now` is a whole number too.
         return int(self.env.now)
 
     @property
     def now_ms(self) -> int:
         return self.now_us // 1000
 
-    def chance(self, *entity: str) -> RandomStream:
+    def random_stream(self, *entity: str) -> RandomStream:
+        """Return the random stream of an entity, for example `random_stream("producer", "checkout-1")`."""
         return RandomStream(self._seed, *entity)
 
     def record(self, type: str, broker: int, respond: Respond | None = None, **fields: Any) -> int:
-        """An event happens at a broker, now: it enters the trace, and the engine. Its `seq` is returned."""
+        """Append an event that happens now to the trace, apply it to the engine, and return its `seq`."""
         seq = len(self.events) + 1
         event = {"time_us": self.now_us, "seq": seq, "type": type, "broker": broker, **fields}
         self.events.append(event)
         self.engine.submit(event, respond)
-        self._wake_when_due()
+        self._schedule_wake()
         return seq
 
-    # Time.
-
-    def later(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
+    def schedule(self, delay_us: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Call `action(*arguments)` after `delay_us`."""
         self.sleep_us(delay_us).callbacks.append(lambda _: action(*arguments))
 
     def sleep_us(self, delay_us: int) -> simpy.Event:
@@ -180,21 +186,23 @@ class World:
         return self.sleep_us(round(delay_ms * 1000))
 
     def run(self, until_us: int) -> None:
+        """Run the simulation up to `until_us`, exclusive."""
         self.env.run(until=until_us)
 
-    def _wake_when_due(self) -> None:
+    def _schedule_wake(self) -> None:
         due_ms = self.engine.next_due_ms()
         if due_ms is None:
             return
-        # What was due in this millisecond has ended: a bucket that has begun holds something for later.
+        # Everything due in this millisecond has expired. A timing wheel's bucket that has started may hold later
+        # deadlines.
         due_us = max(due_ms, self.now_ms + 1) * 1000
-        if self._wakes_us is None or due_us < self._wakes_us:
-            self._wakes_us = due_us
-            self.later(due_us - self.now_us, self._wake)
+        if self._next_wake_us is None or due_us < self._next_wake_us:
+            self._next_wake_us = due_us
+            self.schedule(due_us - self.now_us, self._wake)
 
     def _wake(self) -> None:
-        # A wake-up that an earlier one has overtaken is nobody's any more.
-        if self.now_us == self._wakes_us:
-            self._wakes_us = None
-            self.engine.pass_time(self.now_ms)
-            self._wake_when_due()
+        # A later wake-up was scheduled before this one became necessary; it is obsolete.
+        if self.now_us == self._next_wake_us:
+            self._next_wake_us = None
+            self.engine.advance_to(self.now_ms)
+            self._schedule_wake()

@@ -1,8 +1,8 @@
-"""What a fitted scenario holds beside the settings that every scenario has: each distribution as it was found.
+"""The `fitted` section of a scenario: the distributions found in a recording.
 
-Work is in milliseconds of a core. A distribution is its evenly spaced quantiles from the least on, the last of which
-stands for all above the one before; one by size has a list of quantiles for each range of bytes, and `bounds` says
-where the next range begins.
+Work is in milliseconds of one core. A distribution is a list of evenly spaced quantiles, starting with the minimum; the
+last one represents everything above its predecessor. A distribution by size has one list for each range of bytes, and
+`bounds` are the starts of the ranges after the first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class _Section(BaseModel):
 
 
 class WorkBySize(_Section):
+    """Work by size: one distribution for each range of bytes."""
+
     bounds: list[int] = []
     quantiles: Annotated[list[Quantiles], Field(min_length=1)]
 
@@ -31,9 +33,9 @@ class WorkBySize(_Section):
 
 
 class FittedReader(_Section):
-    """A consumer, or a follower: what it reads of each broker (places in `partitions`), and how soon it comes again.
+    """A consumer or follower: the partitions it reads from each broker (indexes into `partitions`), and its work.
 
-    Its settings are those of `consumers`, or of `brokers`; what a follower reads at most is its own.
+    Its other settings are in `consumers` or `brokers`; a follower's maximum fetch sizes are here.
     """
 
     replica: int = -1
@@ -45,8 +47,11 @@ class FittedReader(_Section):
 
 
 class FittedProducer(_Section):
-    """Its records in their order, in a circle: the time since the one before, the partition (a place), the size. The
-    first comes `first_ms` after the beginning."""
+    """A producer's records in order, repeated cyclically.
+
+    Each record has the time since the previous one, an index into `partitions`, and a size. The first record comes
+    `first_ms` after the start.
+    """
 
     first_ms: float = 0
     gaps_ms: list[Annotated[float, Field(ge=0)]]
@@ -58,12 +63,12 @@ class FittedProducer(_Section):
     @model_validator(mode="after")
     def _alike(self) -> Self:
         if not len(self.gaps_ms) == len(self.partitions) == len(self.record_bytes):
-            raise ValueError("gaps_ms, partitions and record_bytes have to be of one length")
+            raise ValueError("gaps_ms, partitions and record_bytes must have the same length")
         return self
 
 
 class FittedAppends(_Section):
-    """Appends without a producer, such as the coordinators': as a producer's records, but each a batch."""
+    """Appends without a producer, such as those of coordinators: like a producer's records, but each is a batch."""
 
     first_ms: float = 0
     gaps_ms: list[Annotated[float, Field(ge=0)]] = []
@@ -72,7 +77,7 @@ class FittedAppends(_Section):
 
 
 class FittedPartition(_Section):
-    """`replicas` begin with the leader."""
+    """A partition; the first of its `replicas` is the leader."""
 
     topic: str
     partition: Place
@@ -80,8 +85,10 @@ class FittedPartition(_Section):
 
 
 class FittedHost(_Section):
-    """`cores` that clients and brokers share: none where each has its own, as far as the recording tells. Of a step's
-    work, what exceeds `stall_ms` was waiting, and took `stretch` times as long."""
+    """The `cores` that clients and brokers share; None if the recording shows no sharing.
+
+    The part of a step's work beyond `stall_ms` was waiting, and took `stretch` times as long.
+    """
 
     cores: Annotated[float, Field(gt=0)] | None = None
     stall_ms: Annotated[float, Field(gt=0)] | None = None
@@ -91,6 +98,8 @@ class FittedHost(_Section):
 
 
 class FittedFigures(_Section):
+    """The figures of a recorded client and API that a prediction is compared with."""
+
     per_s: float
     waited: float
     expired: float
@@ -101,10 +110,11 @@ class FittedFigures(_Section):
 
 
 class Fitted(_Section):
-    """`begin_s` is where in the recording the steady stretch begins, which is `duration_s` of the scenario long.
+    """What `fit` found in a recording.
 
-    `lateness_ms`: of the reaper, after a deadline in whole milliseconds. `unknown`: what no log tells, and what was
-    taken instead.
+    `begin_s` is the start of the steady stretch of the recording, which is `duration_s` of the scenario long.
+    `lateness_ms` is how late the reaper expires operations. `unknown` lists facts that are missing from the log, with
+    the assumptions made; `doubts` lists the clients that the model may not fit.
     """
 
     begin_s: float

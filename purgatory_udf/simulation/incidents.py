@@ -1,11 +1,11 @@
-"""What happens to a cluster: the scenario's incidents, each at its times."""
+"""The incidents of a scenario: each fault is injected at its times."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from purgatory_udf.contract.topic_partition import TopicPartition
-from purgatory_udf.simulation.broker_server import Server
+from purgatory_udf.simulation.broker_server import BrokerServer
 from purgatory_udf.simulation.consumer import ConsumerInstance
 from purgatory_udf.simulation.controller import Controller
 from purgatory_udf.simulation.environment import ProcessGenerator, World
@@ -20,49 +20,49 @@ from purgatory_udf.simulation.scenario import (
     StallFollower,
 )
 
-# From when a broker has handed everything over until it stops.
+# Between a controlled shutdown's last leader change and the end of the process.
 _SHUTDOWN_GRACE_MS = 50
 
 
 class SimulatedCluster(Protocol):
-    """Who takes part in a simulation."""
+    """What an incident may act on."""
 
     world: World
     controller: Controller
-    servers: dict[int, Server]
-    replications: dict[int, ReplicaFetcherManager]
+    servers: dict[int, BrokerServer]
+    fetcher_managers: dict[int, ReplicaFetcherManager]
 
     def consumers(self, name: str) -> list[ConsumerInstance]:
-        """The consumer of that name, or all of the set of that name."""
+        """Return the consumer of that name, or all consumers of the set of that name."""
 
 
 class IncidentProcess:
-    """One incident, `times` times. Of a set of consumers, it is another one's turn each time."""
+    """Injects one incident `times` times; each time it takes the next consumer of a set."""
 
-    def __init__(self, cast: SimulatedCluster, incident: Incident) -> None:
-        self._cast = cast
-        self._world = cast.world
+    def __init__(self, cluster: SimulatedCluster, incident: Incident) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
         self._incident = incident
 
     def run(self) -> ProcessGenerator[None]:
         incident = self._incident
         yield self._world.sleep_ms(incident.at_s * 1000)
-        for turn in range(incident.times):
-            self._world.env.process(self._happen(turn))
+        for occurrence in range(incident.times):
+            self._world.env.process(self._inject(occurrence))
             yield self._world.sleep_ms(incident.every_s * 1000)
 
-    def _happen(self, turn: int) -> ProcessGenerator[None]:
+    def _inject(self, occurrence: int) -> ProcessGenerator[None]:
         match self._incident:
             case StallFollower(broker=broker, for_s=for_s):
-                self._cast.replications[broker].stalled_until_us = self._world.now_us + round(for_s * 1_000_000)
+                self._cluster.fetcher_managers[broker].stalled_until_us = self._world.now_us + round(for_s * 1_000_000)
             case CrashBroker() as crash:
                 yield from self._crash_broker(crash)
             case MoveLeader(topic=topic, partition=partition, to=to):
-                yield from self._cast.controller.move(TopicPartition(topic, partition), to)
+                yield from self._cluster.controller.move(TopicPartition(topic, partition), to)
             case PauseConsumer(consumer=name, for_s=for_s):
-                self._whose_turn(name, turn).pause(self._world.now_us + round(for_s * 1_000_000))
+                self._select_consumer(name, occurrence).pause(self._world.now_us + round(for_s * 1_000_000))
             case CrashConsumer(consumer=name, for_s=for_s):
-                instance = self._whose_turn(name, turn)
+                instance = self._select_consumer(name, occurrence)
                 instance.crash()
                 yield self._world.sleep_ms(for_s * 1000)
                 instance.start()
@@ -71,41 +71,44 @@ class IncidentProcess:
                     yield from self._restart_broker(broker, restart.down_s)
                     yield self._world.sleep_ms(restart.gap_s * 1000)
             case RollingRestart(consumer=str(name)) as restart:
-                for instance in self._cast.consumers(name):
+                for instance in self._cluster.consumers(name):
                     yield from instance.close()
                     yield self._world.sleep_ms(restart.down_s * 1000)
                     instance.start()
                     yield self._world.sleep_ms(restart.gap_s * 1000)
 
-    def _whose_turn(self, name: str, turn: int) -> ConsumerInstance:
-        candidates = self._cast.consumers(name)
-        return candidates[turn % len(candidates)]
+    def _select_consumer(self, name: str, occurrence: int) -> ConsumerInstance:
+        candidates = self._cluster.consumers(name)
+        return candidates[occurrence % len(candidates)]
 
     def _crash_broker(self, crash: CrashBroker) -> ProcessGenerator[None]:
-        yield from self._down(crash.broker, crash.for_s)
+        yield from self._take_down(crash.broker, crash.for_s)
         if crash.preferred_again_after_s is not None:
             yield self._world.sleep_ms(crash.preferred_again_after_s * 1000)
-            yield from self._cast.controller.prefer_first_replicas()
+            yield from self._cluster.controller.elect_preferred_leaders()
 
     def _restart_broker(self, broker: int, down_s: float) -> ProcessGenerator[None]:
-        """In order: what it leads and coordinates goes to others, who waits for it is told so, and then it stops."""
-        server = self._cast.servers[broker]
-        server.leaving = True
-        yield from self._cast.controller.hand_over(broker)
-        server.resign()
+        """Shut a broker down in order: it hands over its partitions and groups, then stops."""
+        server = self._cluster.servers[broker]
+        server.shutting_down = True
+        yield from self._cluster.controller.controlled_shutdown(broker)
+        server.unload_groups()
         yield self._world.sleep_ms(_SHUTDOWN_GRACE_MS)
-        yield from self._down(broker, down_s)
+        yield from self._take_down(broker, down_s)
 
-    def _down(self, broker: int, for_s: float) -> ProcessGenerator[None]:
-        """Its connections break, what waits there ends, its followers' loops stop; later it comes back."""
-        server, replication = self._cast.servers[broker], self._cast.replications[broker]
-        controller = self._cast.controller
-        replication.up = False
-        replication.disconnect()
+    def _take_down(self, broker: int, for_s: float) -> ProcessGenerator[None]:
+        """Stop a broker and start it again after `for_s`.
+
+        Its connections close, waiting requests are cancelled, and its fetchers stop.
+        """
+        server, fetcher_manager = self._cluster.servers[broker], self._cluster.fetcher_managers[broker]
+        controller = self._cluster.controller
+        fetcher_manager.up = False
+        fetcher_manager.disconnect()
         server.stop()
-        controller.fail(broker)
-        self._world.env.process(controller.notice_failure(broker))
+        controller.stop_broker(broker)
+        self._world.env.process(controller.detect_failure(broker))
         yield self._world.sleep_ms(for_s * 1000)
         server.start()
-        replication.up = True
-        controller.come_back(broker)
+        fetcher_manager.up = True
+        controller.restart_broker(broker)

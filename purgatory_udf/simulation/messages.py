@@ -1,4 +1,12 @@
-"""What clients and brokers say to each other. Only what the event contract knows of becomes an event."""
+"""Requests and responses between clients and brokers, named as in Kafka, and incremental fetch sessions.
+
+Only requests that the event contract describes become events of the trace; metadata, offset and coordinator lookups do
+not.
+
+A fetch session (KIP-227) lets a fetch request carry only the partitions that changed since the last one. The broker
+keeps the whole list, and that list is what the recorded event contains. A partition that returned data moves to the end
+of the list, so the next response starts with other partitions.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +23,27 @@ NONE = "NONE"
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """What a client has in place of an answer when the connection breaks, or it waits no longer."""
+    """What a client receives in place of a response when the connection closes or its request times out."""
 
     timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
+    """A request with its client id and request id."""
+
     client_id: str = ""
     request_id: str = ""
 
     @property
-    def owed_an_answer(self) -> bool:
+    def expects_response(self) -> bool:
+        """Whether the broker sends a response. It does not for a produce with acks=0."""
         return True
-
-
-# Produce.
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records on their way to one partition."""
+    """A record batch for one partition, as the producer's accumulator holds it."""
 
     key: TopicPartition
     created_us: int
@@ -43,38 +51,39 @@ class Batch:
     bytes: int = 0
     attempts: int = 0
     not_before_us: int = 0
-    # Whose transaction it is part of, or whose it `ends`.
+    # The transactional producer of this batch, None without a transaction.
     transaction: str | None = None
-    ends: bool = False
+    is_end_marker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest(Request):
+    """A produce request; `quota` is the client's byte-rate quota."""
+
     acks: int
     timeout_ms: int
     batches: list[Batch]
     quota: float | None = None
 
     @property
-    def owed_an_answer(self) -> bool:
+    def expects_response(self) -> bool:
         return self.acks != 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
+    """The error code of each partition."""
+
     errors: dict[TopicPartition, str]
 
     @property
-    def failed(self) -> bool:
+    def has_errors(self) -> bool:
         return any(error != NONE for error in self.errors.values())
-
-
-# Fetch.
 
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """From where a partition is to be read."""
+    """The position from which a partition is fetched, and the leader epoch that the client knows."""
 
     offset: int
     max_bytes: int
@@ -83,7 +92,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest(Request):
-    """`wants` has what differs from the session's last fetch; session 0 asks for a new one."""
+    """A fetch request within a session.
+
+    `partitions` holds only what differs from the session's previous fetch, `forgotten` what to remove from the session.
+    Session 0 requests a new session.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -91,13 +104,15 @@ class FetchRequest(Request):
     max_bytes: int
     isolation: str
     session: int
-    wants: dict[TopicPartition, FetchPartition]
+    partitions: dict[TopicPartition, FetchPartition]
     forgotten: list[TopicPartition]
     quota: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResponsePartition:
+    """The records returned for one partition: offsets from `offset` up to, not including, `next_offset`."""
+
     key: TopicPartition
     error: str
     offset: int
@@ -108,17 +123,16 @@ class FetchResponsePartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
+    """A fetch response; `error` is an error of the whole session."""
+
     session: int
     partitions: list[FetchResponsePartition]
     error: str = NONE
 
 
-# Groups.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest(Request):
-    """One of the contract's group events, with its fields; `assignment` travels with the leader's sync."""
+    """A group request of the event contract with its fields; the leader's sync_group carries the `assignment`."""
 
     type: str
     group: str
@@ -128,7 +142,10 @@ class GroupRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class GroupResponse:
-    """`members` and `protocol` are for the leader of a new generation, `assigned` for a member that has synced."""
+    """A group coordinator's response.
+
+    `members` and `protocol` are set for the leader of a new generation, `assigned` for a member that has synced.
+    """
 
     error: str
     member_id: str = ""
@@ -141,13 +158,15 @@ class GroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchRequest(Request):
+    """A request for the committed offsets of a group."""
+
     group: str
     keys: list[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest(Request):
-    """`earliest` or the latest offset that a reader may see."""
+    """A request for the earliest offset, or for the latest offset visible at the isolation level."""
 
     keys: list[TopicPartition]
     earliest: bool
@@ -156,32 +175,38 @@ class ListOffsetsRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResponse:
-    """Where there is one."""
+    """The offset of each partition that has one."""
 
     offsets: dict[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinatorRequest(Request):
+    """A request for the coordinator of a group."""
+
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorResponse:
+    """The coordinator's broker id, or None."""
+
     broker: int | None
-
-
-# Transactions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTransactionCoordinatorRequest(Request):
+    """A request for the coordinator of a transactional id."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionRequest(Request):
-    """`keys`: the partitions that have records of it. How it ends makes no difference to who waits."""
+    """A request to commit or abort a transaction with records in the partitions `keys`.
+
+    Commit and abort have the same effect on waiting requests.
+    """
 
     name: str
     keys: tuple[TopicPartition, ...]
@@ -190,22 +215,26 @@ class EndTransactionRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionResponse:
-    """`written` happens when all its partitions say so; until then the producer's next one is refused."""
+    """The response to END_TXN, sent when the coordinator has stored the decision.
+
+    `written` is triggered when all partitions have the end marker. Until then the producer's next transaction is
+    refused.
+    """
 
     written: simpy.Event
 
 
-# The cluster.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRequest(Request):
-    pass
+    """A request for the cluster's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Who leads each partition, in which epoch. A partition without a leader is missing."""
+    """The leader and epoch of each partition, and the number of partitions of each topic.
+
+    A partition without a leader is missing from `leaders`.
+    """
 
     leaders: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
@@ -213,19 +242,17 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsRequest(Request):
+    """A request to create topics, given with their numbers of partitions."""
+
     timeout_ms: int
     topics: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsResponse:
+    """The error code of each topic."""
+
     errors: dict[str, str]
-
-
-# Incremental fetch sessions (KIP-227): a fetch says only what has changed since the last one.
-#
-# What the broker waits on is the session's whole list, so that is what the event has. A partition that gave data goes
-# to the end of the list: the next answer begins with others.
 
 
 NO_SESSION = 0
@@ -235,57 +262,60 @@ FetchPartitions = dict[TopicPartition, FetchPartition]
 
 
 class FetchSessionHandler:
-    """The client's side, one for each broker."""
+    """The client's side of a session with one broker (Kafka: `FetchSessionHandler`)."""
 
     def __init__(self) -> None:
         self._session = NO_SESSION
         self._known: FetchPartitions = {}
 
-    def next(self, wants: FetchPartitions, **fields: Any) -> FetchRequest:
-        """The fetch that makes the session's list what is wanted now."""
+    def build_request(self, partitions: FetchPartitions, **fields: Any) -> FetchRequest:
+        """Return the request after which the session covers exactly `partitions`."""
         known = self._known if self._session != NO_SESSION else {}
-        self._known = dict(wants)
+        self._known = dict(partitions)
         return FetchRequest(
             session=self._session,
-            wants={key: want for key, want in wants.items() if known.get(key) != want},
-            forgotten=[key for key in known if key not in wants],
+            partitions={key: partition for key, partition in partitions.items() if known.get(key) != partition},
+            forgotten=[key for key in known if key not in partitions],
             **fields,
         )
 
-    def answered(self, answer: FetchResponse) -> None:
-        self._session = answer.session
+    def handle_response(self, response: FetchResponse) -> None:
+        """Adopt the session that the broker assigned."""
+        self._session = response.session
 
-    def failed(self) -> None:
-        """Begin anew: the broker may have lost the session, or this request."""
+    def handle_error(self) -> None:
+        """Start a new session with the next request: the broker may have lost this one, or the request."""
         self._session = NO_SESSION
 
 
 class FetchSessionCache:
-    """The broker's side: of every session, the whole list in its order."""
+    """The broker's side: the partitions of every session, in order."""
 
     def __init__(self) -> None:
         self._lists: dict[int, FetchPartitions] = {}
         self._ids = count(1)
 
     def update(self, fetch: FetchRequest) -> tuple[int, FetchPartitions] | None:
-        """The session and what it wants now; None where the session is not known (any more)."""
+        """Apply a request; return the session id and its partitions, or None if the session is unknown."""
         if fetch.session == NO_SESSION:
             session = next(self._ids)
-            self._lists[session] = dict(fetch.wants)
+            self._lists[session] = dict(fetch.partitions)
             return session, self._lists[session]
-        wants = self._lists.get(fetch.session)
-        if wants is None:
+        partitions = self._lists.get(fetch.session)
+        if partitions is None:
             return None
         for key in fetch.forgotten:
-            wants.pop(key, None)
-        wants.update(fetch.wants)
-        return fetch.session, wants
+            partitions.pop(key, None)
+        partitions.update(fetch.partitions)
+        return fetch.session, partitions
 
-    def gave(self, session: int, keys: list[TopicPartition]) -> None:
-        wants = self._lists.get(session)
+    def move_to_end(self, session: int, keys: list[TopicPartition]) -> None:
+        """Move the partitions that returned data to the end of the session's list."""
+        partitions = self._lists.get(session)
         for key in keys:
-            if wants is not None and key in wants:
-                wants[key] = wants.pop(key)
+            if partitions is not None and key in partitions:
+                partitions[key] = partitions.pop(key)
 
     def clear(self) -> None:
+        """Drop all sessions, as a broker restart does."""
         self._lists.clear()

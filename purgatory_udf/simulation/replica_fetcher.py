@@ -1,4 +1,4 @@
-"""Replication: a broker fetches, in a loop, what the others lead and it follows."""
+"""Replication: each broker fetches, in a loop per leader, the partitions that it follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOCKET_TIMEOUT_MS = 30_000
 
 
 class ReplicaFetcherManager:
-    """One broker's fetchers, stopped while it is down, and standing still while it is stalled."""
+    """One broker's replica fetchers. They stop while the broker is down (`up`) and pause while it is stalled."""
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
@@ -32,74 +32,81 @@ class ReplicaFetcherManager:
         self.clients: list[Client] = []
 
     def disconnect(self) -> None:
+        """Close all connections to leaders."""
         for client in self.clients:
             client.disconnect()
 
 
 class ReplicaFetcher:
-    """One follower's long poll at one leader: fetch, append what came, which takes its time, and fetch again."""
+    """A follower's loop at one leader: fetch, append what arrived, which takes some time, and fetch again."""
 
     def __init__(
-        self, client: Client, replication: ReplicaFetcherManager, leader: int, controller: Controller, settings: Brokers
+        self,
+        client: Client,
+        fetcher_manager: ReplicaFetcherManager,
+        leader: int,
+        controller: Controller,
+        settings: Brokers,
     ) -> None:
         self._client = client
         self._world = client.world
-        self._replication = replication
+        self._manager = fetcher_manager
         self._leader = leader
         self._controller = controller
         self._settings = settings
         self._session = FetchSessionHandler()
-        self._chance = client.world.chance("follower", client.client_id)
+        self._random = client.world.random_stream("follower", client.client_id)
 
     def run(self) -> ProcessGenerator[None]:
         while True:
-            yield from self._until_awake()
-            wants = self._wants()
-            if not wants or not self._replication.up:
-                self._session.failed()
-                yield self._controller.changed
+            yield from self._wait_while_stalled()
+            partitions = self._partitions_to_fetch()
+            if not partitions or not self._manager.up:
+                self._session.handle_error()
+                yield self._controller.leadership_changed
                 continue
-            answer = yield from self._client.ask(self._leader, self._request(wants), SOCKET_TIMEOUT_MS)
-            if not isinstance(answer, FetchResponse) or answer.error != NONE:
-                self._session.failed()
+            response = yield from self._client.request(self._leader, self._request(partitions), SOCKET_TIMEOUT_MS)
+            if not isinstance(response, FetchResponse) or response.error != NONE:
+                self._session.handle_error()
                 yield self._world.sleep_ms(FETCH_BACKOFF_MS)
                 continue
-            self._session.answered(answer)
-            yield self._world.sleep_us(self._chance.delay_us(self._settings.append))
-            yield from self._until_awake()
-            if self._replication.up:
-                for part in answer.partitions:
-                    self._append(part, wants)
+            self._session.handle_response(response)
+            yield self._world.sleep_us(self._random.delay_us(self._settings.append))
+            yield from self._wait_while_stalled()
+            if self._manager.up:
+                for part in response.partitions:
+                    self._append(part, partitions)
 
-    def _wants(self) -> FetchPartitions:
-        broker = self._replication.broker
+    def _partitions_to_fetch(self) -> FetchPartitions:
+        broker = self._manager.broker
         return {
-            key: FetchPartition(state.copies[broker].end, PARTITION_MAX_BYTES, state.epoch)
+            key: FetchPartition(state.replica_logs[broker].end, PARTITION_MAX_BYTES, state.epoch)
             for key, state in self._controller.partitions.items()
             if state.leader == self._leader and state.followed_by(broker)
         }
 
-    def _request(self, wants: FetchPartitions) -> FetchRequest:
-        return self._session.next(
-            wants,
+    def _request(self, partitions: FetchPartitions) -> FetchRequest:
+        return self._session.build_request(
+            partitions,
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
-            replica_id=self._replication.broker,
+            replica_id=self._manager.broker,
             max_wait_ms=self._settings.replica_fetch_wait_max_ms,
             min_bytes=self._settings.replica_fetch_min_bytes,
             max_bytes=MAX_BYTES,
             isolation="read_uncommitted",
         )
 
-    def _append(self, part: FetchResponsePartition, wants: FetchPartitions) -> None:
-        """Unless the leader has changed meanwhile: then this may not be the log any more."""
+    def _append(self, part: FetchResponsePartition, partitions: FetchPartitions) -> None:
+        """Append to the replica's log, unless the leader changed since the fetch was sent."""
         state = self._controller.partitions[part.key]
-        copy = state.copies[self._replication.broker]
-        want = wants.get(part.key)
-        current = state.leader == self._leader and want is not None and want.epoch == state.epoch
-        if part.error == NONE and current and copy.end == part.offset:
-            copy.append(part.next_offset, part.bytes, part.high_watermark)
+        replica_log = state.replica_logs[self._manager.broker]
+        partition = partitions.get(part.key)
+        current = state.leader == self._leader and partition is not None and partition.epoch == state.epoch
+        if part.error == NONE and current and replica_log.end == part.offset:
+            replica_log.append(part.next_offset, part.bytes, part.high_watermark)
 
-    def _until_awake(self) -> ProcessGenerator[None]:
-        while self._replication.stalled_until_us > self._world.now_us:
-            yield self._world.sleep_us(self._replication.stalled_until_us - self._world.now_us)
+    def _wait_while_stalled(self) -> ProcessGenerator[None]:
+        """Wait while the broker is stalled."""
+        while self._manager.stalled_until_us > self._world.now_us:
+            yield self._world.sleep_us(self._manager.stalled_until_us - self._world.now_us)

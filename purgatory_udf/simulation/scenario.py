@@ -1,4 +1,4 @@
-"""What a simulation is asked for: brokers, topics, clients, and what happens to them. Every key and its range."""
+"""The settings of a simulation: brokers, topics, clients, incidents. Every key with its range and default."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Section(BaseModel):
 
 
 class Delay(_Section):
-    """A latency: log-normal, by its median and its 75th percentile."""
+    """A log-normal latency, given by its median and 75th percentile."""
 
     median_ms: Annotated[float, Field(gt=0, le=600_000)]
     p75_ms: Annotated[float, Field(gt=0, le=3_600_000)]
@@ -35,29 +35,33 @@ class Delay(_Section):
 
 
 class ReplicationQuotaSettings(_Section):
-    """Bytes per second that a leader sends to followers that are out of sync, for the partitions of these topics."""
+    """The bytes per second that a leader sends to out-of-sync followers, for the partitions of these topics."""
 
     bytes_per_second: Rate
     topics: list[Name]
 
 
 class Brokers(_Section):
+    """The cluster's brokers, with ids 1 to `count`."""
+
     count: Count = 3
     network: Delay = Delay(median_ms=0.4, p75_ms=0.7)
-    # What a follower takes to append what it has fetched: its lag.
+    # The time a follower takes to append fetched records, which is its replication lag.
     append: Delay = Delay(median_ms=0.5, p75_ms=0.9)
-    # From one broker's resignation to the next one's leading.
+    # The time from a leader's resignation to the election of the next leader.
     election: Delay = Delay(median_ms=8, p75_ms=14)
     failure_detection_ms: Millis = 1500
     replica_lag_time_max_ms: Annotated[int, Field(ge=100, le=2**31 - 1)] = 30_000
     replica_fetch_wait_max_ms: Millis = 500
     replica_fetch_min_bytes: Size = 1
     replication_quota: ReplicationQuotaSettings | None = None
-    # What a request takes up of a broker's thread: for request quotas alone.
+    # Thread time per request in microseconds; only request quotas use it.
     handling_us: Annotated[float, Field(gt=0, le=60_000_000)] = 200
 
 
 class Topic(_Section):
+    """A topic that exists from the start."""
+
     name: Name
     partitions: Count = 6
     replication: Count = 3
@@ -66,14 +70,14 @@ class Topic(_Section):
 
 
 class Producers(_Section):
-    """`count` producers, each with `rate` records a second spread over the partitions of its topics."""
+    """`count` producers, each sending `rate` records per second to the partitions of its topics."""
 
     name: Name
     count: Count = 1
     topics: list[Name]
     rate: Rate = 50
     record_bytes: Size = 300
-    # 0: all partitions alike; 1: the second gets half of the first's, the third a third, …
+    # 0: all partitions equally often; 1: the second partition gets 1/2 of the first's records, the third 1/3, …
     skew: Annotated[float, Field(ge=0, le=10)] = 0
     linger_ms: Millis = 5
     batch_bytes: Size = 16_384
@@ -83,7 +87,7 @@ class Producers(_Section):
     retries: Annotated[int, Field(ge=0, le=2**31 - 1)] = 2**31 - 1
     retry_backoff_ms: Millis = 100
     max_in_flight: Count = 5
-    # How long each of its transactions lasts, from one's end to the next one's; and how many of them are aborted.
+    # The interval between a producer's transactions, and the fraction of them that are aborted.
     transaction_ms: Annotated[int, Field(ge=1, le=86_400_000)] | None = None
     abort_share: Annotated[float, Field(ge=0, le=1)] = 0
     quota_bytes_per_second: Rate | None = None
@@ -93,7 +97,7 @@ class Producers(_Section):
     @model_validator(mode="after")
     def _acknowledged(self) -> Self:
         if self.transaction_ms is not None and self.acks != "all":
-            raise ValueError("transaction_ms needs acks all: a transaction's records are acknowledged by all in sync")
+            raise ValueError("transaction_ms needs acks all: Kafka requires it of transactional producers")
         return self
 
 
@@ -101,7 +105,7 @@ def _regular_expression(pattern: str | None) -> str | None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise ValueError(f"no regular expression: {error}") from None
+        raise ValueError(f"not a regular expression: {error}") from None
     return pattern
 
 
@@ -116,10 +120,10 @@ class Consumers(_Section):
     assign: dict[Name, list[Annotated[int, Field(ge=0)]]] | None = None
     static_members: bool = False
     start_within_s: Seconds = 1
-    # What its leader shares out by, the first that all members know.
+    # The group uses the first assignor that all its members support.
     assignors: Annotated[list[Literal["range", "roundrobin"]], Field(min_length=1)] = ["range"]
     poll_timeout_ms: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1000
-    # What the application does after a poll that brought nothing.
+    # Time until the next poll after a poll that returned no records.
     idle_ms: Millis = 0
     max_poll_records: Count = 500
     process_us: Annotated[float, Field(ge=0, le=60_000_000)] = 20
@@ -148,7 +152,7 @@ class Consumers(_Section):
     @model_validator(mode="after")
     def _time_passes(self) -> Self:
         if not self.poll_timeout_ms and not self.idle_ms:
-            raise ValueError("poll_timeout_ms 0 needs an idle_ms: the application does something between polls")
+            raise ValueError("poll_timeout_ms 0 needs an idle_ms above 0, so that time passes between polls")
         return self
 
     @property
@@ -157,7 +161,10 @@ class Consumers(_Section):
 
 
 class TopicCreations(_Section):
-    """An administrator who creates a topic `every_ms`, and waits for leaders; `election` is how long each takes."""
+    """An admin client that creates a topic every `every_ms` and waits for its leaders.
+
+    `election` is the time until a new partition has its leader.
+    """
 
     name: Name = "admin"
     every_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 1000
@@ -175,7 +182,7 @@ class _Incident(_Section):
 
 
 class StallFollower(_Incident):
-    """The broker goes on leading, but fetches nothing from the others."""
+    """A broker stops fetching from the others and continues to lead."""
 
     what: Literal["stall-follower"]
     broker: int
@@ -183,7 +190,10 @@ class StallFollower(_Incident):
 
 
 class CrashBroker(_Incident):
-    """Gone without a word, and back after a while; the leaders that it lost come back if so asked."""
+    """A broker stops without notice and comes back after `for_s`.
+
+    With `preferred_again_after_s` it gets its leaderships back that much later.
+    """
 
     what: Literal["crash-broker"]
     broker: int
@@ -192,6 +202,8 @@ class CrashBroker(_Incident):
 
 
 class MoveLeader(_Incident):
+    """The leadership of a partition moves to another in-sync replica."""
+
     what: Literal["move-leader"]
     topic: Name
     partition: Annotated[int, Field(ge=0)]
@@ -199,7 +211,7 @@ class MoveLeader(_Incident):
 
 
 class PauseConsumer(_Incident):
-    """The whole process stands still (a long garbage collection): no polls, no heartbeats."""
+    """A consumer's process pauses, as in a long garbage collection: no polls, no heartbeats."""
 
     what: Literal["pause-consumer"]
     consumer: Name
@@ -207,7 +219,7 @@ class PauseConsumer(_Incident):
 
 
 class CrashConsumer(_Incident):
-    """Gone without leaving its group; started again after a while."""
+    """A consumer stops without leaving its group, and starts again after `for_s`."""
 
     what: Literal["crash-consumer"]
     consumer: Name
@@ -215,8 +227,10 @@ class CrashConsumer(_Incident):
 
 
 class RollingRestart(_Incident):
-    """One consumer after the other is closed in order, and started again after `down_s`; or one broker after the other,
-    each of which hands over what it leads before it stops."""
+    """Consumers or brokers are restarted one by one.
+
+    A consumer is closed and started again after `down_s`. A broker hands over its leaderships before it stops.
+    """
 
     what: Literal["rolling-restart"]
     consumer: Name | None = None
@@ -238,7 +252,7 @@ Incident = Annotated[
 
 
 class Scenario(_Section):
-    """`shows`: one sentence on what the trace will show. `fitted`: what a recording said, for predictions alone."""
+    """A scenario file. `shows` is one sentence about the trace; `fitted` belongs to predictions only."""
 
     shows: Name
     seed: int = 1
@@ -263,7 +277,7 @@ class Scenario(_Section):
         if self.fitted is None:
             _require_unique("clients", [client.name for client in clients])
         else:
-            # A recorded client may do both under one name.
+            # A recorded client may produce and consume under one name.
             _require_unique("producers", [producer.name for producer in self.producers])
             _require_unique("consumers", [consumer.name for consumer in self.consumers])
         for topic in self.topics:
@@ -276,11 +290,11 @@ class Scenario(_Section):
             for name in (*(consumers.topics or ()), *(consumers.assign or ())):
                 _require_known("topic", name, topics, consumers.name)
         for incident in self.incidents:
-            self._exists(incident)
+            self._require_targets(incident)
         return self
 
-    def _exists(self, incident: Any) -> None:
-        """What an incident happens to."""
+    def _require_targets(self, incident: Any) -> None:
+        """Raise ValueError if the incident names a broker, topic or consumer that does not exist."""
         brokers = list(range(1, self.brokers.count + 1))
         for key in ("broker", "to"):
             if hasattr(incident, key):
@@ -295,7 +309,7 @@ class Scenario(_Section):
             _require_known("consumer", incident.consumer, [*sets, *members], incident.what)
 
     def scaled(self, scale: float) -> Scenario:
-        """With so many times the clients; at least one of each."""
+        """Return the scenario with `scale` times as many producers and consumers, at least one of each."""
 
         def more(clients: Any) -> list[Any]:
             return [client.model_copy(update={"count": max(1, round(client.count * scale))}) for client in clients]
@@ -304,9 +318,9 @@ class Scenario(_Section):
 
 
 def _require_unique(what: str, names: list[str]) -> None:
-    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
-    if twice is not None:
-        raise ValueError(f"two {what} are named {twice}")
+    duplicate = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if duplicate is not None:
+        raise ValueError(f"two {what} are named {duplicate}")
 
 
 def _require_known(what: str, name: str | int, known: list[Any], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Scenarios by name or by file; a mistake is one line that names the file and the key."""
+"""Loads scenarios by name or file, and reports the first mistake with its file and key."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from purgatory_udf.simulation.scenario import Scenario
 
 
 def scenarios_folder() -> Path:
-    """Where the bundled scenarios are: the tree, for they are no part of the package."""
+    """Return the folder of the bundled scenarios, which is in the source tree and not in the package."""
     root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[2])
     return root / "conf" / "scenarios"
 
 
 def scenario_names() -> list[str]:
+    """Return the names of the bundled scenarios."""
     return sorted(file.stem for file in scenarios_folder().glob("*.yaml"))
 
 
 def load_scenario(name_or_file: str) -> Scenario:
-    """The scenario of that name, or in that file."""
+    """Load a bundled scenario by name, or a file."""
     path = Path(name_or_file)
     if not path.exists() and path.suffix not in (".yaml", ".yml"):
         path = scenarios_folder() / f"{name_or_file}.yaml"
         if not path.exists():
-            raise UserError(f"--scenario {name_or_file}: neither a file nor one of {', '.join(scenario_names())}")
+            raise UserError(f"--scenario {name_or_file}: not a file and not one of {', '.join(scenario_names())}")
     return read_scenario(path)
 
 
 def read_scenario(path: Path) -> Scenario:
+    """Read and validate a scenario file."""
     values = read_mapping(path)
     try:
         return Scenario.model_validate(values)

@@ -109,7 +109,7 @@ def test_one_request_in_flight_waits_for_the_answer_of_the_last() -> None:
     by_broker: dict[int, list[Any]] = {}
     brokers = {event["seq"]: event["broker"] for event in simulated.events}
     for exchange in simulated.exchanges:
-        if exchange.message.client_id == "writer-1" and exchange.operation_id is not None:
+        if exchange.request.client_id == "writer-1" and exchange.operation_id is not None:
             by_broker.setdefault(brokers[exchange.operation_id], []).append(exchange)
     assert len(by_broker) == 2
     for exchanges in by_broker.values():
@@ -153,7 +153,7 @@ def test_a_reset_begins_at_the_beginning_or_at_the_end_or_is_an_error() -> None:
     assert first["earliest"] == 0
     assert first["latest"] > 10
     assert events(simulated, "fetch", "reader-none") == []
-    (failed,) = (instance.lives[-1].failed for instance in simulated.instances if instance.client_id == "reader-none-1")
+    (failed,) = (instance.runs[-1].failed for instance in simulated.instances if instance.client_id == "reader-none-1")
     assert failed == "no offset committed for orders-0 (reset: none)"
 
 
@@ -180,7 +180,7 @@ def test_the_next_fetch_goes_out_before_records_are_handed_over() -> None:
     fetches = [
         exchange
         for exchange in simulated.exchanges
-        if exchange.message.client_id == "reader-1" and exchange.operation_id is not None
+        if exchange.request.client_id == "reader-1" and exchange.operation_id is not None
     ]
     at_once = {exchange.sent_us for exchange in fetches} & {exchange.received_us for exchange in fetches}
     assert at_once

@@ -125,8 +125,8 @@ def test_members_leave_crash_and_come_back_and_leaders_among_them(events: list[E
     out = Counter(removal.reason for removal in removals(replayed.groups))
     assert {*out} == {"session", "leave"}
     assert min(out.values()) > 10
-    lives = {event["assigned_member_id"].rsplit("-", 1)[1] for event in events if "assigned_member_id" in event}
-    assert {"0", "1", "2"} <= lives
+    runs = {event["assigned_member_id"].rsplit("-", 1)[1] for event in events if "assigned_member_id" in event}
+    assert {"0", "1", "2"} <= runs
     leaders: dict[str, set[str]] = {}
     for change in replayed.groups.changes:
         leaders.setdefault(change.transition.group, set()).add(change.leader or "")

@@ -19,22 +19,24 @@ def test_the_time_of_threads_is_held_against_the_quota_over_ten_seconds() -> Non
     """Each takes 20 ms of a thread; 1 percent is 100 ms in the ten seconds that a window counts at least."""
     quotas = BrokerQuotas({"c": QuotaEntity("c", 1.0)}, handling_us=20_000)
     # 5 of them are all that is allowed; the sixth is 20 percent too much: (12 - 10) / 10 * 10 s, but no more than 1 s.
-    assert [quotas.request_ms("c", now_ms) for now_ms in range(0, 60, 10)] == [0, 0, 0, 0, 0, 1000]
-    assert quotas.request_ms("another", 60) == 0
+    assert [quotas.request_throttle_ms("c", now_ms) for now_ms in range(0, 60, 10)] == [0, 0, 0, 0, 0, 1000]
+    assert quotas.request_throttle_ms("another", 60) == 0
 
 
 def test_what_is_a_little_too_much_is_held_back_a_little() -> None:
     quotas = BrokerQuotas({"c": QuotaEntity("c", 1.0)}, handling_us=1_000)
     # The 101st millisecond: 1 percent of ten seconds.
-    assert [quotas.request_ms("c", 5) for _ in range(101)][-2:] == [0, 100]
+    assert [quotas.request_throttle_ms("c", 5) for _ in range(101)][-2:] == [0, 100]
 
 
 def test_clients_of_one_user_share_its_quotas() -> None:
     shared = BrokerQuotas({"a": QuotaEntity("u", 1.0), "b": QuotaEntity("u", 1.0)}, handling_us=60_000)
     apart = BrokerQuotas({"a": QuotaEntity("a", 1.0), "b": QuotaEntity("b", 1.0)}, handling_us=60_000)
-    assert (shared.request_ms("a", 0), shared.request_ms("b", 0)) == (0, 1000)
-    assert (apart.request_ms("a", 0), apart.request_ms("b", 0)) == (0, 0)
-    assert [quotas.bytes_ms("produce", client, 100, 600, 0) for quotas in (shared, apart) for client in "ab"] == [
+    assert (shared.request_throttle_ms("a", 0), shared.request_throttle_ms("b", 0)) == (0, 1000)
+    assert (apart.request_throttle_ms("a", 0), apart.request_throttle_ms("b", 0)) == (0, 0)
+    assert [
+        quotas.bandwidth_throttle_ms("produce", client, 100, 600, 0) for quotas in (shared, apart) for client in "ab"
+    ] == [
         0,
         2000,
         0,
@@ -46,7 +48,7 @@ def _throttled(simulated: SimulationResult, client: str) -> list[int]:
     return [
         exchange.throttle_ms
         for exchange in simulated.exchanges
-        if exchange.message.client_id.startswith(client) and exchange.throttle_ms
+        if exchange.request.client_id.startswith(client) and exchange.throttle_ms
     ]
 
 

@@ -125,8 +125,8 @@ def test_rolling_restart_shows_rebalances_of_the_dynamic_group_only() -> None:
     groups = Counter(group for group, _ in begun)
     assert groups["ledger"] == 0
     assert 4 <= groups["billing"] <= 8
-    lives = {instance.client_id: len(instance.lives) for instance in simulated.instances}
-    assert set(lives.values()) == {2}, "every member of both groups was restarted"
+    runs = {instance.client_id: len(instance.runs) for instance in simulated.instances}
+    assert set(runs.values()) == {2}, "every member of both groups was restarted"
 
 
 def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalances() -> None:

@@ -1,4 +1,4 @@
-"""Columns of `events` out of numbers: names by place, lists of partitions, what a type does not have."""
+"""Columns of `events`: names from numbers, lists of partitions, and the rows of group requests."""
 
 from __future__ import annotations
 
@@ -19,39 +19,47 @@ Columns = dict[str, pa.Array]
 
 
 class PartitionNames:
-    """Topics and partition numbers by the workload's own count of partitions."""
+    """The topic and partition number of each partition of the workload, and client ids."""
 
     def __init__(self, workload: Workload) -> None:
-        everyone = np.arange(workload.partitions)
-        self.topics = pa.array([f"topic-{number // PARTITIONS_PER_TOPIC}" for number in everyone.tolist()], pa.string())
-        self.numbers = pa.array(everyone % PARTITIONS_PER_TOPIC, pa.int32())
+        partitions = np.arange(workload.partitions)
+        self.topics = pa.array(
+            [f"topic-{number // PARTITIONS_PER_TOPIC}" for number in partitions.tolist()], pa.string()
+        )
+        self.numbers = pa.array(partitions % PARTITIONS_PER_TOPIC, pa.int32())
         self.clients = pa.array([f"client-{number}" for number in range(CLIENTS)], pa.string())
 
-    def place(self, partition: Numbers) -> Columns:
+    def topic_partition(self, partition: Numbers) -> Columns:
+        """Return the columns `topic` and `partition`."""
         chosen = pa.array(partition)
         return {"topic": self.topics.take(chosen), "partition": self.numbers.take(chosen)}
 
     def client(self, number: Numbers) -> pa.Array:
+        """Return the client id of each number."""
         return self.clients.take(pa.array(number % CLIENTS))
 
 
 def broker_of(number: Numbers) -> pa.Array:
-    """Partitions, groups and creations go round the brokers."""
+    """Return the broker of each partition, group or new topic; they are assigned round robin."""
     return pa.array(number % BROKERS + 1, pa.int32())
 
 
 def constant(value: object, size: int, kind: pa.DataType) -> pa.Array:
+    """Return a column with the same value in each row."""
     return pa.repeat(pa.scalar(value, kind), size)
 
 
 def partitions_of(columns: Columns, each: int) -> pa.Array:
-    """A list of `each` partitions for every row."""
+    """Return a column with a list of `each` partitions per row."""
     size = len(next(iter(columns.values())))
     return pa.ListArray.from_arrays(pa.array(np.arange(0, size + 1, each, dtype=np.int32)), _structs(columns))
 
 
 def one_partition_where(chosen: Flags, columns: Columns) -> pa.Array:
-    """A list of one partition for the rows chosen, which are those that `columns` has; null for the others."""
+    """Return a column with a list of one partition in the chosen rows, null in the others.
+
+    `columns` has values for the chosen rows only.
+    """
     ends = np.concatenate([[0], np.cumsum(chosen)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), _structs(columns), mask=pa.array(~chosen))
 
@@ -63,46 +71,46 @@ def _structs(columns: Columns) -> pa.StructArray:
 
 
 def to_event_table(columns: Columns) -> pa.Table:
-    """Rows of `events`: what is not given is null."""
+    """Return the columns as rows of `events`; columns that are missing are null."""
     size = len(columns["time_us"])
     arrays = [columns.get(field.name, pa.nulls(size, field.type)) for field in EVENTS]
     return pa.Table.from_arrays(arrays, schema=EVENTS)
 
 
-# What members of groups do, as rows of `events`.
-
-
 TYPES = pa.array(["join_group", "join_group", "leave_group", "sync_group", "heartbeat", "offset_commit"], pa.string())
-# The first version in which a join without an id is answered MEMBER_ID_REQUIRED, and one that clients still speak.
+# A JoinGroup version in which a join without a member id receives MEMBER_ID_REQUIRED (4 or later).
 JOIN_VERSION = 5
-# Longer than any of the plan's rounds takes.
+# The rebalance timeout in session timeouts; no scheduled rebalance takes longer.
 REBALANCE_TIMEOUT_SESSIONS = 6
 RECORDS_PER_COMMIT = 100
 
 
 def group_rows(workload: Workload, begin_us: int, end_us: int, names: PartitionNames) -> Columns:
-    acts = member_actions_between(workload.plan, begin_us, end_us)
-    asks, joins = acts.act == MemberAction.ASK, acts.act == MemberAction.JOIN
+    """Return the columns of the group requests from `begin_us` on, before `end_us`."""
+    actions = member_actions_between(workload.plan, begin_us, end_us)
+    asks, joins = actions.action == MemberAction.JOIN_WITHOUT_ID, actions.action == MemberAction.JOIN
     joining = asks | joins
-    client = _client(acts.group, acts.place)
-    member_id = _member_id(client, acts.life)
+    client = _client(actions.group, actions.member)
+    member_id = _member_id(client, actions.incarnation)
     session_ms = workload.session_timeout_ms
     return {
-        "type": TYPES.take(pa.array(acts.act)),
-        "time_us": pa.array(acts.t),
-        "broker": broker_of(acts.group),
+        "type": TYPES.take(pa.array(actions.action)),
+        "time_us": pa.array(actions.t),
+        "broker": broker_of(actions.group),
         "client_id": client,
-        "group": _joined("group-", acts.group),
+        "group": _joined("group-", actions.group),
         "member_id": pc.if_else(pa.array(asks), pa.scalar(""), member_id),
         "assigned_member_id": _text_where(asks, member_id),
-        "leader_member_id": _text_where(joins, _member_id(_client(acts.group, acts.leader), acts.leader_life)),
+        "leader_member_id": _text_where(
+            joins, _member_id(_client(actions.group, actions.leader), actions.leader_incarnation)
+        ),
         "api_version": _constant_where(joining, JOIN_VERSION, pa.int32()),
         "session_timeout_ms": _constant_where(joining, session_ms, pa.int64()),
         "rebalance_timeout_ms": _constant_where(joining, REBALANCE_TIMEOUT_SESSIONS * session_ms, pa.int64()),
         "protocols": _protocols(joining),
-        "generation": pa.array(acts.generation.astype(np.int32), mask=joining),
-        "leader": pa.array(acts.place == acts.leader, mask=acts.act != MemberAction.SYNC),
-        "partitions": _committed(workload, acts, names),
+        "generation": pa.array(actions.generation.astype(np.int32), mask=joining),
+        "leader": pa.array(actions.member == actions.leader, mask=actions.action != MemberAction.SYNC),
+        "partitions": _committed(workload, actions, names),
     }
 
 
@@ -110,8 +118,8 @@ def _client(group: Numbers, place: Numbers) -> pa.Array:
     return _joined("group-", group, "-client-", place)
 
 
-def _member_id(client: pa.Array, life: Numbers) -> pa.Array:
-    return _joined(client, "-", life)
+def _member_id(client: pa.Array, incarnation: Numbers) -> pa.Array:
+    return _joined(client, "-", incarnation)
 
 
 def _joined(*parts: str | Numbers | pa.Array) -> pa.Array:
@@ -133,9 +141,9 @@ def _protocols(chosen: Flags) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), names, mask=pa.array(~chosen))
 
 
-def _committed(workload: Workload, acts: MemberActions, names: PartitionNames) -> pa.Array:
-    """Each member has one partition, and gets on at a steady pace."""
-    commits = acts.act == MemberAction.COMMIT
-    partition = (acts.group[commits] * workload.members + acts.place[commits]) % workload.partitions
-    offsets = pa.array(acts.index[commits] * RECORDS_PER_COMMIT)
-    return one_partition_where(commits, {**names.place(partition), "offset": offsets})
+def _committed(workload: Workload, actions: MemberActions, names: PartitionNames) -> pa.Array:
+    """Return the partitions of offset commits: each member has one partition and commits at a steady pace."""
+    commits = actions.action == MemberAction.COMMIT
+    partition = (actions.group[commits] * workload.members + actions.member[commits]) % workload.partitions
+    offsets = pa.array(actions.index[commits] * RECORDS_PER_COMMIT)
+    return one_partition_where(commits, {**names.topic_partition(partition), "offset": offsets})

@@ -1,23 +1,25 @@
-"""What the members of consumer groups do, and when: told for any stretch of time by itself.
+"""The schedule of consumer groups: their members' requests in any interval of time.
 
-Nobody reacts in an open loop, so groups live by a plan that is such that the coordinator has nothing to object to. All
-of it follows from (seed, group, number of the period), and a member's heartbeats and commits are on grids of its own:
+In an open loop no member reacts to a response, so the requests follow a schedule that the coordinator always accepts.
+Everything is a function of (seed, group, period); heartbeats and commits are on a grid of their own for each member.
 
-- A group begins: its members ask for an id and join with it, all within the 3 s that the coordinator waits for more of
-  them, twice, as more have come. They sync: generation 1. After a while, another for each group, its periods begin.
-- In each period one member goes, each in its turn: it leaves, or it crashes, and is out when its session is over. The
-  others are told by the answer to their next heartbeat, join and sync. Then it comes back under a new id, and the
-  others are told once more. So period k begins in generation 2k+1 and ends in 2k+3:
+- A group starts: its members join without a member id, then with the assigned one, within the 3 s for which the
+  coordinator delays the initial rebalance; as more members join, it delays once more. They sync in generation 1. After
+  a time that differs by group, its periods start.
+- In each period one member departs, each in turn. It leaves, or it crashes and its session expires. The others receive
+  REBALANCE_IN_PROGRESS with their next heartbeat, join and sync. Then the member returns under a new id, and the others
+  rebalance again. So period k starts in generation 2k+1 and finishes in 2k+3:
 
-    a   ●  ●  ● (its last)                   asks, joins ┄┄┄┄┄┄┄┄┄┄┄ syncs ●  ●  ●
-    b  ●  ●  ●  ●  ● told, joins ┄┄┄ syncs  ●  ●  ●  ● told, joins ┄ syncs ●  ●
-    c ●  ●  ●  ●  ●  ● told, joins ┄ syncs ●  ●  ●  ●  ● told, joins syncs   ●  ●
-              session over │         generation 2k+2     │                 2k+3
+    a   ●  ●  ● (its last)                   new id, joins ┄┄┄┄┄┄┄┄ syncs ●  ●  ●
+    b  ●  ●  ●  ●  ● notified, joins ┄┄ syncs  ●  ●  ●  ● notified, joins  syncs ●  ●
+    c ●  ●  ●  ●  ●  ● notified, joins ┄ syncs ●  ●  ●  ●  ● notified, joins syncs   ●  ●
+             session expires │         generation 2k+2     │                2k+3
 
-- A member that is told does nothing but join and sync until the round is over.
-- The leader stays until its own turn to go; then it is the member that came back last.
+- A notified member sends no heartbeats or commits until it has synced.
+- The leader leads until it departs; then the member that returned last leads.
 
-It holds with an initial rebalance delay of 3 s, as Kafka's is. Times count in microseconds from the beginning.
+The schedule assumes Kafka's default `group.initial.rebalance.delay.ms` of 3 s. Times are microseconds since the start
+of the trace.
 """
 
 from __future__ import annotations
@@ -40,49 +42,49 @@ from purgatory_udf.simulation.open_loop.group_members import (
 from purgatory_udf.simulation.open_loop.random_streams import Numbers, Purpose, draw
 
 PERIODIC_ACTIONS = (MemberAction.HEARTBEAT, MemberAction.COMMIT)
-# Members ask within this long; whoever leads is the first to join.
+# All members join for the first time within 2 s; the leader joins at least 30 ms before the others.
 FIRST_JOINS_WITHIN_US, LEADER_HEAD_START_US = 2_000 * US_PER_MS, 30 * US_PER_MS
-# From the end of a round until all have synced.
+# All members sync within 50 ms after the rebalance completes.
 SYNC_WITHIN_US = 50 * US_PER_MS
-# How many groups' periods are looked at together.
+# The number of (group, period) pairs that are computed together.
 PERIODS_PER_CHUNK = 20_000
 
 
 def count_actions_before(plan: GroupPlan, end_us: int) -> int:
-    """How many requests all groups make before that time, without making them."""
+    """Count the groups' requests before `end_us` without building them."""
     return sum(
-        int(np.count_nonzero(steps.t < end_us))
-        + sum(int(_grid_counts(grid, spells, 0, end_us).sum()) for grid in PERIODIC_ACTIONS)
-        for steps, spells in _group_periods(plan, 0, end_us)
+        int(np.count_nonzero(actions.t < end_us))
+        + sum(int(_grid_counts(grid, spans, 0, end_us).sum()) for grid in PERIODIC_ACTIONS)
+        for actions, spans in _group_periods(plan, 0, end_us)
     )
 
 
 def member_actions_between(plan: GroupPlan, begin_us: int, end_us: int) -> MemberActions:
-    """All that the members do from `begin_us` on, before `end_us`, in the order of `Act`."""
+    """Return all requests of the members from `begin_us` on, before `end_us`, ordered by `MemberAction`."""
     parts = []
-    for steps, spells in _group_periods(plan, begin_us, end_us):
-        parts.append(steps.between(begin_us, end_us))
-        parts += [_periodic_actions(grid, spells, begin_us, end_us) for grid in PERIODIC_ACTIONS]
-    return concatenate(parts).in_order_of_act()
+    for actions, spans in _group_periods(plan, begin_us, end_us):
+        parts.append(actions.between(begin_us, end_us))
+        parts += [_periodic_actions(grid, spans, begin_us, end_us) for grid in PERIODIC_ACTIONS]
+    return concatenate(parts).sorted_by_action()
 
 
 @dataclass(frozen=True)
 class StableSpans:
-    """When members beat and commit: in a generation, from `since` on, before `until`."""
+    """Spans in which a member sends heartbeats and commits: in one generation, from `since` on, before `until`."""
 
-    crew: GroupMembers
+    members: GroupMembers
     row: Numbers
-    life: Numbers
+    incarnation: Numbers
     generation: Numbers
     since: Numbers
     until: Numbers
 
 
 def _group_periods(plan: GroupPlan, begin_us: int, end_us: int) -> Iterator[tuple[MemberActions, StableSpans]]:
-    """What may happen in that time (and what else happens in the same periods)."""
+    """Yield the requests of the periods that overlap the interval, including some outside it."""
     group = np.arange(plan.groups)
-    group = group[plan.begins(group) < end_us]
-    zero = plan.period_begins(group, 0)
+    group = group[plan.start_us(group) < end_us]
+    zero = plan.period_start_us(group, 0)
     low = np.maximum((begin_us - zero) // plan.period_us, -1)
     high = np.maximum((end_us - 1 - zero) // plan.period_us, -1)
     starting = low == -1
@@ -97,119 +99,131 @@ def _group_periods(plan: GroupPlan, begin_us: int, end_us: int) -> Iterator[tupl
         yield _incidents(GroupMembers.of(plan, group[some], number[some]))
 
 
-def _group_starts(crew: GroupMembers) -> tuple[MemberActions, StableSpans]:
-    plan, leads = crew.plan, crew.place == crew.leader
-    begins = plan.begins(crew.group)
-    later = LEADER_HEAD_START_US + crew.draw(FIRST_JOINS_WITHIN_US, Purpose.ASKS)
-    asks = begins + np.where(leads, 0, later)
-    joins = asks + crew.soon(Purpose.JOINS, -1)
-    over = crew.latest(np.where(leads, joins // US_PER_MS * US_PER_MS, 0)) + INITIAL_REBALANCE_US
-    everyone, nobody_before, generation = np.arange(len(asks)), np.zeros_like(asks), np.ones_like(asks)
-    steps = [
-        _actions(crew, MemberAction.ASK, everyone, asks, nobody_before, generation),
-        _actions(crew, MemberAction.JOIN, everyone, joins, nobody_before, generation),
+def _group_starts(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
+    """Return the requests of starting groups, up to their first period."""
+    plan, is_leader = members.plan, members.member == members.leader
+    start = plan.start_us(members.group)
+    delay = LEADER_HEAD_START_US + members.draw(FIRST_JOINS_WITHIN_US, Purpose.FIRST_JOINS)
+    first_joins = start + np.where(is_leader, 0, delay)
+    joins = first_joins + members.reaction_us(Purpose.JOINS, -1)
+    rebalanced = members.group_max(np.where(is_leader, joins // US_PER_MS * US_PER_MS, 0)) + INITIAL_REBALANCE_US
+    all_rows = np.arange(len(first_joins))
+    incarnation, generation = np.zeros_like(first_joins), np.ones_like(first_joins)
+    actions = [
+        _actions(members, MemberAction.JOIN_WITHOUT_ID, all_rows, first_joins, incarnation, generation),
+        _actions(members, MemberAction.JOIN, all_rows, joins, incarnation, generation),
         _actions(
-            crew,
+            members,
             MemberAction.SYNC,
-            everyone,
-            over + crew.soon(Purpose.SYNCS, -1, SYNC_WITHIN_US),
-            nobody_before,
+            all_rows,
+            rebalanced + members.reaction_us(Purpose.SYNCS, -1, SYNC_WITHIN_US),
+            incarnation,
             generation,
         ),
     ]
-    until = plan.period_begins(crew.group, 0)
-    return concatenate(steps), StableSpans(crew, everyone, nobody_before, generation, over + SYNC_WITHIN_US, until)
+    until = plan.period_start_us(members.group, 0)
+    spans = StableSpans(members, all_rows, incarnation, generation, rebalanced + SYNC_WITHIN_US, until)
+    return concatenate(actions), spans
 
 
-def _incidents(crew: GroupMembers) -> tuple[MemberActions, StableSpans]:
-    """A member goes within one heartbeat of the period's begin, and is out a session later at the latest; two more
-    heartbeats later the others are in the next generation. Then it comes back, and that takes one heartbeat."""
-    plan, number, goes = crew.plan, crew.number, crew.goes
-    begins = plan.period_begins(crew.group, number)
-    gone, stays = np.flatnonzero(goes), np.flatnonzero(~goes)
-    life, generation = crew.life(crew.place), 2 * number + 1
+def _incidents(members: GroupMembers) -> tuple[MemberActions, StableSpans]:
+    """Return the requests of one period of each group.
 
-    last = crew.latest(np.where(goes, crew.next_heartbeat(begins), 0))
-    crashes = draw(1 << 20, plan.seed, Purpose.FATES, crew.group, number) < plan.crash_share * (1 << 20)
-    leaves = crew.latest(np.where(goes, last + crew.soon(Purpose.LEAVES, number), 0))
-    out = np.where(crashes, last // US_PER_MS * US_PER_MS + plan.session_us, leaves)
-    noticed = np.where(goes, last, crew.next_heartbeat(out))
-    rejoins = noticed + crew.soon(Purpose.JOINS, 2 * number)
-    over = crew.latest(np.where(goes, 0, rejoins))
-    syncs = over + crew.soon(Purpose.SYNCS, 2 * number, SYNC_WITHIN_US)
+    A member departs within one heartbeat interval of the period's start, and is removed a session timeout later at
+    most. After two more heartbeat intervals the others are in the next generation. Then the member returns, which takes
+    one heartbeat interval.
+    """
+    plan, number, departs = members.plan, members.number, members.departs
+    start = plan.period_start_us(members.group, number)
+    gone, stays = np.flatnonzero(departs), np.flatnonzero(~departs)
+    incarnation, generation = members.incarnation(members.member), 2 * number + 1
 
-    asks = begins + plan.session_us + 2 * plan.heartbeat_us + PERIOD_MARGIN_US // 2
-    back = crew.latest(np.where(goes, asks + crew.soon(Purpose.ASKS, number), 0))
-    noticed_again = crew.next_heartbeat(back)
-    joins = np.where(goes, back, noticed_again + crew.soon(Purpose.JOINS, 2 * number + 1))
-    over_again = crew.latest(joins)
-    syncs_again = over_again + crew.soon(Purpose.SYNCS, 2 * number + 1, SYNC_WITHIN_US)
-    life_again = life + goes
+    last = members.group_max(np.where(departs, members.next_heartbeat(start), 0))
+    crashes = draw(1 << 20, plan.seed, Purpose.CRASHES, members.group, number) < plan.crash_share * (1 << 20)
+    leaves = members.group_max(np.where(departs, last + members.reaction_us(Purpose.LEAVES, number), 0))
+    removed = np.where(crashes, last // US_PER_MS * US_PER_MS + plan.session_us, leaves)
+    noticed = np.where(departs, last, members.next_heartbeat(removed))
+    rejoins = noticed + members.reaction_us(Purpose.JOINS, 2 * number)
+    rebalanced = members.group_max(np.where(departs, 0, rejoins))
+    syncs = rebalanced + members.reaction_us(Purpose.SYNCS, 2 * number, SYNC_WITHIN_US)
+
+    first_joins = start + plan.session_us + 2 * plan.heartbeat_us + PERIOD_MARGIN_US // 2
+    returned = members.group_max(np.where(departs, first_joins + members.reaction_us(Purpose.FIRST_JOINS, number), 0))
+    noticed_again = members.next_heartbeat(returned)
+    joins = np.where(departs, returned, noticed_again + members.reaction_us(Purpose.JOINS, 2 * number + 1))
+    rebalanced_again = members.group_max(joins)
+    syncs_again = rebalanced_again + members.reaction_us(Purpose.SYNCS, 2 * number + 1, SYNC_WITHIN_US)
+    next_incarnation = incarnation + departs
 
     left = gone[~crashes[gone]]
-    everyone = np.arange(len(begins))
-    steps = [
-        _actions(crew, MemberAction.LEAVE, left, leaves[left], life, generation),
-        _actions(crew, MemberAction.JOIN, stays, rejoins[stays], life, generation + 1),
-        _actions(crew, MemberAction.SYNC, stays, syncs[stays], life, generation + 1),
-        _actions(crew, MemberAction.ASK, gone, asks[gone], life_again, generation + 2),
-        _actions(crew, MemberAction.JOIN, everyone, joins, life_again, generation + 2),
-        _actions(crew, MemberAction.SYNC, everyone, syncs_again, life_again, generation + 2),
+    all_rows = np.arange(len(start))
+    actions = [
+        _actions(members, MemberAction.LEAVE, left, leaves[left], incarnation, generation),
+        _actions(members, MemberAction.JOIN, stays, rejoins[stays], incarnation, generation + 1),
+        _actions(members, MemberAction.SYNC, stays, syncs[stays], incarnation, generation + 1),
+        _actions(members, MemberAction.JOIN_WITHOUT_ID, gone, first_joins[gone], next_incarnation, generation + 2),
+        _actions(members, MemberAction.JOIN, all_rows, joins, next_incarnation, generation + 2),
+        _actions(members, MemberAction.SYNC, all_rows, syncs_again, next_incarnation, generation + 2),
     ]
-    spells = StableSpans(
-        crew,
-        np.concatenate([everyone, stays, everyone]),
-        np.concatenate([life, life[stays], life_again]),
+    spans = StableSpans(
+        members,
+        np.concatenate([all_rows, stays, all_rows]),
+        np.concatenate([incarnation, incarnation[stays], next_incarnation]),
         np.concatenate([generation, generation[stays] + 1, generation + 2]),
-        np.concatenate([begins, over[stays] + SYNC_WITHIN_US, over_again + SYNC_WITHIN_US]),
-        np.concatenate([noticed + 1, noticed_again[stays] + 1, begins + plan.period_us]),
+        np.concatenate([start, rebalanced[stays] + SYNC_WITHIN_US, rebalanced_again + SYNC_WITHIN_US]),
+        np.concatenate([noticed + 1, noticed_again[stays] + 1, start + plan.period_us]),
     )
-    return concatenate(steps), spells
+    return concatenate(actions), spans
 
 
 def _actions(
-    crew: GroupMembers, act: MemberAction, row: Numbers, t: Numbers, life: Numbers, generation: Numbers
+    members: GroupMembers, action: MemberAction, row: Numbers, t: Numbers, incarnation: Numbers, generation: Numbers
 ) -> MemberActions:
-    """`row`: whose act it is, each; `life` and `generation` are those of all rows."""
-    leader = crew.leader[row]
-    leader_life = crew.life(crew.leader)[row]
-    nothing = np.zeros_like(row)
+    """Return requests for the given rows; `incarnation` and `generation` have a value for each member."""
+    leader = members.leader[row]
+    leader_incarnation = members.incarnation(members.leader)[row]
+    zeros = np.zeros_like(row)
     return MemberActions(
-        nothing + act, t, crew.group[row], crew.place[row], life[row], generation[row], leader, leader_life, nothing
+        zeros + action,
+        t,
+        members.group[row],
+        members.member[row],
+        incarnation[row],
+        generation[row],
+        leader,
+        leader_incarnation,
+        zeros,
     )
 
 
-# Grids.
-
-
-def _grid_indexes(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
-    """The first place on its grid in each spell, and the first after it, of those in that time."""
-    begin, step = spells.crew.grid(act)
-    begin = begin[spells.row]
-    low = -((begin - np.maximum(spells.since, begin_us)) // step)
-    high = -((begin - np.minimum(spells.until, end_us)) // step)
+def _grid_indexes(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> tuple[Numbers, Numbers]:
+    """Return the first index on the member's grid in each span, and the first one after it, within the interval."""
+    begin, step = spans.members.grid(action)
+    begin = begin[spans.row]
+    low = -((begin - np.maximum(spans.since, begin_us)) // step)
+    high = -((begin - np.minimum(spans.until, end_us)) // step)
     return low, np.maximum(low, high)
 
 
-def _grid_counts(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> Numbers:
-    low, high = _grid_indexes(act, spells, begin_us, end_us)
+def _grid_counts(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> Numbers:
+    low, high = _grid_indexes(action, spans, begin_us, end_us)
     return high - low
 
 
-def _periodic_actions(act: MemberAction, spells: StableSpans, begin_us: int, end_us: int) -> MemberActions:
-    low, high = _grid_indexes(act, spells, begin_us, end_us)
-    spell = np.repeat(np.arange(len(low)), high - low)
-    index = np.arange(len(spell)) - np.repeat(np.cumsum(high - low) - high, high - low)
-    begin, step = spells.crew.grid(act)
-    row, nothing = spells.row[spell], np.zeros_like(index)
+def _periodic_actions(action: MemberAction, spans: StableSpans, begin_us: int, end_us: int) -> MemberActions:
+    low, high = _grid_indexes(action, spans, begin_us, end_us)
+    span = np.repeat(np.arange(len(low)), high - low)
+    index = np.arange(len(span)) - np.repeat(np.cumsum(high - low) - high, high - low)
+    begin, step = spans.members.grid(action)
+    row, zeros = spans.row[span], np.zeros_like(index)
     return MemberActions(
-        nothing + act,
+        zeros + action,
         begin[row] + index * step,
-        spells.crew.group[row],
-        spells.crew.place[row],
-        spells.life[spell],
-        spells.generation[spell],
-        nothing,
-        nothing,
+        spans.members.group[row],
+        spans.members.member[row],
+        spans.incarnation[span],
+        spans.generation[span],
+        zeros,
+        zeros,
         index,
     )

@@ -1,7 +1,26 @@
-"""The requests of one slice as columns: when, of which partition, from which offset.
+"""The produces, fetches, transactions and leader moves of one slice, as columns.
 
-All offsets follow from the produces: a follower fetches from the log's end, a consumer from the high watermark, both as
-they stand at that instant; so a fetch waits for what comes next. Times count from the beginning of the trace.
+Offsets follow from the produces. A follower fetches from the log end, a consumer from the high watermark at that time,
+so that each fetch waits for the next record. Times are microseconds since the start of the trace.
+
+How many requests a slice has, and how many came before, is computed for each slice independently. Given their total
+number, the arrivals of a Poisson process are uniform and independent. So the number in the first half of the time is
+binomial, and so on down to the slice: one draw for each level of a tree over the slices.
+
+    8 slices: 1000
+      0..3: 493                4..7: 507
+      0..1: 251   2..3: 242    …                      before slice 2: 251
+      …           2: 117  3: 125                      in slice 2: 117
+
+In a partition with transactions, one follows the other, and the last stable offset moves only when one commits or
+aborts:
+
+    t       ──┬────────────────┬────────────────┬──     transactions end every `transaction_ms`, from a time that
+    stable    at h0            at h1            at h2   differs by partition; the last stable offset is the high
+                                                        watermark of that time, until the next end
+
+A `read_committed` consumer has read up to there and waits for the next end. Before the end that starts the first
+transaction, the last stable offset equals the high watermark. No transaction is longer than a slice.
 """
 
 from __future__ import annotations
@@ -15,23 +34,15 @@ import numpy.typing as npt
 from purgatory_udf.simulation.open_loop.random_streams import Flags, Numbers, Purpose, stream
 from purgatory_udf.simulation.open_loop.workload import BROKERS, Workload
 
-# How many requests come in a slice, and how many came before: asked for any slice by itself.
-#
-# Given how many arrive in all, the arrivals of a Poisson process are spread evenly and independently. So the number in
-# the first half of the time is binomial, and so on down to the slice: as many draws as a tree over the slices is deep.
-#
-#     all of 8 slices: 1000
-#       0..3: 493                4..7: 507
-#       0..1: 251   2..3: 242    …                      before slice 2: 251
-#       …           2: 117  3: 125                      in slice 2: 117
-
-
 Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Produces by partition, and other requests, in one slice; `…before`: those of all earlier ones."""
+    """The numbers of requests in a slice, produces by partition.
+
+    `before` has the produces of earlier slices, `created_before` their creations.
+    """
 
     produces: Counts
     before: Counts
@@ -42,23 +53,24 @@ class Arrivals:
 
 
 def totals(workload: Workload) -> Counts:
-    """Over the whole trace: produces by partition, then all fetches, deletes, and creations."""
+    """Return the totals of the trace: produces by partition, then fetches, deletions and creations."""
     random = stream(workload.seed, Purpose.TOTALS)
     others = [workload.fetches, workload.deletes, workload.creations]
     return np.append(random.multinomial(workload.produces, workload.weights), others)
 
 
-# A slice and the one or two before it are asked for by all kinds of requests.
+# Cached because each kind of request uses the arrivals of the same two or three slices.
 @lru_cache(maxsize=8)
 def arrivals(workload: Workload, number: int) -> Arrivals:
+    """Return the arrivals of a slice, by binomial draws down the tree."""
     low, high = 0, workload.slices
     inside = totals(workload)
     before = np.zeros_like(inside)
     while high - low > 1:
         middle = (low + high) // 2
-        begin, end = workload.edge_us(low), workload.edge_us(high)
-        share = (workload.edge_us(middle) - begin) / max(1, end - begin)
-        # A node is known by its middle: no two have the same.
+        begin, end = workload.slice_start_us(low), workload.slice_start_us(high)
+        share = (workload.slice_start_us(middle) - begin) / max(1, end - begin)
+        # A node's name is the middle of its range, which is unique.
         first = stream(workload.seed, Purpose.SPLIT, middle).binomial(inside, share)
         if number < middle:
             high, inside = middle, first
@@ -75,7 +87,10 @@ LEADERLESS_US = 50_000
 
 @dataclass(frozen=True)
 class Produces:
-    """In order of (partition, time); `before` is what each partition's log ends at when the slice begins."""
+    """The produces of a slice, sorted by (partition, time).
+
+    `before` is each partition's log end at the start of the slice.
+    """
 
     t: Numbers
     partition: Numbers
@@ -89,7 +104,10 @@ class Produces:
 
 @dataclass(frozen=True)
 class HighWatermarkRises:
-    """Rises of high watermarks that happen in a slice, and where each partition's stands when it begins."""
+    """The rises of high watermarks in a slice.
+
+    `before` is each partition's high watermark at the start of the slice.
+    """
 
     t: Numbers
     partition: Numbers
@@ -99,8 +117,10 @@ class HighWatermarkRises:
 
 @dataclass(frozen=True)
 class Fetches:
-    """`partitions` and `offsets` have a row for each fetch and a column for each of its keys. `committed`: it reads no
-    further than the last stable offsets, and has read up to them."""
+    """The fetches of a slice; `partitions` and `offsets` have a row per fetch and a column per partition.
+
+    `committed` marks fetches of `read_committed` consumers, which start at the last stable offsets.
+    """
 
     t: Numbers
     follower: Flags
@@ -111,7 +131,7 @@ class Fetches:
 
 @dataclass(frozen=True)
 class LeaderMove:
-    """A partition without its leader for a while."""
+    """A partition's leader resigns and leads again later."""
 
     partition: int
     resigns_t: int
@@ -119,11 +139,12 @@ class LeaderMove:
 
 
 def produces(workload: Workload, number: int) -> Produces:
+    """Return the produces of a slice."""
     counts = arrivals(workload, number)
     partition = np.repeat(np.arange(workload.partitions), counts.produces)
     size = len(partition)
     random = stream(workload.seed, Purpose.PRODUCES, number)
-    t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
+    t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
     order = np.lexsort((t, partition))
     t, partition = t[order], partition[order]
     began = np.cumsum(counts.produces) - counts.produces
@@ -143,9 +164,12 @@ def produces(workload: Workload, number: int) -> Produces:
 
 
 def high_watermark_rises(workload: Workload, number: int, now: Produces) -> HighWatermarkRises:
-    """No latency is longer than a slice: what rises in this one was produced in it, or in the one before."""
-    begins = workload.edge_us(number)
-    ends = 2**62 if number == workload.slices - 1 else workload.edge_us(number + 1)
+    """Return the rises of high watermarks in a slice.
+
+    No latency is longer than a slice, so they belong to produces of this slice or the one before.
+    """
+    begins = workload.slice_start_us(number)
+    ends = 2**62 if number == workload.slices - 1 else workload.slice_start_us(number + 1)
     here = now.replicated_t < ends
     t, partition, offset = now.replicated_t[here], now.partition[here], now.end_offset[here]
     if number == 0:
@@ -162,121 +186,116 @@ def high_watermark_rises(workload: Workload, number: int, now: Produces) -> High
     )
 
 
-def fetches(workload: Workload, number: int, now: Produces, rising: HighWatermarkRises) -> Fetches:
+def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermarkRises) -> Fetches:
+    """Return the fetches of a slice."""
     size = arrivals(workload, number).fetches
     random = stream(workload.seed, Purpose.FETCHES, number)
-    t = random.integers(workload.edge_us(number), workload.edge_us(number + 1), size)
+    t = random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), size)
     follower = random.random(size) < FOLLOWER_SHARE
     partitions = _partitions_of_one_broker(choose_partitions(workload, random, size), workload)
     when = np.repeat(t[:, None], workload.keys, axis=1)
     log_end = OffsetIndex(now.partition, now.t, now.end_offset, now.before).at(partitions, when)
-    watermark = OffsetIndex.of(rising).at(partitions, when)
+    watermark = OffsetIndex.of(rises).at(partitions, when)
     offsets = np.where(follower[:, None], log_end, watermark)
     return Fetches(t, follower, ~follower & workload.transactional[partitions[:, 0]], partitions, offsets)
 
 
 def leader_move(workload: Workload, number: int) -> LeaderMove:
-    """One partition in each slice, in its first half."""
+    """Return the leader move of a slice, which is in its first half."""
     random = stream(workload.seed, Purpose.MOVES, number)
-    begins, ends = workload.edge_us(number), workload.edge_us(number + 1)
+    begins, ends = workload.slice_start_us(number), workload.slice_start_us(number + 1)
     half = (ends - begins) // 2
     resigns = int(random.integers(begins, begins + half))
     return LeaderMove(int(random.integers(0, workload.partitions)), resigns, resigns + min(LEADERLESS_US, half))
 
 
 def latencies_us(workload: Workload, random: np.random.Generator, shape: tuple[int, ...]) -> Numbers:
+    """Draw latencies in microseconds, cut off at `max_latency_ms`."""
     latency_ms = workload.median_ms * np.exp(workload.sigma * random.standard_normal(shape))
-    return np.asarray((np.minimum(latency_ms, workload.longest_ms) * 1000).astype(np.int64))
+    return np.asarray((np.minimum(latency_ms, workload.max_latency_ms) * 1000).astype(np.int64))
 
 
 def choose_partitions(workload: Workload, random: np.random.Generator, size: int) -> Numbers:
+    """Draw partitions by their weights."""
     return np.searchsorted(np.cumsum(workload.weights)[:-1], random.random(size), side="right")
 
 
 def log_ends(batches: Counts) -> Numbers:
-    """What all logs end at after so many batches each."""
+    """Return each partition's log end offset after `batches` batches."""
     return batches * _records_per_batch(np.arange(len(batches)))
 
 
 def _records_per_batch(partition: Numbers) -> Numbers:
-    """How many records each batch of the partition has."""
+    """Return the number of records in each batch of a partition."""
     return 1 + partition * 7 % 20
 
 
 def _partitions_of_one_broker(first: Numbers, workload: Workload) -> Numbers:
-    """The partition and the next ones that its broker leads: partitions go round the brokers."""
+    """Return the first partition and the next ones that its broker leads; partitions are assigned round robin."""
     broker, place = first % BROKERS, first // BROKERS
     led = (workload.partitions - broker + BROKERS - 1) // BROKERS
     return (place[:, None] + np.arange(workload.keys)) % led[:, None] * BROKERS + broker[:, None]
 
 
 class OffsetIndex:
-    """The greatest offset of each partition at any instant of a slice: one sorted array of (partition, time)."""
+    """The greatest offset of each partition at any time of a slice: one sorted array of (partition, time)."""
 
-    # A slice is shorter than 2**40 us, an offset less than 2**43: each fits one number with the partition before it.
+    # A slice is shorter than 2**40 us and offsets are below 2**43: each fits into 64 bits together with the partition.
     _TIME, _OFFSET = 40, 43
 
     def __init__(self, partition: Numbers, t: Numbers, offset: Numbers, before: Numbers) -> None:
-        everyone = np.arange(len(before))
+        partitions = np.arange(len(before))
         self._zero_t = int(t.min()) if len(t) else 0
-        keys = np.concatenate([everyone << self._TIME, partition << self._TIME | (t - self._zero_t + 1)])
-        offsets = np.concatenate([everyone << self._OFFSET | before, partition << self._OFFSET | offset])
+        keys = np.concatenate([partitions << self._TIME, partition << self._TIME | (t - self._zero_t + 1)])
+        offsets = np.concatenate([partitions << self._OFFSET | before, partition << self._OFFSET | offset])
         order = np.argsort(keys, kind="stable")
         self._keys = keys[order]
         self._offsets = np.maximum.accumulate(offsets[order]) & (2**self._OFFSET - 1)
 
     @classmethod
-    def of(cls, rising: HighWatermarkRises) -> OffsetIndex:
-        return cls(rising.partition, rising.t, rising.offset, rising.before)
+    def of(cls, rises: HighWatermarkRises) -> OffsetIndex:
+        return cls(rises.partition, rises.t, rises.offset, rises.before)
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
+        """Return the offset of each partition at each time."""
         key = partition << self._TIME | np.maximum(t - self._zero_t + 1, 0)
         return self._offsets[np.searchsorted(self._keys, key, side="right") - 1]
 
 
-# Partitions with transactions, one after the other: what is readable of committed records moves at their ends alone.
-#
-#     t       ──┬────────────────┬────────────────┬──     a partition's transactions end `transaction_ms` after each
-#     stable    at h0            at h1            at h2    other, from a moment of its own on; the last stable offset is
-#                                                          what the high watermark is then, until the next end
-#
-# Whoever reads committed records has read up to there, and waits for the next end. A partition's first transaction
-# begins with its first end; before that its last stable offset follows the high watermark. None is longer than a
-# slice.
-
-
 @dataclass(frozen=True)
 class TransactionEnds:
-    """Of transactions that end in a slice."""
+    """The ends of transactions in a slice, with the last stable offset after each."""
 
     t: Numbers
     partition: Numbers
     offset: Numbers
 
 
-def transaction_ends(workload: Workload, number: int, rising: HighWatermarkRises) -> TransactionEnds:
-    begins, until = workload.edge_us(number), workload.edge_us(number + 1)
-    everyone = np.flatnonzero(workload.transactional)
-    each, first = workload.transaction_us, workload.first_ends_us[everyone]
+def transaction_ends(workload: Workload, number: int, rises: HighWatermarkRises) -> TransactionEnds:
+    """Return the transaction ends of a slice."""
+    begins, until = workload.slice_start_us(number), workload.slice_start_us(number + 1)
+    partitions = np.flatnonzero(workload.transactional)
+    each, first = workload.transaction_us, workload.first_ends_us[partitions]
     before = np.maximum(0, -((first - begins) // each))
     count = np.maximum(0, -((first - until) // each)) - before
-    partition = np.repeat(everyone, count)
+    partition = np.repeat(partitions, count)
     nth = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(before, count)
     t = workload.first_ends_us[partition] + nth * each
-    return TransactionEnds(t, partition, OffsetIndex.of(rising).at(partition, t))
+    return TransactionEnds(t, partition, OffsetIndex.of(rises).at(partition, t))
 
 
 class LastStableOffsets:
-    """The last stable offsets of all partitions, at any instant of a slice."""
+    """The last stable offset of every partition at any time of a slice."""
 
-    def __init__(self, workload: Workload, number: int, rising: HighWatermarkRises) -> None:
-        self._workload, self._begins = workload, workload.edge_us(number)
-        self._now = OffsetIndex.of(rising)
+    def __init__(self, workload: Workload, number: int, rises: HighWatermarkRises) -> None:
+        self._workload, self._begins = workload, workload.slice_start_us(number)
+        self._now = OffsetIndex.of(rises)
         self._before = self._now
         if number and workload.transactional.any():
             self._before = OffsetIndex.of(high_watermark_rises(workload, number - 1, produces(workload, number - 1)))
 
     def at(self, partition: Numbers, t: Numbers) -> Numbers:
+        """Return the last stable offset of each partition at each time."""
         first, each = self._workload.first_ends_us[partition], self._workload.transaction_us
         held: Flags = self._workload.transactional[partition] & (t >= first)
         ended = np.where(held, first + (t - first) // each * each, t)

@@ -1,7 +1,7 @@
-"""Random numbers by name, so that what is drawn does not depend on who draws it, or in which order.
+"""Random numbers by name: a number depends on its name only, not on the task or the order in which it is drawn.
 
-`stream`: Philox is a hash of (seed, name, index), so a stream of any length can be begun anywhere. `draw`: one number
-for each entity and index of an array, by a hash of its own (SplitMix64's finaliser, once for each part of the name).
+`stream` uses Philox, a hash of (seed, name, index), so a stream can start anywhere. `draw` returns one number for each
+entity and index of an array, by another hash: the finalizer of SplitMix64, applied to each part of the name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Words = npt.NDArray[np.uint64]
 
 
 class Purpose(IntEnum):
-    """What a number is drawn for."""
+    """The purpose of a random number; part of its name. The values must not change, or traces change."""
 
     TOTALS = 1
     SPLIT = 2
@@ -27,19 +27,19 @@ class Purpose(IntEnum):
     DELETES = 6
     CREATIONS = 7
     GROUP_SIZES = 8
-    GROUP_BEGINS = 9
+    GROUP_STARTS = 9
     INCIDENTS = 10
-    FATES = 11
+    CRASHES = 11
     HEARTBEATS = 12
     COMMITS = 13
-    ASKS = 14
+    FIRST_JOINS = 14
     JOINS = 15
     SYNCS = 16
     LEAVES = 17
 
 
 def stream(seed: int, purpose: Purpose, *name: int) -> np.random.Generator:
-    """The numbers of one purpose and one name, of at most two parts below 2**24."""
+    """Return the generator for a purpose and a name of at most two parts, each below 2**24."""
     number = int(purpose)
     for part in name:
         number = number << 24 | part
@@ -47,7 +47,7 @@ def stream(seed: int, purpose: Purpose, *name: int) -> np.random.Generator:
 
 
 def draw(below: int, seed: int, purpose: Purpose, entity: Numbers, index: Numbers | int = 0) -> Numbers:
-    """A number from 0 up for each entity and index."""
+    """Return a number in [0, below) for each entity and index."""
     words = _mix(np.array([seed % 2**64], dtype=np.uint64) ^ np.uint64(purpose << 56))
     words = _mix(words ^ entity.astype(np.uint64))
     words = _mix(words ^ np.asarray(index, dtype=np.int64).astype(np.uint64))
@@ -55,7 +55,7 @@ def draw(below: int, seed: int, purpose: Purpose, entity: Numbers, index: Number
 
 
 def _mix(words: _Words) -> _Words:
-    """A bijection of 64-bit words, in which every bit of the result depends on every bit."""
+    """Apply a bijection of 64-bit words in which every output bit depends on every input bit."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What an open loop is asked for, and what follows from it: how many requests, how long, in how many slices."""
+"""The settings of an open loop, and the counts derived from them: requests, duration, slices."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _Z75, _Z999 = 0.6744897501960817, 3.090232306167813
 
 BROKERS = 3
 PARTITIONS_PER_TOPIC = 50
-# Of a new topic.
+# Partitions of a topic created during the trace.
 NEW_PARTITIONS = 3
-# Of each partition that moves: it resigns, and leads again.
+# A leader move: the old leader resigns, then it leads again.
 EVENTS_PER_MOVE = 2
-# The request, and its end; the request, and each new partition's leader.
+# A deletion and its completion; a creation and the leader of each new partition.
 EVENTS_PER_DELETE, EVENTS_PER_CREATION = 2, 1 + NEW_PARTITIONS
-# A third are fetches; the others are produces, each with the rise of its high watermark.
+# Events per client request: half of these are fetches, half produces with the rise of the high watermark.
 EVENTS_PER_CLIENT = 1.5
-# Each partition begins with its log end and its high watermark.
+# The initial log end and high watermark.
 EVENTS_PER_PARTITION = 2
 MAX_SLICES = 2**24 - 1
 
@@ -37,12 +37,13 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Workload:
-    """`events` is exact, `rate` and the shares are of requests, and hold as far as an exact number of events allows.
+    """The settings of an open loop. All latencies are log-normal.
 
-    Members of groups make `group_share` of the requests (most are heartbeats and commits, see `groups`), administrators
-    those of `delete_share` and `create_share`. Half of the others are produces, each with the rise of its high
-    watermark after a latency that is log-normal by `median_ms` and `p75_ms`; half are fetches of `keys` partitions.
-    Of the partitions `transaction_share` have transactions of `transaction_ms`, whose ends move the last stable offset.
+    The number of `events` is exact. `rate` and the shares count requests, and are met as closely as that number allows.
+    Group members make `group_share` of the requests, mainly heartbeats and commits (see `group_schedule`), admin
+    clients `delete_share` and `create_share`. Half of the remaining requests are produces, each with a high watermark
+    event after a latency given by `median_ms` and `p75_ms`; half are fetches of `keys` partitions. `transaction_share`
+    of the partitions have transactions of `transaction_ms` each, which hold back the last stable offset.
     """
 
     events: int
@@ -66,7 +67,7 @@ class Workload:
     create_share: float = 0.0005
     transaction_share: float = 0.0
     transaction_ms: int = 1000
-    # About how many events a file of the table holds; more where that would make a slice shorter than a latency.
+    # The approximate number of events in a file of the table; more if a slice would be shorter than a latency.
     events_per_slice: int = 50_000
 
     def __post_init__(self) -> None:
@@ -83,28 +84,31 @@ class Workload:
             raise UserError(f"--incident-s {self.incident_s:g}: with these sessions and heartbeats, at least {least}")
         if self.slices > MAX_SLICES:
             raise UserError(f"--rate {self.rate:g}: {self.slices:,} slices of time are more than {MAX_SLICES:,}")
-        if self.room < 3:
-            raise UserError(self._no_room())
+        if self.client_events < 3:
+            raise UserError(self._too_few_events())
 
-    def _no_room(self) -> str:
-        if self.room + self.group_events >= 3:
+    def _too_few_events(self) -> str:
+        if self.client_events + self.group_events >= 3:
             return f"--events {self.events}: --group-share {self.group_share:g} leaves no room for other requests"
         least = EVENTS_PER_PARTITION * self.partitions + EVENTS_PER_MOVE + 3
         return f"--events {self.events}: {self.partitions} partitions need at least {least}"
 
     @property
     def sigma(self) -> float:
+        """The standard deviation of a latency's logarithm."""
         return math.log(self.p75_ms / self.median_ms) / _Z75
 
     @property
-    def longest_ms(self) -> int:
-        """Latencies are cut here, at their 99.9th percentile, so that a slice only has to know the one before it."""
-        return math.ceil(self.median_ms * math.exp(_Z999 * self.sigma))
+    def max_latency_ms(self) -> int:
+        """The longest latency: the 99.9th percentile, at which all are cut off.
 
-    # How long it takes.
+        With this bound a slice depends only on itself and the one before.
+        """
+        return math.ceil(self.median_ms * math.exp(_Z999 * self.sigma))
 
     @property
     def events_per_second(self) -> float:
+        """The expected number of events per second of the trace."""
         clients = 1 - self.group_share - self.delete_share - self.create_share
         deletes, creations = EVENTS_PER_DELETE * self.delete_share, EVENTS_PER_CREATION * self.create_share
         ends = float(self.transactional.sum()) * 1000 / self.transaction_ms
@@ -112,29 +116,30 @@ class Workload:
 
     @cached_property
     def length_us(self) -> int:
-        """How long the requests come for, in whole milliseconds."""
+        """The duration of the trace, in whole milliseconds."""
         later = max(0, self.events - EVENTS_PER_PARTITION * self.partitions)
         return max(1, math.ceil(later / self.events_per_second * 1000)) * US_PER_MS
 
     @cached_property
     def slice_us(self) -> int:
-        """A slice is whole milliseconds: no file border splits one."""
+        """The duration of a slice, in whole milliseconds, so that no millisecond is split between two files."""
         wanted_ms = math.ceil(self.events_per_slice / self.events_per_second * 1000)
-        longest_ms = max(self.longest_ms, self.transaction_ms if self.transactional.any() else 0)
-        return max(longest_ms, wanted_ms) * US_PER_MS
+        max_latency_ms = max(self.max_latency_ms, self.transaction_ms if self.transactional.any() else 0)
+        return max(max_latency_ms, wanted_ms) * US_PER_MS
 
     @cached_property
     def slices(self) -> int:
         return math.ceil(self.length_us / self.slice_us)
 
-    def edge_us(self, number: int) -> int:
-        """Where a slice begins, counted from the beginning of the trace."""
+    def slice_start_us(self, number: int) -> int:
+        """Return the start of a slice, relative to the start of the trace."""
         return self.length_us if number >= self.slices else min(number * self.slice_us, self.length_us)
 
-    # How many requests there are. What depends on the length comes first; produces and fetches have what is left.
+    # Numbers of requests. Numbers that depend on the duration come first; produces and fetches fill up to `events`.
 
     @cached_property
     def plan(self) -> GroupPlan:
+        """The settings of the consumer groups."""
         per_member = 1000 / self.heartbeat_ms + 1000 / self.commit_ms
         return GroupPlan(
             seed=self.seed,
@@ -149,6 +154,7 @@ class Workload:
 
     @cached_property
     def group_events(self) -> int:
+        """The number of group requests."""
         return count_actions_before(self.plan, self.length_us)
 
     @property
@@ -159,11 +165,9 @@ class Workload:
     def creations(self) -> int:
         return int(self.create_share * self.rate * self.length_us / 1_000_000)
 
-    # Transactions: see `transactions`.
-
     @cached_property
     def transactional(self) -> Bools:
-        """Which partitions have transactions: as many as asked for, spread over all."""
+        """Which partitions have transactions: a fraction of `transaction_share`, spread evenly."""
         place = np.arange(self.partitions + 1) * self.transaction_share
         return np.asarray(np.diff(np.floor(place)) > 0)
 
@@ -173,33 +177,37 @@ class Workload:
 
     @cached_property
     def first_ends_us(self) -> Ints:
-        """Of each partition, when its first transaction ends: not all in one moment."""
+        """The end of each partition's first transaction; the partitions are out of phase."""
         return np.arange(self.partitions, dtype=np.int64) * 7_919_000 % self.transaction_us
 
     @cached_property
     def transaction_ends(self) -> int:
+        """The number of transaction ends."""
         later = self.length_us - self.first_ends_us[self.transactional]
         return int(np.maximum(0, -(-later // self.transaction_us)).sum())
 
     @property
-    def room(self) -> int:
-        """The events of produces, high watermarks and fetches."""
+    def client_events(self) -> int:
+        """The number of events left for produces, high watermarks and fetches."""
         given = EVENTS_PER_PARTITION * self.partitions + EVENTS_PER_MOVE * self.slices + self.group_events
         given += self.transaction_ends
         return self.events - given - EVENTS_PER_DELETE * self.deletes - EVENTS_PER_CREATION * self.creations
 
     @property
     def fetches(self) -> int:
-        """A third of the room, one more where the rest would be odd."""
-        return self.room // 3 + (self.room - self.room // 3) % 2
+        """The number of fetches: a third of the client events, plus one if the remainder would be odd."""
+        return self.client_events // 3 + (self.client_events - self.client_events // 3) % 2
 
     @property
     def produces(self) -> int:
-        """A produce takes two events."""
-        return (self.room - self.fetches) // 2
+        """The number of produces, which have two events each."""
+        return (self.client_events - self.fetches) // 2
 
     @cached_property
     def weights(self) -> Floats:
-        """How often each partition is asked for: 1, 1/2^skew, 1/3^skew, … spread over topics and brokers."""
+        """The probability of each partition, proportional to 1, 1/2^skew, 1/3^skew and so on.
+
+        Neighbouring ranks are in the same topic, at different brokers.
+        """
         ranks = np.arange(1, self.partitions + 1, dtype=np.float64) ** -self.skew
         return ranks / ranks.sum()
