@@ -5,7 +5,7 @@ waiting operations were checked, when a broker applied new metadata. The constan
 Evidence in the log takes precedence over them: a reader's offset, the high watermark in a response, a refused request
 (`partitions.time_correction`, `partitions.leadership_changes`).
 
-Each constant says how it was chosen. *Fitted* and *observed* values come from recordings of brokers that also logged
+Values marked *fitted* or *observed* come from recordings of brokers that also logged
 their purgatories and high watermarks. A *bound* only has to be large enough. The `fidelity` job measures the effect on
 any recording; `tests/answers/fidelity` and `tests/sources/request_log` check it on the bundled ones.
 """
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 APPEND_FRACTION, MAX_APPEND_US = 0.4, 600
 # Produce with acks 0 or 1: when the records are appended, and how long after L the waiting fetches are checked.
 APPEND_FRACTION_NO_WAIT, RESPONSE_TO_CHECK_US = 0.8, 200
-# Fetch of a follower: when the broker reads the first partition, and how long it takes to read all of them.
+# Fetch of a follower: when the broker reads the first partition, and how long it takes to read all partitions.
 FIRST_READ_FRACTION, READS_FRACTION = 0.05, 0.75
 # Position within the time spent on one partition at which the produces that waited for it are completed.
 WAKE_FRACTION = 0.8
@@ -31,7 +31,7 @@ MIN_TURNAROUND_US = 450
 # watermark at which the log was read.
 READ_TO_RESPONSE_US = 100
 # When the high watermark rises, the broker completes the waiting fetches one by one, then the produces. The replay
-# completes all of them at one time; this is how long the broker needs. Observed in the same way.
+# completes them at the same time; this is how long the broker needs. Observed in the same way.
 COMPLETION_SPREAD_US = 270
 # Position between a leader's response and the follower's next fetch at which the follower has appended the records and
 # checks the fetches that wait for them. Fitted: with it, 99.9 % of the consumer fetches of a recording with
@@ -61,7 +61,7 @@ SHUTDOWN_GRACE_US = 150_000
 # time (a bound), and each response follows after the second (an estimate).
 ISR_SHRINK_WINDOW_US, COMPLETION_TO_RESPONSE_US = 3_000_000, 200
 # A leader learns its new in-sync set from the response to ALTER_PARTITION, before the metadata log delivers the same
-# change. An ALTER_PARTITION and a record that are no further apart are the same change. A bound.
+# change. An ALTER_PARTITION and a record within this time are the same change. A bound.
 ALTER_PARTITION_WINDOW_US = 5_000_000
 
 # Kafka's timer counts whole milliseconds, so a wait may end this much before its timeout.
@@ -83,16 +83,16 @@ CAUSES = {
     "controller": "requests to the controller or forwarded to it: they wait in no purgatory of a broker",
     "no_purgatory": "requests of other kinds, which never wait in a purgatory",
     "topic_admin": "requests that create, grow or delete topics or elect leaders, left out: a ZooKeeper controller "
-    "parks deletions and elections until its own metadata change; a KRaft broker forwards all of them",
+    "parks deletions and elections until its own metadata change; a KRaft broker forwards these requests",
     "no_broker": "lines without the id of their broker: taken from the file's name",
     "unnamed_topic": "topics without a name: their id is used instead",
-    "session_unknown": "fetches of a session that began before the log: left out, their partitions are unknown",
-    "session_partial": "fetches of a session that began before the log: only partitions listed since are known",
+    "session_unknown": "fetches of a session from before the log: left out, their partitions are unknown",
+    "session_partial": "fetches of a session from before the log: only partitions listed since are known",
     "session_error": "fetches answered with a session error: no partition was read",
     "left_out_partition": "partitions of a fetch that the broker left out (unknown topic id, not authorized)",
     "racked": "fetches of consumers with client.rack, which may read from followers",
-    "end_from_batches": "appends whose last offset is in --batches",
-    "end_from_offsets": "appends whose last offset follows from the next base offset or a follower's offset",
+    "end_from_batches": "appends with the last offset from --batches",
+    "end_from_offsets": "appends with the last offset from the next base offset or a follower's offset",
     "end_supposed": "appends without any later offset: assumed to be one record",
     "retried_batch": "produces that repeat the base offset of an earlier one: not appended again",
     "unanswered_offsets": "appends without an offset in the log (acks 0), placed by --batches or by other offsets",
@@ -101,16 +101,16 @@ CAUSES = {
     "hidden_confirmed": "appends without a produce line, at the request that caused them, confirmed by a follower",
     "hidden_inferred": "appends that only a reader's offset shows: placed just before it",
     "coordinator_writes": "appends of coordinators that waited for replicas as produces do: operations of their own",
-    "transaction_markers": "ends of transactions that waited for replicas as produces do: operations of their own",
-    "isr_given": "partitions whose in-sync set comes from --isr",
-    "isr_reported": "partitions whose in-sync set comes from METADATA responses or ALTER_PARTITION lines",
-    "isr_supposed": "partitions whose in-sync set is assumed to be every replica that fetched",
+    "transaction_markers": "transaction markers that waited for replicas as produces do: operations of their own",
+    "isr_given": "partitions with an in-sync set from --isr",
+    "isr_reported": "partitions with an in-sync set from METADATA responses or ALTER_PARTITION lines",
+    "isr_supposed": "partitions without a known in-sync set: assumed to be every replica that fetched",
     "high_watermark_reported": "high watermarks taken from responses, where no in-sync set explains them",
     "high_watermark_proven": "high watermarks that a consumer's offset proves before the followers' offsets do",
     "status_reported": "changes of leadership or deletions known only from errors in responses",
     "recreated": "topics deleted and created again under the same name",
     "transactional": "appends of transactions",
-    "transaction_unknown": "transaction markers of producers whose transaction is unknown",
+    "transaction_unknown": "transaction markers of producers without a known transaction",
     "not_coordinator": "group requests that a broker refused because it does not coordinate the group",
     "leader_sync_at_answer": "SYNC_GROUP requests of leaders, dated by when their assignment was stored",
     "modern_group": "requests of groups of newer protocols (KIP-848, Streams, share), which no classic coordinator has",

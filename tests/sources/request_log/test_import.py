@@ -86,8 +86,8 @@ def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: 
     assert f"{3 * LINES}  lines read" in said
     for cause in (
         "never wait in a purgatory",
-        "whose in-sync set comes from --isr",
-        "whose last offset is in --batches",
+        "with an in-sync set from --isr",
+        "with the last offset from --batches",
     ):
         assert re.search(rf"^ +[1-9]\d*  .*{cause}", said, re.MULTILINE), cause
     assert "assumed" not in said

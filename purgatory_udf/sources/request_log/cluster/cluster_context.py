@@ -39,7 +39,7 @@ class Context:
         batches: Record batches by partition, from `--batches`.
         partition_counts: Number of partitions by topic, as far as the log shows it.
         stops: Stops of brokers, in time order.
-        classic_brokers: Brokers whose group coordinator runs in the request handler thread, up to Kafka 3.9.
+        classic_brokers: Brokers with a classic group coordinator, which runs in the request handler threads.
         classic: Overrides `classic_brokers` for all brokers, unless None.
         follower_reads: Whether a consumer has set `client.rack`, so that it may read from followers.
         modern_groups: Groups of protocols newer than the classic one.
@@ -63,7 +63,7 @@ class Context:
     span_us: tuple[int, int] = (0, 2**62)
 
     def has_classic_coordinator(self, broker: int) -> bool:
-        """Return whether the broker's group coordinator is a classic one, whose requests wait in purgatories."""
+        """Return whether the broker's group coordinator is a classic one, with requests that wait in purgatories."""
         return broker in self.classic_brokers if self.classic is None else self.classic
 
     def name(self, topic: str) -> str:
@@ -75,7 +75,7 @@ class Context:
 class GivenMetadata:
     """Files that the operator supplies with the log; they take precedence over facts from the log.
 
-    `classic` says whether all group coordinators are classic ones; None: the log decides.
+    `classic`: whether all group coordinators are classic ones; None: the log decides.
     """
 
     names: dict[str, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ def context_from_facts(
 ) -> Context:
     """Build the context from facts already collected; see `build_context`.
 
-    The context takes over the contents of `facts`, which must not be used afterwards. Topics whose id is in `unnamed`
+    The context takes over the contents of `facts`, which must not be used afterwards. Topics with an id in `unnamed`
     keep the id as their name, because earlier steps have written events under it.
     """
     names = {**facts.names, **given.cluster.names, **given.names}

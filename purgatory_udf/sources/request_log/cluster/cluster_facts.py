@@ -28,7 +28,7 @@ from purgatory_udf.sources.request_log.lines.request_bodies import NO_TOPIC_ID
 
 Key = tuple[str, int]
 
-# APIs whose responses have both the id and the name of a topic.
+# APIs with responses that have both the id and the name of a topic.
 TOPIC_ID_APIS = frozenset({"METADATA", "CREATE_TOPICS", "DESCRIBE_TOPIC_PARTITIONS", "DELETE_TOPICS"})
 
 _DESCRIBED = re.compile(r"^\s*Topic:\s*(\S+)\s+TopicId:\s*(\S+)")
@@ -83,7 +83,7 @@ def _names_from_lines(lines: Iterable[str]) -> dict[str, str]:
     return names
 
 
-# APIs whose requests carry cluster facts.
+# APIs with requests that carry cluster facts.
 CLUSTER_APIS = frozenset(
     {
         "METADATA",

@@ -14,7 +14,7 @@ Brokers:
     BROKER_HEARTBEAT answered `shouldShutDown`      a broker in controlled shutdown may exit
     BROKER_REGISTRATION_CHANGE_RECORD               the controller has fenced or unfenced a broker
 
-A broker that hangs for a while is fenced and unfenced without a new registration. It has not stopped.
+A broker that does not respond for a while is fenced and unfenced without a new registration. It has not stopped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BrokerStop(NamedTuple):
 
 
 def permits_shutdown(request: Request) -> bool:
-    """Return whether this is a broker's heartbeat by whose response the broker may exit."""
+    """Return whether this is a heartbeat with the response that the broker may exit."""
     return request.api == HEARTBEAT and bool((request.answer or {}).get("shouldShutDown"))
 
 
@@ -77,7 +77,7 @@ def lifecycle_events_in(request: Request) -> Iterator[LifecycleEvent]:
 
 
 def broker_stops(events: Iterable[LifecycleEvent]) -> list[BrokerStop]:
-    """Return the stops of all brokers in time order."""
+    """Return the stops of brokers in time order."""
     by_broker: dict[int, list[LifecycleEvent]] = {}
     for event in sorted(events):
         by_broker.setdefault(event.broker, []).append(event)
@@ -85,7 +85,7 @@ def broker_stops(events: Iterable[LifecycleEvent]) -> list[BrokerStop]:
 
 
 def _stops_of(events: Iterable[LifecycleEvent]) -> Iterator[BrokerStop]:
-    """Yield the stops of one broker, whose events are in time order."""
+    """Yield the stops of one broker from its events in time order."""
     is_registered = is_shutting_down = False
     down_us: int | None = None
     broker = -1
@@ -125,8 +125,8 @@ GIVEN, GRANTED, REPORTED = "given", "granted", "reported"
 class PartitionChange:
     """New state of a partition from `at_us` on.
 
-    A field that is None is unknown or unchanged. `deleted` ends the partition. `asked_us` is the time at which the
-    leader requested the change from the controller (ALTER_PARTITION).
+    None means that a field is unknown or unchanged. `deleted`: the partition was deleted. `asked_us` is the time at
+    which the leader requested the change from the controller (ALTER_PARTITION).
     """
 
     at_us: int
@@ -322,7 +322,7 @@ def with_topic_names(changes: Iterable[PartitionChange], name: Callable[[str], s
 
 
 def merge_changes(changes: Sequence[PartitionChange]) -> PartitionChange | None:
-    """Merge changes of one partition, in time order, into one that has the latest value of each field.
+    """Merge changes of one partition, in time order, into one change with the latest value of each field.
 
     A deletion resets all fields. Returns None if there are no changes.
     """

@@ -13,7 +13,7 @@ from typing import Any
 
 from purgatory_udf.sources.request_log.lines.logged_request import Request
 
-# APIs whose requests make a coordinator store a group.
+# APIs with requests that make a coordinator store a group.
 GROUP_STORE_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "LEAVE_GROUP"})
 # Number of records kept per group. More than one, because an old coordinator may remain active for a while.
 MAX_RECORDS = 8

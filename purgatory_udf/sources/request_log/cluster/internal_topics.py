@@ -42,7 +42,7 @@ _LAST_CLASSIC = (3, 9)
 
 Key = tuple[str, int]
 
-# Largest number of producers whose transactional ids are remembered.
+# Largest number of producers for which the transactional id is remembered.
 MAX_PRODUCERS = 100_000
 
 
@@ -85,7 +85,7 @@ def coordinator_appends(request: Request) -> Iterator[tuple[str, str, int]]:
 
 
 def has_classic_coordinator(version: str) -> bool:
-    """Return whether this Kafka version has the classic group coordinator, whose requests wait in purgatories.
+    """Return whether this Kafka version has the classic group coordinator, with requests in purgatories.
 
     Raises ValueError for text that is no version.
     """
@@ -191,7 +191,7 @@ def _added_partitions(body: dict[str, Any]) -> Iterator[tuple[str, int, list[dic
 def _refused_partitions(answer: dict[str, Any] | None) -> Iterator[tuple[str | None, str, int]]:
     """Yield (transactional id, topic, partition) for each partition that the coordinator refused to add.
 
-    The transactional id is None up to version 3, whose responses do not repeat it.
+    Up to version 3 the response does not repeat the transactional id, so None is returned in its place.
     """
     answer = answer or {}
     answers = [(txn["transactionalId"], txn.get("topicResults")) for txn in answer.get("resultsByTransaction") or []]

@@ -46,14 +46,15 @@ class BatchIndex:
         self.batches = sorted(set(batches))
 
     def between(self, base: int, end: int) -> list[StoredBatch]:
-        """Return the batches whose offsets are all in [base, end)."""
+        """Return the batches that lie completely in [base, end)."""
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         return [batch for batch in self.batches[place : place + MAX_BATCHES] if batch.last < end]
 
     def batches_of_request(self, base: int, size: int) -> list[StoredBatch]:
         """Return the batches that a request of `size` bytes wrote from `base` on; empty if no batch starts at `base`.
 
-        A request usually writes one batch to a partition; a few clients write several, whose sizes add up to `size`.
+        A request usually writes one batch to a partition; a few clients write several, with sizes that add up to
+        `size`.
         """
         place = bisect_left(self.batches, base, key=lambda batch: batch.base)
         written: list[StoredBatch] = []

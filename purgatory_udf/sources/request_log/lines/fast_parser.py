@@ -1,7 +1,7 @@
 """Fast parser for log lines in Kafka's own layout, with compiled decoders (msgspec).
 
 Only the fields that all requests share are decoded; body and response stay text. Each function returns None for input
-that it does not handle, which then goes to the complete parser (`log_line.read_line`,
+that it does not handle, which is then left to the complete parser (`log_line.read_line`,
 `request_bodies.decode_fetch_request`). It never accepts input that the complete parser rejects, and otherwise returns
 the same values.
 """
@@ -76,7 +76,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 class UnparsedRequest(NamedTuple):
-    """A request whose body and response are still JSON text; `request.body` and `request.answer` are not set."""
+    """A request with body and response as JSON text; `request.body` and `request.answer` are not set."""
 
     request: Request
     body: str

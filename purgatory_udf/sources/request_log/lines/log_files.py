@@ -39,12 +39,12 @@ _MONTHS = {
 _CLOCK = r"(?P<h>\d{2}):(?P<mi>\d{2}):(?P<s>\d{2})(?:[.,](?P<f>\d{1,9}))?\s?(?P<z>Z|[+-]\d{2}:?\d{2})?"
 _ISO = re.compile(r"(?P<y>\d{4})-(?P<mo>\d{2})-(?P<d>\d{2})[T ]" + _CLOCK)
 _DATE = re.compile(r"(?P<d>\d{1,2}) (?P<name>[A-Za-z]{3}) (?P<y>\d{4}) " + _CLOCK)
-# Thirteen digits are milliseconds since the epoch, from 2001 to 2286; no other text of a layout has so many.
+# Thirteen digits are milliseconds since the epoch, from 2001 to 2286; no other text of a layout has 13 digits.
 _EPOCH_MS = re.compile(r"(?<![\d.])(?P<ms>\d{13})(?![\d.])")
 
 
 def find_logs(given: Sequence[str]) -> list[InputFile]:
-    """Return the files at the given paths; of a folder, those whose names look like logs. Raises UserError if none."""
+    """Return the files at the given paths; of a folder, those with names of logs. Raises UserError if none."""
     files = find_files(given, ("",))
     named = {str(name).rstrip("/") for name in given}
     logs = [file for file in files if file.name in named or _LOG_NAME.search(file.name)]
@@ -54,7 +54,7 @@ def find_logs(given: Sequence[str]) -> list[InputFile]:
 
 
 def broker_of(name: str) -> int | None:
-    """Return the broker id in a path: its last number that is neither date nor rotation, or None if there is none.
+    """Return the broker id in a path: its last number that is neither date nor rotation, or None.
 
     Examples are `request-3.log.gz` and `broker-3/request.log.1`.
     """

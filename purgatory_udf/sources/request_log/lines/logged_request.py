@@ -26,7 +26,7 @@ class Request(msgspec.Struct, gc=False):
                             S                        L                     R
 
     `written_us` is the timestamp of the line, in whole milliseconds in many logs. `broker` is -1 if the line does not
-    have the broker's id. `answer` is None if there was no response. `fetch` is the decoded body and response of a
+    have the broker's id. Without a response, `answer` is None. `fetch` is the decoded body and response of a
     fetch, if it was decoded already; then `body` and `answer` may be empty.
     """
 

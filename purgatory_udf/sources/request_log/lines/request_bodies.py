@@ -113,7 +113,7 @@ class DecodedProduce:
     partitions: list[ProducedPartition]
 
 
-# Bound of all numbers in a body; larger ones are rejected, so that sums still fit into 64 bits.
+# Bound of the numbers in a body; larger ones are rejected, so that sums still fit into 64 bits.
 MAX_NUMBER = 2**62
 
 
@@ -253,7 +253,7 @@ def is_metadata_fetch(body: dict[str, Any]) -> bool:
 
 
 def partition_keys(topics: Any, *fields: str) -> Iterator[Key]:
-    """Yield (topic, partition) for topics whose partitions are plain numbers, in the first of the fields present."""
+    """Yield (topic, partition) for topics with a list of partition numbers, in the first of the fields present."""
     for topic in topics or []:
         for partition in _first(topic, *fields):
             yield topic_of(topic), _bounded_int(partition)

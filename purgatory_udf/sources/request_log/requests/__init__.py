@@ -1,1 +1,7 @@
-"""Requests taken apart: operations that waited, and the facts that each request shows of a partition at a broker."""
+"""Conversion of requests: each becomes operations, which are events, and facts about partitions at a broker.
+
+- `partition_facts`: the facts; `recorded_operation`: an operation with its recorded outcome, and times within handling
+- `fetch_sessions`: fetch sessions rebuilt, and fetch attempts; `fetch_conversion`: fetches
+- `produce_conversion`: produces and transaction markers; `group_conversion`: requests of groups
+- `request_conversion`: all requests of a log
+"""

@@ -1,4 +1,13 @@
-"""A session's fetches taken apart: each is an operation, and each says where its reader is in every partition."""
+"""Conversion of fetches, session by session: each is an operation, and shows the reader's position in each partition.
+
+A consumer that reads from a follower (KIP-392) may read up to the follower's own high watermark. The follower learns it
+from its leader's responses (`ReplicaFetcherThread.processPartitionData`), and it is at most the end of the follower's
+log. The lines of the leader, not of the follower, therefore show what the follower's consumers wait for:
+
+    leader    ── response: records, high watermark ───────── next fetch: end of the follower's log
+    follower                  └ records appended, high watermark set, waiting fetches checked
+                                (`completeDelayedFetchRequests`)
+"""
 
 from __future__ import annotations
 
@@ -41,18 +50,25 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_fetch,
 )
 
-# What followers copy, as their leader's log shows it: how far each replica's own log and high watermark are, and when.
-#
-# A consumer that reads from a follower (KIP-392) may read up to that follower's own high watermark, which it learns
-# from its leader's answers (Kafka: `ReplicaFetcherThread.processPartitionData`), at most to the end of its own log. So
-# it is the leader's line, not the follower's, that tells what the follower's readers wait for.
-#
-#     leader    ── answer: records, high watermark ──────────── next fetch: the end of what was copied
-#     follower                  └ appended, high watermark set, waiting fetches tried (`completeDelayedFetchRequests`)
+READ_COMMITTED = 1
+NEVER = 2**62
+
+# Largest number of encoded partitions that a session caches.
+MAX_CACHED_PARTITIONS = 10_000
+
+# Largest number of attempts in one fact.
+MAX_ATTEMPTS = 10_000
+
+# Up to this version of FETCH, a batch larger than `max_bytes` is not returned.
+LAST_HARD_LIMIT_VERSION = 2
+
+KeyedCopy = tuple[Key, FollowerCopy]
+
+_to_json = msgspec.json.Encoder().encode
 
 
 class FetchedPartition(NamedTuple):
-    """Of one partition, by one answer."""
+    """What a response sent a follower for one partition: records from `base` on, and the high watermark."""
 
     topic: str
     partition: int
@@ -62,26 +78,30 @@ class FetchedPartition(NamedTuple):
 
 
 class FollowerTracker:
-    """Feed it one follower's fetches, in their order: each tells what the answer before it has come to."""
+    """Derives a follower's own log from its fetches at the leader.
 
-    def __init__(self, at_us: int = 0, learnt: Iterable[FetchedPartition] = ()) -> None:
+    Each fetch shows how far the follower has appended the records of the previous response.
+    """
+
+    def __init__(self, at_us: int = 0, sent: Iterable[FetchedPartition] = ()) -> None:
         self._at_us = at_us
-        self._learnt = list(learnt)
+        self._sent = list(sent)
 
     def advance(
-        self, request: Request, partitions: Iterable[FetchRequestPartition], answered: FetchResponseBody
+        self, request: Request, partitions: Iterable[FetchRequestPartition], response: FetchResponseBody
     ) -> Iterator[tuple[tuple[str, int], FollowerCopy]]:
+        """Yield what the follower had appended before its next fetch, in order of handling."""
         ends = {(partition.topic, partition.partition): partition.offset for partition in partitions}
         at = self._at_us + round((request.arrival_us - self._at_us) * FOLLOWER_APPEND_FRACTION)
-        for learnt in self._learnt:
-            end = ends.get((learnt.topic, learnt.partition))
+        for sent in self._sent:
+            end = ends.get((sent.topic, sent.partition))
             if end is not None:
                 yield (
-                    (learnt.topic, learnt.partition),
-                    FollowerCopy(at, learnt.base, end, learnt.bytes, min(end, learnt.high_watermark)),
+                    (sent.topic, sent.partition),
+                    FollowerCopy(at, sent.base, end, sent.bytes, min(end, sent.high_watermark)),
                 )
         self._at_us = request.answered_us
-        self._learnt = [
+        self._sent = [
             FetchedPartition(
                 partition.topic,
                 partition.partition,
@@ -89,7 +109,7 @@ class FollowerTracker:
                 partition.bytes,
                 partition.high_watermark,
             )
-            for partition in answered.partitions
+            for partition in response.partitions
             if not partition.error
             and partition.high_watermark >= 0
             and partition.diverging_end_offset < 0
@@ -97,139 +117,128 @@ class FollowerTracker:
         ]
 
     def snapshot(self) -> list[Any]:
-        """What JSON can keep."""
-        return [self._at_us, list(map(list, self._learnt))]
+        """Return the state as JSON values."""
+        return [self._at_us, list(map(list, self._sent))]
 
     @classmethod
     def resumed(cls, state: list[Any]) -> FollowerTracker:
-        """From a `snapshot`."""
-        at_us, learnt = state
-        return cls(at_us, (FetchedPartition(*fields) for fields in learnt))
-
-
-KeyedCopy = tuple[Key, FollowerCopy]
-
-_to_json = msgspec.json.Encoder().encode
-
-READ_COMMITTED = 1
-NEVER = 2**62
-
-# Of how many partitions a session remembers what it said.
-MAX_CACHED_PARTITIONS = 10_000
-
-# Of how many tries one fact tells at most.
-MAX_ATTEMPTS = 10_000
-
-# Such fetches get no batch that is larger than their maxima.
-LAST_HARD_LIMIT_VERSION = 2
+        """Restore the state from a `snapshot`."""
+        at_us, sent = state
+        return cls(at_us, (FetchedPartition(*fields) for fields in sent))
 
 
 class SessionConverter:
-    """Feed it one session's fetches in the order of their handling; `finish` gives the last facts.
+    """Converts the fetches of one session, which must come in order of handling.
 
-    A try's fact waits for the reader's next fetch, which shows whether the try had been in vain; of those that were,
-    for one that is not (`tried` tells of them before). Then `snapshot` has all that a reader `resumed` elsewhere needs
-    to go on. `report` may be exchanged for another.
+    Attempts at one offset are held back until the reader fetches from another one, because only the next fetch shows
+    whether an attempt found records. `take_empty_attempts` returns those known so far, and `finish` the rest.
+
+    `snapshot` and `resumed` carry the session to the next step of a followed log; call `take_empty_attempts` before
+    `snapshot`. `report` may be replaced between two fetches.
     """
 
     def __init__(self, context: Context, report: Report) -> None:
         self.report = report
         self._context = context
         self._names = context.names
-        # What an event says of a partition, by what was asked of it: most fetches of a session ask the same of most.
-        self._said: dict[FetchRequestPartition, msgspec.Raw] = {}
+        # Encoded partitions of events: most fetches of a session request most partitions with the same fields.
+        self._encoded: dict[FetchRequestPartition, msgspec.Raw] = {}
         self._session = FetchSession()
         self._runs: dict[Key, OpenRun] = {}
-        # When the answer before was read: what a follower has, it had from there.
+        # When the log was read for the previous response, from which a follower has all its records.
         self._read_us = NEVER
-        self._copies = FollowerTracker()
-        self._copied: list[tuple[int, KeyedCopy]] = []
+        self._follower = FollowerTracker()
+        self._follower_copies: list[tuple[int, KeyedCopy]] = []
 
     def convert(self, request: Request) -> tuple[LoggedOperation | None, list[tuple[Key, Fact]]]:
-        asked, answered = request.fetch or (decode_fetch_request(request.body), decode_fetch_response(request.answer))
-        in_force = self._session.resolve(asked, answered)
-        if not in_force.complete and not in_force.partitions and not answered.error:
+        """Convert the next fetch into its operation and facts; no operation if no partition is known."""
+        fetch, response = request.fetch or (decode_fetch_request(request.body), decode_fetch_response(request.answer))
+        resolved = self._session.resolve(fetch, response)
+        if not resolved.complete and not resolved.partitions and not response.error:
             self.report.count("session_unknown")
             return None, []
-        self.report.count("session_partial", int(not in_force.complete))
-        self.report.count("session_error", int(answered.error != 0))
-        troubled = {
+        self.report.count("session_partial", int(not resolved.complete))
+        self.report.count("session_error", int(response.error != 0))
+        failed = {
             (partition.topic, partition.partition): partition.error
-            for partition in answered.partitions
+            for partition in response.partitions
             if partition.error
         }
-        left_out = {key for key, error in troubled.items() if self._is_left_out(error, key, request)}
-        self.report.count("left_out_partition", len(left_out))
-        parted = {
+        excluded = {key for key, error in failed.items() if self._is_excluded(error, key, request)}
+        self.report.count("left_out_partition", len(excluded))
+        diverging = {
             (partition.topic, partition.partition): partition.diverging_end_offset
-            for partition in answered.partitions
+            for partition in response.partitions
             if partition.diverging_end_offset >= 0
         }
-        read = tried = in_force.partitions
-        if left_out or parted:
-            # A follower whose log parts from the leader's has what lies below, whatever it asked for.
+        read = checked = resolved.partitions
+        if excluded or diverging:
+            # A follower with a diverging log has the leader's records below the point of divergence only.
             read = [
                 partition._replace(
-                    offset=min(partition.offset, parted.get((partition.topic, partition.partition), partition.offset))
+                    offset=min(
+                        partition.offset, diverging.get((partition.topic, partition.partition), partition.offset)
+                    )
                 )
-                for partition in in_force.partitions
-                if (partition.topic, partition.partition) not in left_out
+                for partition in resolved.partitions
+                if (partition.topic, partition.partition) not in excluded
             ]
-            tried = [partition for partition in read if (partition.topic, partition.partition) not in parted]
+            checked = [partition for partition in read if (partition.topic, partition.partition) not in diverging]
         facts: list[tuple[Key, Fact]] = [
-            *self._tries_of(request, asked, tried),
-            *self._troubles(request, troubled, left_out),
-            *self._positions(request, asked, read, in_force, troubled),
-            *self._deliveries(request, asked, answered),
-            *self._sights(request, asked, answered),
+            *self._attempts(request, fetch, checked),
+            *self._errors(request, failed, excluded),
+            *self._positions(request, fetch, read, resolved, failed),
+            *self._deliveries(request, fetch, response),
+            *self._high_watermarks(request, fetch, response),
         ]
         self._read_us = request.answered_us if request.remote_us else request.local_us
-        if asked.replica_id >= 0 and self._context.follower_reads:
-            for (topic, partition), copied in self._copies.advance(request, read, answered):
-                self._copied.append((asked.replica_id, ((self._context.name(topic), partition), copied)))
-        recorded = recorded_fetch(request, asked, answered)
-        recorded.complete = in_force.complete
-        sent = {} if request.remote_us else _preferred_replicas(answered)
+        if fetch.replica_id >= 0 and self._context.follower_reads:
+            for (topic, partition), copied in self._follower.advance(request, read, response):
+                self._follower_copies.append((fetch.replica_id, ((self._context.name(topic), partition), copied)))
+        recorded = recorded_fetch(request, fetch, response)
+        recorded.complete = resolved.complete
+        replicas = {} if request.remote_us else _preferred_replicas(response)
         event = {
             "time_us": request.local_us,
             "type": "fetch",
-            "replica_id": asked.replica_id,
-            "max_wait_ms": asked.max_wait_ms,
-            "min_bytes": max(0, asked.min_bytes),
-            "max_bytes": max(0, asked.max_bytes),
-            "isolation": "read_committed" if asked.isolation == READ_COMMITTED else "read_uncommitted",
-            "partitions": self._all_fetched(read, sent),
+            "replica_id": fetch.replica_id,
+            "max_wait_ms": fetch.max_wait_ms,
+            "min_bytes": max(0, fetch.min_bytes),
+            "max_bytes": max(0, fetch.max_bytes),
+            "isolation": "read_committed" if fetch.isolation == READ_COMMITTED else "read_uncommitted",
+            "partitions": self._event_partitions(read, replicas),
             "hard_max_bytes": request.version <= LAST_HARD_LIMIT_VERSION,
         }
         return logged_operation(request, event, recorded), facts
 
     def take_follower_copies(self) -> Iterator[tuple[int, KeyedCopy]]:
-        """What the fetches read since the last call have shown of their follower's own log: (broker, fact)."""
-        copied, self._copied = self._copied, []
+        """Return (follower, fact) for what the fetches since the last call showed of the follower's own log."""
+        copied, self._follower_copies = self._follower_copies, []
         yield from copied
 
     def take_empty_attempts(self) -> list[tuple[Key, Fact]]:
-        """All tries but the last of each partition."""
+        """Return all attempts but the latest of each partition; they are known to be empty."""
         earlier = ((key, run.take_all_but_last()) for key, run in self._runs.items())
-        return [(key, tries) for key, tries in earlier if tries is not None]
+        return [(key, attempts) for key, attempts in earlier if attempts is not None]
 
     def finish(self) -> list[tuple[Key, Fact]]:
+        """Return the remaining attempts."""
         last, self._runs = self._runs, {}
         return [(key, run.to_run()) for key, run in last.items()]
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the state as JSON values."""
         return {
             "partitions": list(map(list, self._session.partitions.values())),
             "complete": self._session.complete,
             "tries": [[*key, *msgspec.structs.astuple(run.last)] for key, run in self._runs.items()],
             "read_us": self._read_us,
-            "copies": self._copies.snapshot(),
+            "copies": self._follower.snapshot(),
         }
 
     @classmethod
     def resumed(cls, context: Context, report: Report, state: dict[str, Any]) -> SessionConverter:
-        """From a `snapshot`."""
+        """Restore the state from a `snapshot`."""
         reader = cls(context, report)
         listed = (FetchRequestPartition(*fields) for fields in state["partitions"])
         reader._session = FetchSession(
@@ -237,90 +246,96 @@ class SessionConverter:
         )
         reader._runs = {(topic, partition): OpenRun(*run) for topic, partition, *run in state["tries"]}
         reader._read_us = state["read_us"]
-        reader._copies = FollowerTracker.resumed(state["copies"])
+        reader._follower = FollowerTracker.resumed(state["copies"])
         return reader
 
-    def _key(self, asked: FetchRequestPartition) -> Key:
-        return self._names.get(asked.topic, asked.topic), asked.partition
+    def _key(self, partition: FetchRequestPartition) -> Key:
+        return self._names.get(partition.topic, partition.topic), partition.partition
 
-    def _is_left_out(self, error: int, key: Key, request: Request) -> bool:
+    def _is_excluded(self, error: int, key: Key, request: Request) -> bool:
+        """Return whether the broker excluded the partition before it read, so that it is not part of the fetch."""
         if error in errors.EXCLUDED_FROM_FETCH:
             return True
         if error != errors.UNKNOWN_TOPIC_OR_PARTITION:
             return False
-        # Unknown to the broker's metadata when the fetch came: left out as well. Deleted while it waited: not.
+        # Excluded if the topic was deleted before the fetch was handled, but not if it was deleted during the wait.
         changes = self._context.changes.get((self._context.name(key[0]), key[1]), [])
         return any(change.deleted and change.at_us < request.start_us for change in changes)
 
-    def _all_fetched(self, read: Iterable[FetchRequestPartition], sent: dict[Key, int]) -> list[msgspec.Raw]:
-        if len(self._said) > MAX_CACHED_PARTITIONS:
-            self._said.clear()
-        said = self._said
+    def _event_partitions(self, read: Iterable[FetchRequestPartition], replicas: dict[Key, int]) -> list[msgspec.Raw]:
+        """Return the partitions in the form of the event; `replicas` are preferred read replicas."""
+        if len(self._encoded) > MAX_CACHED_PARTITIONS:
+            self._encoded.clear()
+        encoded = self._encoded
         listed = []
         for partition in read:
-            fetched = said.get(partition)
+            fetched = encoded.get(partition)
             if fetched is None:
-                fetched = said[partition] = self._fetched(partition, None)
-            if sent and (preferred := sent.get((partition.topic, partition.partition))) is not None:
-                fetched = self._fetched(partition, preferred)
+                fetched = encoded[partition] = self._encode_partition(partition, None)
+            if replicas and (preferred := replicas.get((partition.topic, partition.partition))) is not None:
+                fetched = self._encode_partition(partition, preferred)
             listed.append(fetched)
         return listed
 
-    def _fetched(self, asked: FetchRequestPartition, preferred: int | None) -> msgspec.Raw:
+    def _encode_partition(self, partition: FetchRequestPartition, preferred: int | None) -> msgspec.Raw:
         event = {
-            "topic": self._context.name(asked.topic),
-            "partition": asked.partition,
-            "fetch_offset": max(0, asked.offset),
-            "max_bytes": max(0, asked.max_bytes),
-            "current_leader_epoch": max(-1, asked.leader_epoch),
+            "topic": self._context.name(partition.topic),
+            "partition": partition.partition,
+            "fetch_offset": max(0, partition.offset),
+            "max_bytes": max(0, partition.max_bytes),
+            "current_leader_epoch": max(-1, partition.leader_epoch),
             "preferred_replica": preferred,
         }
         return msgspec.Raw(_to_json(event))
 
-    def _tries_of(
-        self, request: Request, asked: FetchRequestBody, read: list[FetchRequestPartition]
+    def _attempts(
+        self, request: Request, fetch: FetchRequestBody, read: list[FetchRequestPartition]
     ) -> Iterator[tuple[Key, Fact]]:
-        # A transaction may hold back what is in the log: a committed reader's silence proves nothing.
-        proves = asked.isolation != READ_COMMITTED
-        # Whoever had to wait for the first byte had found none.
-        in_vain = request.remote_us > 0 and asked.min_bytes <= 1 and proves
-        runs, names, at, replica = self._runs, self._names, request.local_us, asked.replica_id
-        for asked_partition in read:
-            topic, partition, offset = asked_partition[:3]
+        """Add the attempts to the open runs, and yield the runs that end."""
+        # An open transaction hides records from read_committed consumers, so their attempts prove nothing.
+        proves = fetch.isolation != READ_COMMITTED
+        # A fetch that had to wait for the first byte found no record.
+        known_empty = request.remote_us > 0 and fetch.min_bytes <= 1 and proves
+        runs, names, at, replica = self._runs, self._names, request.local_us, fetch.replica_id
+        for requested in read:
+            topic, partition, offset = requested[:3]
             key = names.get(topic, topic), partition
             run = runs.get(key)
             if run is not None:
                 if proves and run.offset == offset:
                     if run.replica == replica and len(run.times) < MAX_ATTEMPTS:
                         run.times.append(at)
-                        run.empty = in_vain
+                        run.empty = known_empty
                         continue
                     run.empty = True
                 yield key, run.to_run()
-            runs[key] = OpenRun(at, replica, offset, in_vain)
+            runs[key] = OpenRun(at, replica, offset, known_empty)
 
-    def _troubles(self, request: Request, troubled: dict[Key, int], left_out: set[Key]) -> Iterator[tuple[Key, Fact]]:
+    def _errors(self, request: Request, failed: dict[Key, int], excluded: set[Key]) -> Iterator[tuple[Key, Fact]]:
         at = request.answered_us if request.remote_us else request.local_us
-        for (topic, partition), error in troubled.items():
-            if (topic, partition) not in left_out:
+        for (topic, partition), error in failed.items():
+            if (topic, partition) not in excluded:
                 yield (self._context.name(topic), partition), PartitionError(at, error)
 
     def _positions(
         self,
         request: Request,
-        asked: FetchRequestBody,
+        fetch: FetchRequestBody,
         read: list[FetchRequestPartition],
-        in_force: ResolvedFetch,
-        troubled: dict[Key, int],
+        resolved: ResolvedFetch,
+        failed: dict[Key, int],
     ) -> Iterator[tuple[Key, Fact]]:
-        """Where the reader is, for the partitions whose offset is new. What was refused at once proves nothing."""
-        if not in_force.listed:
+        """Yield the reader's position in each listed partition, which are those with a new offset.
+
+        A partition that was answered with an error at once proves nothing.
+        """
+        if not resolved.listed:
             return
-        moved = [partition for partition in read if (partition.topic, partition.partition) in in_force.listed]
+        moved = [partition for partition in read if (partition.topic, partition.partition) in resolved.listed]
         for number, partition in enumerate(moved):
-            if (partition.topic, partition.partition) in troubled and not request.remote_us:
+            if (partition.topic, partition.partition) in failed and not request.remote_us:
                 continue
-            if asked.replica_id >= 0:
+            if fetch.replica_id >= 0:
                 at, wake = follower_read_times(request.start_us, request.local_us, number, len(moved))
                 yield (
                     self._key(partition),
@@ -329,7 +344,7 @@ class SessionConverter:
                         wake,
                         request.local_us,
                         min(self._read_us, request.arrival_us - MIN_TURNAROUND_US),
-                        asked.replica_id,
+                        fetch.replica_id,
                         partition.offset,
                         partition.log_start,
                         request.start_us,
@@ -340,16 +355,19 @@ class SessionConverter:
                 at = request.arrival_us
                 yield self._key(partition), ReaderPosition(at, at, at, at, -1, partition.offset)
 
-    def _sights(
-        self, request: Request, asked: FetchRequestBody, answered: FetchResponseBody
+    def _high_watermarks(
+        self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody
     ) -> Iterator[tuple[Key, Fact]]:
-        """What waited was read when it was answered; what did not, in its handling, a consumer's at its end."""
+        """Yield the high watermarks in the response, with the times between which the broker may have read them.
+
+        The log is read when a waiting fetch is completed; without a wait during handling, for consumers at its end.
+        """
         if request.remote_us:
             since, until = request.answered_us - READ_TO_RESPONSE_US, request.answered_us + COMPLETION_SPREAD_US
         else:
             until = request.local_us
-            since = request.start_us if asked.replica_id >= 0 else until - READ_TO_RESPONSE_US
-        for partition in answered.partitions:
+            since = request.start_us if fetch.replica_id >= 0 else until - READ_TO_RESPONSE_US
+        for partition in response.partitions:
             if partition.high_watermark >= 0 and not partition.error:
                 yield (
                     (self._context.name(partition.topic), partition.partition),
@@ -357,10 +375,10 @@ class SessionConverter:
                 )
 
     def _deliveries(
-        self, request: Request, asked: FetchRequestBody, answered: FetchResponseBody
+        self, request: Request, fetch: FetchRequestBody, response: FetchResponseBody
     ) -> Iterator[tuple[Key, Fact]]:
-        if asked.replica_id >= 0:
-            for partition in answered.partitions:
+        if fetch.replica_id >= 0:
+            for partition in response.partitions:
                 if partition.bytes:
                     yield (
                         (self._context.name(partition.topic), partition.partition),
@@ -368,10 +386,10 @@ class SessionConverter:
                     )
 
 
-def _preferred_replicas(answered: FetchResponseBody) -> dict[Key, int]:
-    """Partitions of which a consumer is told that another replica is nearer; none of them waits."""
+def _preferred_replicas(response: FetchResponseBody) -> dict[Key, int]:
+    """Return the preferred read replica of each partition that redirects the consumer; such fetches do not wait."""
     return {
         (partition.topic, partition.partition): partition.preferred_replica
-        for partition in answered.partitions
+        for partition in response.partitions
         if partition.preferred_replica >= 0
     }

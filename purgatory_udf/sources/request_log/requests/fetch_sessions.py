@@ -1,11 +1,17 @@
-"""Incremental fetch sessions, rebuilt: which partitions a fetch is about when its line lists only what changed.
+"""Incremental fetch sessions (KIP-227), rebuilt from the log, and attempts of readers to fetch from an offset.
+
+The line of an incremental fetch lists only partitions that are new or have a new offset; the session has the others.
 
     epoch -1           no session (librdkafka), or the last fetch of one: the list is complete
-    epoch 0            a new session: the list is complete, the answer carries the session's id (0: none was granted)
-    epoch 1, 2, …      the list holds what is new or moved; forgotten topics leave; all else stays as it was
+    epoch 0            a new session: the list is complete, the response has the session id (0: none was granted)
+    epoch 1, 2, …      the list has new and changed partitions; forgotten ones are removed; all others are unchanged
 
-A broker serves a session's partitions in a fixed order, from which those that were answered with records move to the
-end.
+A broker serves the partitions of a session in a fixed order; those for which it returned records move to the end.
+
+A reader fetches from the same offset again until there are records, so a partition has far more fetch attempts than any
+other fact. They are therefore stored as runs of equal offset, and evaluated as columns:
+
+    fetches from   7  7  7  7  9  9 …      AttemptRun(offset=7, 4 times), AttemptRun(offset=9, …), …
 """
 
 from __future__ import annotations
@@ -28,18 +34,21 @@ from purgatory_udf.sources.request_log.lines.request_bodies import (
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 
 
-def session_key(asked: FetchRequestBody, answered: FetchResponseBody, connection: str) -> str:
-    """What the fetches of one session have in common, its first included; those without one go by their connection."""
-    if asked.session_epoch == INITIAL_EPOCH and answered.session_id:
-        return str(answered.session_id)
-    if asked.session_epoch > INITIAL_EPOCH:
-        return str(asked.session_id)
+def session_key(request: FetchRequestBody, response: FetchResponseBody, connection: str) -> str:
+    """Return the key by which the fetches of a session are grouped: the session id, else the connection."""
+    if request.session_epoch == INITIAL_EPOCH and response.session_id:
+        return str(response.session_id)
+    if request.session_epoch > INITIAL_EPOCH:
+        return str(request.session_id)
     return connection
 
 
 class ResolvedFetch(msgspec.Struct, gc=False):
-    """One fetch with all its partitions; `listed` are those that its line named itself. `complete` is false while
-    partitions of a session that began before the log may be missing."""
+    """A fetch with all its partitions.
+
+    `listed` are the partitions in its own line. `complete` is false while partitions may be missing, because the
+    session started before the log.
+    """
 
     partitions: list[FetchRequestPartition]
     listed: set[Key]
@@ -48,47 +57,43 @@ class ResolvedFetch(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class FetchSession:
-    """Feed it the fetches of one session key in the order in which they were handled."""
+    """State of the fetch session of one session key."""
 
     partitions: dict[Key, FetchRequestPartition] = field(default_factory=dict)
     complete: bool = False
 
-    def resolve(self, asked: FetchRequestBody, answered: FetchResponseBody) -> ResolvedFetch:
-        listed = {(partition.topic, partition.partition) for partition in asked.partitions}
-        if asked.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            # A partition listed twice counts once, as in the broker's map.
-            self.partitions = {(partition.topic, partition.partition): partition for partition in asked.partitions}
+    def resolve(self, request: FetchRequestBody, response: FetchResponseBody) -> ResolvedFetch:
+        """Apply the next fetch of the session, in order of handling, and return it with all its partitions."""
+        listed = {(partition.topic, partition.partition) for partition in request.partitions}
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            # As in the broker's map, a partition listed twice counts once.
+            self.partitions = {(partition.topic, partition.partition): partition for partition in request.partitions}
             self.complete = True
             return ResolvedFetch(list(self.partitions.values()), listed)
-        for partition in asked.partitions:
+        for partition in request.partitions:
             self.partitions[partition.topic, partition.partition] = partition
-        for key in asked.forgotten:
+        for key in request.forgotten:
             self.partitions.pop(key, None)
-        in_force = list(self.partitions.values())
-        if answered.error:
-            # The broker has dropped the session, or never had it: nothing was read.
+        resolved = list(self.partitions.values())
+        if response.error:
+            # The broker evicted the session or did not know it: nothing was read.
             self.partitions, complete = {}, self.complete
             self.complete = False
             return ResolvedFetch([], listed, complete)
-        for read in answered.partitions:
-            if read.bytes and (moved := self.partitions.pop((read.topic, read.partition), None)):
-                self.partitions[read.topic, read.partition] = moved
-        return ResolvedFetch(in_force, listed, self.complete)
-
-
-# Fetches as they were first tried, of which a partition has by far more than of all else.
-#
-# A reader asks for one offset again and again, until there is something. So its tries are told in runs, and a
-# partition's are looked at in columns.
-#
-#     fetches from   7  7  7  7  9  9 …      Tries(offset=7, moments of four), Tries(offset=9, …), …
+        for data in response.partitions:
+            if data.bytes and (moved := self.partitions.pop((data.topic, data.partition), None)):
+                self.partitions[data.topic, data.partition] = moved
+        return ResolvedFetch(resolved, listed, self.complete)
 
 
 Integers = npt.NDArray[np.int64]
 
 
 class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
-    """A fetch from `offset` was first tried. `barren`: its reader asked for that offset again, so it got nothing."""
+    """The first check of a fetch from `offset`, at `at_us`.
+
+    `empty`: there were no records, because the reader fetched from that offset again.
+    """
 
     at_us: int
     replica: int
@@ -97,53 +102,58 @@ class FetchAttempt(msgspec.Struct, array_like=True, tag=3, gc=False):
 
 
 class AttemptRun(msgspec.Struct, array_like=True, tag=8, gc=False):
-    """Some, of one reader, one after the other. All but the last were barren; whether that was, `barren` says."""
+    """Consecutive attempts of one reader from the same offset.
+
+    All but the last were empty; `empty`: whether the last one was, too. `times` are integers of 64 bits, in
+    microseconds.
+    """
 
     replica: int
     offset: int
     empty: bool
-    # Of 64 bits each.
     times: bytes
 
-    def since(self, moment_us: int) -> Iterator[FetchAttempt | AttemptRun]:
-        """Those from then on, and the last of those before."""
-        # Most are so few that columns would cost more than they gain.
+    def since(self, since_us: int) -> Iterator[FetchAttempt | AttemptRun]:
+        """Yield the attempts from a time on, and the latest one before it."""
+        # Most runs are so short that numpy would be slower.
         at = array("q", self.times)
-        if min(at) >= moment_us:
+        if min(at) >= since_us:
             yield self
             return
         last = len(at) - 1
-        _, latest = max((moment, number) for number, moment in enumerate(at) if moment < moment_us)
+        _, latest = max((time, number) for number, time in enumerate(at) if time < since_us)
         yield FetchAttempt(at[latest], self.replica, self.offset, self.empty or latest < last)
-        if later := array("q", (moment for moment in at if moment >= moment_us)):
-            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < moment_us, later.tobytes())
+        if later := array("q", (time for time in at if time >= since_us)):
+            yield AttemptRun(self.replica, self.offset, self.empty or at[last] < since_us, later.tobytes())
 
 
 class OpenRun:
-    """Tries that may go on."""
+    """A run of attempts to which more may be added."""
 
     __slots__ = ("empty", "offset", "replica", "times")
 
-    def __init__(self, at_us: int, replica: int, offset: int, barren: bool) -> None:
+    def __init__(self, at_us: int, replica: int, offset: int, empty: bool) -> None:
         self.times = array("q", (at_us,))
-        self.replica, self.offset, self.empty = replica, offset, barren
+        self.replica, self.offset, self.empty = replica, offset, empty
 
     def to_run(self) -> AttemptRun:
+        """Return all attempts."""
         return AttemptRun(self.replica, self.offset, self.empty, self.times.tobytes())
 
     def take_all_but_last(self) -> AttemptRun | None:
-        """Of these it is known that they were barren; what is told is forgotten."""
+        """Remove and return all attempts but the last, which are known to be empty; None if there is only one."""
         before, self.times = self.times[:-1], self.times[-1:]
         return AttemptRun(self.replica, self.offset, True, before.tobytes()) if before else None
 
     @property
     def last(self) -> FetchAttempt:
+        """The latest attempt."""
         return FetchAttempt(self.times[-1], self.replica, self.offset, self.empty)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptColumns:
-    """Tries in columns, in the order of time; simultaneous ones by replica and offset."""
+    """Attempts as columns, in time order; simultaneous ones by replica and offset."""
 
     at_us: Integers
     replica: Integers
@@ -151,8 +161,9 @@ class AttemptColumns:
     empty: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, tries: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
-        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in tries]
+    def of(cls, attempts: Iterable[FetchAttempt | AttemptRun]) -> AttemptColumns:
+        """Build the columns from attempts and runs in any order."""
+        runs = [attempt if isinstance(attempt, AttemptRun) else _run_of_one(attempt) for attempt in attempts]
         if not runs:
             return NO_ATTEMPTS
         at = np.frombuffer(b"".join([run.times for run in runs]), np.int64)
@@ -161,22 +172,22 @@ class AttemptColumns:
             np.repeat(np.array(values, np.int64), lengths)
             for values in ([run.replica for run in runs], [run.offset for run in runs])
         )
-        barren = np.ones(len(at), bool)
-        barren[np.cumsum(lengths) - 1] = [run.empty for run in runs]
+        empty = np.ones(len(at), bool)
+        empty[np.cumsum(lengths) - 1] = [run.empty for run in runs]
         order = np.lexsort((offset, replica, at))
-        return cls(at[order], replica[order], offset[order], barren[order])
+        return cls(at[order], replica[order], offset[order], empty[order])
 
     def __len__(self) -> int:
         return len(self.at_us)
 
     def empty_attempts(self) -> tuple[Integers, Integers]:
-        """When, and from which offset, of those that were barren."""
+        """Return times and offsets of the attempts that were empty."""
         return self.at_us[self.empty], self.offset[self.empty]
 
     def last_us(self, replica: int, until_us: int) -> int:
-        """Of a replica, until that moment; 0 if there is none."""
-        moments = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
-        return int(moments[-1]) if len(moments) else 0
+        """Return the time of a replica's latest attempt until `until_us`, or 0."""
+        times = self.at_us[(self.replica == replica) & (self.at_us <= until_us)]
+        return int(times[-1]) if len(times) else 0
 
 
 _NO_NUMBERS = np.zeros(0, np.int64)

@@ -1,8 +1,9 @@
-"""Requests to a group's coordinator: handled at S. Joins and syncs wait in a purgatory; of heartbeats only the
-absence does.
+"""Conversion of requests to a group's coordinator: each is an event at S.
 
-The leader's sync is put where its answer was made: only when the assignment has been stored and replicated does the
-group become stable, and until then the other members' syncs wait.
+Joins and syncs wait in a purgatory; a heartbeat does not, but the coordinator waits there for the next one.
+
+The SYNC_GROUP of the group's leader is dated by its response: the group becomes stable when the assignment has been
+stored and replicated, and the other members' syncs wait until then.
 """
 
 from __future__ import annotations
@@ -22,18 +23,25 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
 
 GROUP_APIS = frozenset({"JOIN_GROUP", "SYNC_GROUP", "HEARTBEAT", "LEAVE_GROUP", "OFFSET_COMMIT"})
 
-# Heartbeats of KIP-848's consumers, of Streams (KIP-1071) and of share groups (KIP-932): no classic coordinator's,
-# which would take the commits of such members for those of a generation that it has never seen.
+# Heartbeats of newer group protocols: consumers (KIP-848), Streams (KIP-1071) and share groups (KIP-932). Their groups
+# are left out, because a classic coordinator would refuse their commits for an unknown generation.
 NON_CLASSIC_HEARTBEATS = frozenset({"CONSUMER_GROUP_HEARTBEAT", "STREAMS_GROUP_HEARTBEAT", "SHARE_GROUP_HEARTBEAT"})
 
 
 def group_operations(
     request: Request, name: Callable[[str], str], report: Report, classic: bool
 ) -> Iterator[LoggedOperation]:
-    """One event a request, but for LEAVE_GROUP (3+), which may name several members. `classic`: its coordinator works
-    in the thread that handles the request."""
+    """Yield the operations of a request: one, or one for each member in a LEAVE_GROUP (version 3+).
+
+    Args:
+        request: A request of `GROUP_APIS`.
+        name: Returns the name of a topic given by name or id.
+        report: Counts requests that are left out or dated differently.
+        classic: Whether the broker has a classic group coordinator.
+    """
     body, answer = request.body, request.answer or {}
-    # Whoever waited when the group went away had been let in. (From 4.0 on all requests wait, in a queue.)
+    # A join or sync that waited was accepted, even if the group moved to another coordinator during the wait. From 4.0
+    # on all requests wait, in the coordinator's queue.
     waited = classic and request.remote_us and request.api in ("JOIN_GROUP", "SYNC_GROUP")
     if _error_code(request, answer) in errors.REFUSED_BY_COORDINATOR and not waited:
         report.count("not_coordinator")
@@ -50,7 +58,7 @@ def group_operations(
 
 
 def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
-    """How it went, of a LEAVE_GROUP for one of its members. A commit's answer says it of each partition."""
+    """Return the error code of a response: of the member `sub` for LEAVE_GROUP, the first error for OFFSET_COMMIT."""
     code = int(answer.get("errorCode", 0))
     if request.api == "OFFSET_COMMIT":
         codes = (
@@ -64,6 +72,7 @@ def _error_code(request: Request, answer: dict[str, Any], sub: int = 0) -> int:
 def _events(
     request: Request, body: dict[str, Any], answer: dict[str, Any], name: Callable[[str], str]
 ) -> Iterator[dict[str, Any]]:
+    """Yield the events of a request, without time and group."""
     member = {"member_id": str(body.get("memberId") or "")}
     if body.get("groupInstanceId"):
         member["group_instance_id"] = str(body["groupInstanceId"])
@@ -107,13 +116,14 @@ def _events(
 def _join_event(
     request: Request, body: dict[str, Any], answer: dict[str, Any], member: dict[str, str]
 ) -> dict[str, Any]:
+    """Return the event of a JOIN_GROUP; with the ids that the response assigned."""
     session = int(body["sessionTimeoutMs"])
     event = {
         "type": "join_group",
         **member,
         "api_version": request.version,
         "session_timeout_ms": session,
-        # Version 0 has no rebalance timeout: the session's stood for it.
+        # Version 0 has no rebalance timeout; the session timeout is used.
         "rebalance_timeout_ms": int(body.get("rebalanceTimeoutMs", session)),
         "protocols": [str(protocol["name"]) for protocol in body.get("protocols") or []],
     }

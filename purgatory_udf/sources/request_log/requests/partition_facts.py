@@ -1,9 +1,10 @@
-"""What one request shows of one partition at one broker: the small pieces that a partition's timeline is made of.
+"""Facts: what one request shows about one partition at one broker. Timelines of partitions are built from them.
 
-Times are microseconds. S is the moment at which a request's handling began, L at which it ended.
+Times are microseconds since the epoch. S is the time at which the handling of a request started, L at which it ended
+(see `lines.logged_request`).
 
-Facts are packed as the list of their fields behind their kind's number (`tag`), and kept so between the steps of a log
-that is followed: neither changes.
+Facts are serialized as their number (`tag`) and the list of their fields. This format is stored between the steps of a
+followed log, so numbers and fields must not change.
 """
 
 from __future__ import annotations
@@ -25,17 +26,25 @@ Key = tuple[str, int]
 
 
 class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
-    """Records written to the log, [base, end): known where an answer names them, else -1 until they are found.
+    """Records appended to the log, or a request that may have caused an append.
 
-    `operation` (file, line) and `slot` say which partition of which produce this is. Without an operation it is a
-    request that may have caused an append of some `records` (0: unknown), such as a commit or the end of a transaction.
-
-    `writer` (file, line) and `client` are those of the request by which a coordinator wrote this; with `waits_ms` >= 0
-    that was a produce of its own, which waits so long for replicas; with a `slot`, it is a partition of the writer's.
-
-    `at_us` is when the records are in the log, `check_us` when the fetches that wait for them are looked at,
-    `until_us` the latest that either can be, `event_us` the time of the produce's own event, which is an append as
-    well, `answered_us` that of the answer, if it had to wait for the other replicas and they came in time.
+    Attributes:
+        start_us: S of the request.
+        at_us: When the records are in the log.
+        check_us: When the fetches that wait for the records are checked.
+        until_us: Latest possible value of the two times above.
+        event_us: Time of the produce's own event, which is an append in the replay as well; -1: no produce.
+        answered_us: When the produce was answered after it had waited for replicas; -1: it did not wait, or timed out.
+        base, end: Offsets [base, end); -1 while unknown.
+        bytes: Size of the records.
+        records: Number of records that the request may have appended; 0: unknown.
+        file, line, slot: Line of the produce and index of the partition in it; -1: the append is not of a produce line,
+            but for instance of a commit or the end of a transaction.
+        transaction: Transactional id of the records.
+        ends_transaction: Transactional id of the transaction that a marker completes.
+        writer_file, writer_line, client: Line and client of the request for which a coordinator appended.
+        wait_ms: How long the coordinator's append waits for replicas, as a separate produce; -1: it does not wait. If
+            `slot` is set as well, it belongs to the produce of `writer_file` and `writer_line`.
     """
 
     start_us: int
@@ -60,20 +69,28 @@ class Append(msgspec.Struct, array_like=True, tag=0, gc=False):
 
     @property
     def is_operation(self) -> bool:
+        """Whether the append is part of a produce of the log."""
         return self.line >= 0
 
     @property
     def is_within_handling(self) -> bool:
-        """Whether it is certain that it was made between the S and L of its produce."""
+        """Whether the append was certainly between S and L of its produce."""
         return self.is_operation and self.transaction is None
 
 
 class ReaderPosition(msgspec.Struct, array_like=True, tag=1, gc=False):
-    """A reader asked for `offset`: a follower (`replica` >= 0) has all before it, a consumer was allowed to see it.
+    """A reader fetched from `offset`: a follower has all records below it, a consumer was allowed to read them.
 
-    `at_us` is when the broker took note of it, `wake_us` when those who waited for that were answered, `until_us`
-    when the request's handling ended, `proven_us` the moment before which all below the offset must have been there,
-    `epoch` the leader's, as the reader knows it.
+    Attributes:
+        at_us: When the broker recorded the offset.
+        wake_us: When the operations that waited for the offset were completed.
+        until_us: L of the fetch.
+        proven_us: Time before which all records below the offset must have been appended.
+        replica: Broker id of the follower; -1: a consumer.
+        offset: Fetch offset.
+        log_start: Log start offset of the follower; -1: unknown.
+        start_us: S of the fetch; -1: unknown.
+        epoch: Leader epoch in the fetch; -1: none.
     """
 
     at_us: int
@@ -88,7 +105,7 @@ class ReaderPosition(msgspec.Struct, array_like=True, tag=1, gc=False):
 
 
 class HighWatermarkReading(msgspec.Struct, array_like=True, tag=2, gc=False):
-    """An answer said what the high watermark was, at some moment from `since_us` to `until_us`."""
+    """A response had the high watermark `offset`, which was current at some time from `since_us` to `until_us`."""
 
     since_us: int
     until_us: int
@@ -96,28 +113,31 @@ class HighWatermarkReading(msgspec.Struct, array_like=True, tag=2, gc=False):
 
 
 class FollowerDelivery(msgspec.Struct, array_like=True, tag=4, gc=False):
-    """A follower's fetch was answered with `bytes` of records."""
+    """A follower's fetch was answered with `bytes` bytes of records."""
 
     at_us: int
     bytes: int
 
 
 class PartitionError(msgspec.Struct, array_like=True, tag=5, gc=False):
-    """An answer said that the partition could not be served here."""
+    """A response had an error for the partition."""
 
     at_us: int
     error: int
 
 
 class RecordDeletion(msgspec.Struct, array_like=True, tag=6, gc=False):
-    """DELETE_RECORDS asked to move the log start to `offset` (-1: to the high watermark)."""
+    """DELETE_RECORDS requested to move the log start to `offset` (-1: to the high watermark)."""
 
     at_us: int
     offset: int
 
 
 class FollowerCopy(msgspec.Struct, array_like=True, tag=7, gc=False):
-    """This replica, a follower, had copied [base, end), of `bytes`, and knew its high watermark."""
+    """The broker, as a follower, had appended [base, end), of `bytes` bytes.
+
+    `high_watermark` is its own high watermark then, up to which it serves consumers.
+    """
 
     at_us: int
     base: int
@@ -141,7 +161,7 @@ Fact = (
 
 @dataclass(slots=True)
 class PartitionFacts:
-    """All facts of one partition at one broker, each kind in time order."""
+    """All facts of one partition at one broker, those of each kind in time order."""
 
     broker: int
     topic: str
@@ -158,34 +178,35 @@ class PartitionFacts:
 
     @classmethod
     def of(cls, broker: int, key: Key, facts: Iterable[Fact]) -> PartitionFacts:
-        made = cls(broker, *key)
-        tries: list[FetchAttempt | AttemptRun] = []
+        """Sort facts by kind and time."""
+        result = cls(broker, *key)
+        attempts: list[FetchAttempt | AttemptRun] = []
         by_kind: dict[type[Fact], list[Any]] = {
-            Append: made.appends,
-            ReaderPosition: made.positions,
-            HighWatermarkReading: made.high_watermarks,
-            FollowerDelivery: made.deliveries,
-            PartitionError: made.errors,
-            RecordDeletion: made.deletions,
-            FollowerCopy: made.copies,
-            FetchAttempt: tries,
-            AttemptRun: tries,
+            Append: result.appends,
+            ReaderPosition: result.positions,
+            HighWatermarkReading: result.high_watermarks,
+            FollowerDelivery: result.deliveries,
+            PartitionError: result.errors,
+            RecordDeletion: result.deletions,
+            FollowerCopy: result.copies,
+            FetchAttempt: attempts,
+            AttemptRun: attempts,
         }
         for fact in facts:
             by_kind[type(fact)].append(fact)
-        made.follower_attempts = AttemptColumns.of(attempt for attempt in tries if attempt.replica >= 0)
-        made.consumer_attempts = AttemptColumns.of(attempt for attempt in tries if attempt.replica < 0)
-        made.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
-        made.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
-        made.high_watermarks.sort(key=lambda sight: (sight.until_us, sight.offset))
-        for other in (made.deliveries, made.errors, made.deletions, made.copies):
+        result.follower_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica >= 0)
+        result.consumer_attempts = AttemptColumns.of(attempt for attempt in attempts if attempt.replica < 0)
+        result.appends.sort(key=lambda append: (append.start_us, append.file, append.line))
+        result.positions.sort(key=lambda position: (position.at_us, position.replica, position.offset))
+        result.high_watermarks.sort(key=lambda reading: (reading.until_us, reading.offset))
+        for other in (result.deliveries, result.errors, result.deletions, result.copies):
             other.sort(key=lambda fact: fact.at_us)
-        return made
+        return result
 
     @property
     def has_only_copies(self) -> bool:
-        """Whether nobody asked this broker for anything: what it has copied then tells nothing."""
-        asked = (
+        """Whether the broker only copied the partition and served no request, so that it has no events there."""
+        served = (
             self.appends,
             self.positions,
             self.follower_attempts,
@@ -193,12 +214,12 @@ class PartitionFacts:
             self.errors,
             self.deletions,
         )
-        return bool(self.copies) and not any(asked)
+        return bool(self.copies) and not any(served)
 
     @property
     def first_us(self) -> int:
-        """The first moment of which anything is known."""
-        firsts = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions) if kind]
-        firsts += [int(tries.at_us[0]) for tries in (self.follower_attempts, self.consumer_attempts) if tries]
-        firsts += [append.start_us for append in self.appends[:1]]
-        return min(firsts, default=1)
+        """Time of the earliest fact, in microseconds since the epoch."""
+        times = [kind[0].at_us for kind in (self.positions, self.errors, self.deletions) if kind]
+        times += [int(attempts.at_us[0]) for attempts in (self.follower_attempts, self.consumer_attempts) if attempts]
+        times += [append.start_us for append in self.appends[:1]]
+        return min(times, default=1)

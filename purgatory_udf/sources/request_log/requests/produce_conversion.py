@@ -1,4 +1,13 @@
-"""A produce taken apart: the operation, and an append for each of its partitions that was written."""
+"""Conversion of produces and of transaction markers: operations, and an append for each partition that was written.
+
+A transaction coordinator completes transactions with WRITE_TXN_MARKERS. Each marker in the request is for one
+transaction, and is a produce with acks -1 of one control record to each of the transaction's partitions on the broker;
+it waits for all partitions (`KafkaApis.handleWriteTxnMarkersRequest`: one `ReplicaManager.appendRecords` per marker,
+with the broker's `request.timeout.ms`). The request is answered after the last of them. Where group coordinators append
+without a purgatory, they do the same with markers in `__consumer_offsets`.
+
+The response has no offsets. They are found like those of any append without a PRODUCE line, and filled in later.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +38,30 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
 
 ACKS_ALL = -1
 
+WRITE_TXN_MARKERS = "WRITE_TXN_MARKERS"
+# Default of a broker's `request.timeout.ms`.
+REQUEST_TIMEOUT_MS = 30_000
+# Size of a batch with one end marker: 61 bytes of header, 17 bytes of record.
+MARKER_BYTES = 78
+# Errors of partitions to which the marker was appended.
+_APPENDED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
 
 def convert_produce(
     request: Request, context: Context, report: Report
 ) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
+    """Convert a PRODUCE request into its operation and facts. Raises one of `log_line.MALFORMED`."""
     produced = decode_produce(request.body, request.answer)
     at, check = append_times(request.start_us, request.local_us, produced.acks)
     report.count("acks_zero_errors", int(not produced.answered))
-    late = any(partition.error == errors.REQUEST_TIMED_OUT for partition in produced.partitions)
-    in_time = produced.acks == ACKS_ALL and request.remote_us > 0 and not late
+    timed_out = any(partition.error == errors.REQUEST_TIMED_OUT for partition in produced.partitions)
+    in_time = produced.acks == ACKS_ALL and request.remote_us > 0 and not timed_out
     appends: list[tuple[Key, Append]] = []
-    troubles: list[tuple[Key, Fact]] = []
+    failures: list[tuple[Key, Fact]] = []
     for slot, partition in enumerate(produced.partitions):
         key = (context.name(partition.topic), partition.partition)
         if not _was_appended(partition, produced.answered):
-            troubles.append((key, PartitionError(check, partition.error)))
+            failures.append((key, PartitionError(check, partition.error)))
             continue
         append = Append(request.start_us, at, check, check, base=partition.base, bytes=partition.bytes)
         append.file, append.line, append.slot = *request.place, slot
@@ -54,19 +72,19 @@ def convert_produce(
             joined = context.transactions.joined_us(append.transaction, key, request.start_us, request.answered_us)
             if joined is not None:
                 append.at_us = append.check_us = joined + TXN_JOIN_TO_APPEND_US
-                # The coordinator's answer waits for a thread: under load for longer, but no longer than the produce's.
+                # Under load the coordinator's response is handled later, but before the produce is answered.
                 append.until_us = max(append.at_us, request.answered_us)
         appends.append((key, append))
-    # A transaction's produce is tried first when the last of its partitions has joined and been appended.
+    # The produce of a transaction is first checked when the last of its partitions has been added and appended.
     event_us = max([check, *(append.check_us for _, append in appends)])
     if not appends:
-        # It may have waited for the coordinator of its transaction, in no purgatory: this is when it was refused.
+        # It may have waited for the transaction coordinator, in no purgatory, until that refused it.
         event_us = max(event_us, request.answered_us)
     for _, append in appends:
         append.event_us = event_us
-    if late:
+    if timed_out:
         expired_us = max(request.answered_us, event_us + max(0, produced.timeout_ms) * 1000)
-        troubles += [
+        failures += [
             ((context.name(partition.topic), partition.partition), PartitionError(expired_us, partition.error))
             for partition in produced.partitions
             if partition.error == errors.REQUEST_TIMED_OUT
@@ -82,17 +100,18 @@ def convert_produce(
     if not appends:
         recorded.outcome = AT_ONCE
     if request.remote_us:
-        # The wait counts from the first try, as the replay's does.
+        # The wait is measured from the first check, as in the replay.
         recorded.remote_ms = max(0, request.answered_us - event_us) / 1000
-    return logged_operation(request, event, recorded), [*appends, *troubles]
+    return logged_operation(request, event, recorded), [*appends, *failures]
 
 
 def _was_appended(part: ProducedPartition, answered: bool) -> bool:
-    """What failed after the append (timed out, lost its leader) has an offset all the same."""
+    """Return whether the records were appended; if the partition failed only later, it still has an offset."""
     return part.base >= 0 or not answered
 
 
 def _partition_fields(part: ProducedPartition, context: Context, answered: bool) -> dict[str, object]:
+    """Return a partition in the form of the event. `last_offset` is set when the end of the append is known."""
     appended = _was_appended(part, answered)
     base = max(0, part.base)
     return {
@@ -105,28 +124,10 @@ def _partition_fields(part: ProducedPartition, context: Context, answered: bool)
     }
 
 
-# The ends of transactions, as their coordinator has them written: a WRITE_TXN_MARKERS request taken apart.
-#
-# Each of its markers, of one transaction, is a produce with acks -1 of one control record to each of the transaction's
-# partitions there, which waits for all of them (Kafka: `KafkaApis.handleWriteTxnMarkersRequest`, one
-# `ReplicaManager.appendRecords` a marker, with the broker's `request.timeout.ms`); the request is answered after the
-# last of these. Where the group coordinator writes without a purgatory, it writes the markers of its offsets so, too.
-#
-# The answer names no offsets. They are found as those of any append that no PRODUCE line shows, and filled in.
-
-
-WRITE_TXN_MARKERS = "WRITE_TXN_MARKERS"
-# `request.timeout.ms` of a broker, unless it is set.
-REQUEST_TIMEOUT_MS = 30_000
-# A batch of one end marker: 61 bytes of header, 17 of record.
-MARKER_BYTES = 78
-# What is answered so has been appended all the same.
-_APPENDED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-
-
 def convert_markers(
     request: Request, context: Context, report: Report
 ) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
+    """Convert a WRITE_TXN_MARKERS request into an operation for each marker, and facts."""
     markers = request.body.get("markers") or []
     operations: list[LoggedOperation] = []
     facts: list[tuple[Key, Fact]] = []
@@ -144,6 +145,7 @@ def convert_markers(
 def _convert_marker(
     request: Request, marker: dict[str, Any], codes: dict[Key, int], sub: int, context: Context
 ) -> tuple[dict[str, Any], list[tuple[Key, Append]]]:
+    """Return the event of one marker, and its appends; the event has no partitions if nothing waits for it."""
     at, check = append_times(request.start_us, request.local_us, -1)
     ended = context.transactions.transaction_of(int(marker["producerId"]))
     partitions: list[dict[str, object]] = []
@@ -172,7 +174,7 @@ def _convert_marker(
 
 
 def _marker_error_codes(answer: dict[str, Any] | None, producer: int) -> Iterator[tuple[Key, int]]:
-    """How it went, partition by partition."""
+    """Yield the error code of each partition in the response to a producer's marker."""
     for marker in (answer or {}).get("markers") or []:
         if int(marker["producerId"]) == producer:
             for topic in marker.get("topics") or []:

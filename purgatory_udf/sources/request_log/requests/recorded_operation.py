@@ -1,4 +1,16 @@
-"""A request on its way to becoming an event: the event itself, and beside it what the broker recorded of it."""
+"""An operation of the log: its event and what the broker recorded of it; and times within a request's handling.
+
+A line has only S and L, the start and the end of handling. The times in between follow from the assumptions, and are
+corrected later where readers' offsets prove others (`partitions.time_correction`):
+
+    produce, acks -1     S ──── 0.4, at most 0.6 ms ──── L            the records are in the log
+                                                         check        the fetches that wait for them are checked
+
+    produce, acks 0, 1   S ─────────── 0.8 ───────────── L ─ 0.2 ms   the response leaves at L, before that check
+
+    follower's fetch     S ─ 0.05 ─┬──────┬──────┬─ 0.8 ─ L           partitions with a new offset, one after the other:
+                                   └ the offset is recorded first, operations that waited for it complete afterwards
+"""
 
 from __future__ import annotations
 
@@ -23,17 +35,25 @@ from purgatory_udf.sources.request_log.lines.request_bodies import DecodedProduc
 
 Event = dict[str, Any]
 
-# A line's produces have so many numbers each for their partitions.
+# Range of slot numbers for the partitions of each event of a line.
 _SLOTS_PER_EVENT = 1 << 16
 AT_ONCE, COMPLETED, EXPIRED = "at_once", "completed", "expired"
 
 
 class RecordedOutcome(msgspec.Struct, gc=False):
-    """What the broker did: how the request ended, how long it waited in the purgatory, what it answered.
+    """Outcome of a request as the broker recorded it, in the terms of the replay's outcomes.
 
-    `kind` tells apart what one api serves: consumers' and followers' fetches, produces by acks. `timed_out` counts
-    the partitions answered REQUEST_TIMED_OUT, `generation` is what a join was given. `complete` is false where the log
-    does not hold all that the request was about.
+    Attributes:
+        api: API of the request.
+        kind: Finer than `api`: fetches by consumers or followers, produces by acks.
+        outcome: `at_once`, `completed` or `expired`.
+        remote_ms, local_ms: Wait in the purgatory, and handling.
+        written_us: Timestamp of the line.
+        error: Name of the first error in the response, else NONE.
+        bytes: Size of the records that a fetch returned.
+        timed_out: Number of partitions with the error REQUEST_TIMED_OUT.
+        generation: Generation that a JOIN_GROUP returned.
+        complete: False if the log lacks a part of the request or of its outcome.
     """
 
     api: str
@@ -50,7 +70,10 @@ class RecordedOutcome(msgspec.Struct, gc=False):
 
 
 class LoggedOperation(msgspec.Struct, gc=False):
-    """`sub` tells apart the events of one line. A produce's partitions get their offsets when all appends are known."""
+    """An operation with its event and recorded outcome; `sub` numbers the events of one line.
+
+    The offsets of a produce are filled in when all appends of its partitions are known.
+    """
 
     broker: int
     place: Place
@@ -60,23 +83,24 @@ class LoggedOperation(msgspec.Struct, gc=False):
 
 
 def first_slot(sub: int) -> int:
-    """The number of the first partition of a line's produce: its other partitions have the following."""
+    """Return the slot of the first partition of the event `sub` of a line; the others have the slots after it."""
     return sub * _SLOTS_PER_EVENT
 
 
 def logged_operation(request: Request, event: Event, recorded: RecordedOutcome, sub: int = 0) -> LoggedOperation:
+    """Build an operation; sets the broker and the client id of the event."""
     event["broker"] = request.broker
     if request.client_id is not None:
         event["client_id"] = request.client_id
     return LoggedOperation(request.broker, request.place, event, recorded, sub)
 
 
-# What the broker recorded of each request, in the words of the replay's outcomes.
-
-
 def recorded_fetch(request: Request, asked: FetchRequestBody, answered: FetchResponseBody) -> RecordedOutcome:
-    """A fetch that waited has expired if it got less than it asked for and no error ended it early: on every
-    recording that is the broker's own count of expirations, within one or two."""
+    """Return the outcome of a fetch.
+
+    A fetch that waited has expired if it returned less than `min_bytes` and no error ended it before its timeout. On
+    every recording this agrees with the broker's own counter of expirations, to within two.
+    """
     kind = "follower fetch" if asked.replica_id >= 0 else "consumer fetch"
     recorded = _recorded(request, kind, [answered.error, *[partition.error for partition in answered.partitions]])
     recorded.bytes = size = answered.bytes
@@ -87,6 +111,7 @@ def recorded_fetch(request: Request, asked: FetchRequestBody, answered: FetchRes
 
 
 def recorded_produce(request: Request, produced: DecodedProduce) -> RecordedOutcome:
+    """Return the outcome of a produce."""
     recorded = _recorded(
         request, f"produce acks={produced.acks}", [partition.error for partition in produced.partitions]
     )
@@ -94,24 +119,26 @@ def recorded_produce(request: Request, produced: DecodedProduce) -> RecordedOutc
 
 
 def recorded_markers(request: Request, codes: Iterable[int], *, alone: bool) -> RecordedOutcome:
-    """Of one of a request's markers; only where it is `alone` does the request's wait say how long it took."""
+    """Return the outcome of one marker; its wait is known only if it is `alone` in the request."""
     recorded = _recorded(request, "transaction markers", codes)
     recorded.complete = alone
     return _expired_if_timed_out(recorded)
 
 
 def recorded_delete_records(request: Request) -> RecordedOutcome:
+    """Return the outcome of DELETE_RECORDS."""
     topics = (request.answer or {}).get("topics") or []
     codes = [int(partition.get("errorCode", 0)) for topic in topics for partition in topic["partitions"]]
     return _expired_if_timed_out(_recorded(request, "delete_records", codes))
 
 
 def recorded_creation(request: Request, codes: Iterable[int]) -> RecordedOutcome:
-    """Topics created, or grown: each is answered for itself."""
+    """Return the outcome of CREATE_TOPICS or CREATE_PARTITIONS, from the error codes of the topics."""
     return _expired_if_timed_out(_recorded(request, "create_topics", codes))
 
 
 def recorded_group(request: Request, code: int) -> RecordedOutcome:
+    """Return the outcome of a request to a group's coordinator, with its error code."""
     recorded = _recorded(request, request.api.lower(), [code])
     generation = (request.answer or {}).get("generationId", -1)
     recorded.generation = int(generation) if request.api == "JOIN_GROUP" and generation >= 0 else None
@@ -119,8 +146,7 @@ def recorded_group(request: Request, code: int) -> RecordedOutcome:
 
 
 def _recorded(request: Request, kind: str, codes: Iterable[int]) -> RecordedOutcome:
-    """Of a request that completed, if it waited at all."""
-    # Most have none.
+    """Return the outcome of a request that did not expire."""
     codes = [code for code in codes if code]
     return RecordedOutcome(
         api=request.api,
@@ -135,28 +161,14 @@ def _recorded(request: Request, kind: str, codes: Iterable[int]) -> RecordedOutc
 
 
 def _expired_if_timed_out(recorded: RecordedOutcome) -> RecordedOutcome:
-    """Whose answer says by itself that it timed out."""
+    """Set the outcome of a request that waited to expired if its response has REQUEST_TIMED_OUT."""
     if recorded.outcome == COMPLETED and recorded.timed_out:
         recorded.outcome = EXPIRED
     return recorded
 
 
-# What happens when between S and L, the beginning and the end of a request's handling.
-#
-# A log of whole requests cannot tell; these rules were fitted (`supposed`), and every one of them gives way to what
-# readers' offsets prove (`placing`).
-#
-#     produce, acks -1   S ──── 0.4, at most 0.6 ms ──── L               the records are in the log
-#                                                         check           the fetches that wait for them are looked at
-#
-#     produce, acks 0, 1 S ─────────── 0.8 ───────────── L ── 0.2 ms     the answer goes out at L, before that check
-#
-#     follower's fetch   S ─ 0.05 ─┬──────┬──────┬─ 0.8 ─ L              its moved partitions, one after the other
-#                                  └ in each the offset is known at the beginning, who waited for it is answered later
-
-
 def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
-    """When a produce's records are in the log, and when the fetches that wait for them are looked at."""
+    """Return when a produce's records are in the log, and when the fetches that wait for them are checked."""
     handling = local_us - start_us
     if acks == -1:
         return start_us + min(round(handling * APPEND_FRACTION), MAX_APPEND_US), local_us
@@ -164,7 +176,10 @@ def append_times(start_us: int, local_us: int, acks: int) -> tuple[int, int]:
 
 
 def follower_read_times(start_us: int, local_us: int, number: int, moved: int) -> tuple[int, int]:
-    """When the `number`th of a follower's `moved` offsets is known, and when it has woken who waited for it."""
+    """Return when the broker records a follower's new offset, and when the operations that waited for it are completed.
+
+    It is the offset `number`, from 0, of the `moved` partitions with a new offset in the fetch.
+    """
     handling = local_us - start_us
     slot = handling * READS_FRACTION / moved
     at = start_us + round(handling * FIRST_READ_FRACTION + slot * number)

@@ -1,4 +1,10 @@
-"""Any request but a fetch, taken apart: operations, and facts for the partitions it touched. Requests stand alone."""
+"""Conversion of the requests of a log into operations and facts: fetches by session, all others one by one.
+
+Requests to the controller wait for the metadata quorum, in no purgatory of a broker; they are only counted. With
+ZooKeeper (up to Kafka 3.9) there is one exception: the controller parks the creation and the growth of topics in its
+purgatory `topic`, until its metadata have a leader without an error for each partition (`ZkAdminManager.createTopics`
+and `.createPartitions`, DelayedCreatePartitions). A KRaft broker forwards these requests.
+"""
 
 from __future__ import annotations
 
@@ -45,53 +51,14 @@ from purgatory_udf.sources.request_log.requests.recorded_operation import (
     recorded_delete_records,
 )
 
-# Topics that a ZooKeeper controller creates, or grows: whoever asks waits in its purgatory `topic`.
-#
-# Kafka up to 3.9: `ZkAdminManager.createTopics` and `.createPartitions` park a DelayedCreatePartitions until the
-# broker's metadata name a leader of each partition of each topic without an error. A KRaft broker passes the request
-# on.
-
-
 TOPIC_CREATION_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS"})
-# What a topic has been made in spite of.
+# Errors of topics that were created nevertheless.
 _CREATED_CODES = (errors.NONE, errors.REQUEST_TIMED_OUT)
 
-
-def convert_topic_creation(request: Request, context: Context) -> LoggedOperation:
-    body, answer = request.body, request.answer or {}
-    answers = {str(topic["name"]): topic for topic in answer.get("topics") or answer.get("results") or []}
-    codes = {name: int(topic.get("errorCode", 0)) for name, topic in answers.items()}
-    made = [] if body.get("validateOnly") else body.get("topics") or []
-    topics = [
-        {"topic": name, "partitions": _partition_count(asked, answers.get(name, {}), context)}
-        for asked in made
-        for name in [str(asked["name"])]
-        if codes.get(name, errors.NONE) in _CREATED_CODES
-    ]
-    event = {
-        "time_us": request.local_us,
-        "type": "create_topics",
-        "timeout_ms": int(body.get("timeoutMs", body.get("timeout", 0))),
-        "topics": topics,
-    }
-    return logged_operation(request, event, recorded_creation(request, codes.values()))
-
-
-def _partition_count(asked: dict[str, Any], answered: dict[str, Any], context: Context) -> int:
-    """How many the topic has then. Where neither side says, as many as anybody was seen to use."""
-    said = (answered.get("numPartitions", -1), asked.get("count", asked.get("numPartitions", -1)))
-    known = context.partition_counts.get(str(asked["name"]), 1)
-    assigned = len(asked.get("assignments") or ())
-    return next((int(number) for number in said if number and int(number) > 0), assigned or known)
-
-
-# Which requests are the controller's business: they wait for the metadata quorum, in no purgatory of a broker.
-
-
 CONTROLLER_LISTENER = "CONTROLLER"
-# Raft clients call themselves so, whatever the listener's name.
+# Prefix of the client ids of Raft clients, which do not depend on the listener's name.
 RAFT_CLIENT_PREFIX = "raft-client-"
-# Requests that only controllers answer, or that brokers pass on to them.
+# APIs that only controllers handle, or that brokers forward to them.
 CONTROLLER_APIS = frozenset(
     {
         "VOTE",
@@ -109,18 +76,53 @@ CONTROLLER_APIS = frozenset(
         "ASSIGN_REPLICAS_TO_DIRS",
     }
 )
-# What a ZooKeeper controller parks in the purgatory `topic`, and a KRaft broker passes on.
+# APIs of requests that a ZooKeeper controller parks in purgatories, and a KRaft broker forwards to the controller.
 _TOPIC_ADMIN_APIS = frozenset({"CREATE_TOPICS", "CREATE_PARTITIONS", "DELETE_TOPICS", "ELECT_LEADERS"})
+
+# APIs, in addition to FETCH, of requests that become events or facts. All others are only counted.
+CONVERTED_APIS = frozenset(
+    {"PRODUCE", "DELETE_RECORDS", WRITE_TXN_MARKERS, *TOPIC_CREATION_APIS, *GROUP_APIS, *COORDINATOR_APIS}
+)
+
+
+def convert_topic_creation(request: Request, context: Context) -> LoggedOperation:
+    """Convert a CREATE_TOPICS or CREATE_PARTITIONS request to a ZooKeeper controller into its operation."""
+    body, answer = request.body, request.answer or {}
+    answers = {str(topic["name"]): topic for topic in answer.get("topics") or answer.get("results") or []}
+    codes = {name: int(topic.get("errorCode", 0)) for name, topic in answers.items()}
+    created = [] if body.get("validateOnly") else body.get("topics") or []
+    topics = [
+        {"topic": name, "partitions": _partition_count(requested, answers.get(name, {}), context)}
+        for requested in created
+        for name in [str(requested["name"])]
+        if codes.get(name, errors.NONE) in _CREATED_CODES
+    ]
+    event = {
+        "time_us": request.local_us,
+        "type": "create_topics",
+        "timeout_ms": int(body.get("timeoutMs", body.get("timeout", 0))),
+        "topics": topics,
+    }
+    return logged_operation(request, event, recorded_creation(request, codes.values()))
+
+
+def _partition_count(requested: dict[str, Any], response: dict[str, Any], context: Context) -> int:
+    """Return the topic's partition count from the response, else the request, else what the log shows of the topic."""
+    counts = (response.get("numPartitions", -1), requested.get("count", requested.get("numPartitions", -1)))
+    known = context.partition_counts.get(str(requested["name"]), 1)
+    assigned = len(requested.get("assignments") or ())
+    return next((int(number) for number in counts if number and int(number) > 0), assigned or known)
 
 
 def skip_cause(request: Request) -> str:
-    """The cause under which a request is counted that is none of the purgatories that an import tells of."""
+    """Return the cause under which a request is counted that becomes no event."""
     if is_controller_request(request):
         return "controller"
     return "topic_admin" if request.api in _TOPIC_ADMIN_APIS else "no_purgatory"
 
 
 def is_controller_request(request: Request) -> bool:
+    """Return whether a request is to the controller, or was forwarded to it."""
     return (
         request.forwarded
         or request.listener == CONTROLLER_LISTENER
@@ -131,21 +133,17 @@ def is_controller_request(request: Request) -> bool:
 
 
 def _fetches_metadata_log(request: Request) -> bool:
+    """Return whether a fetch reads the metadata log."""
     if request.fetch is None:
         return is_metadata_fetch(request.body)
     topics = {partition.topic for partition in request.fetch[0].partitions}
     return METADATA_TOPIC_ID in topics or METADATA_TOPIC in topics
 
 
-# Requests that become events, or tell of appends. All others only count.
-CONVERTED_APIS = frozenset(
-    {"PRODUCE", "DELETE_RECORDS", WRITE_TXN_MARKERS, *TOPIC_CREATION_APIS, *GROUP_APIS, *COORDINATOR_APIS}
-)
-
-
 def convert_request(
     request: Request, context: Context, report: Report
 ) -> tuple[list[LoggedOperation], list[tuple[Key, Fact]]]:
+    """Convert any request but a fetch into operations and facts. Raises one of `log_line.MALFORMED`."""
     if is_controller_request(request):
         report.count("controller")
         return [], []
@@ -175,6 +173,7 @@ def convert_request(
 
 
 def _convert_delete_records(request: Request, context: Context) -> tuple[LoggedOperation, list[tuple[Key, Fact]]]:
+    """Convert a DELETE_RECORDS request into its operation and facts."""
     partitions: list[dict[str, object]] = []
     facts: list[tuple[Key, Fact]] = []
     for topic in request.body.get("topics") or []:
@@ -193,6 +192,7 @@ def _convert_delete_records(request: Request, context: Context) -> tuple[LoggedO
 
 
 def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tuple[Key, Fact]]:
+    """Yield the appends that a coordinator may have made for the request; followers or `--batches` confirm them."""
     at, check = append_times(request.start_us, request.local_us, -1)
     for topic, name, records in coordinator_appends(request):
         partitions = context.partition_counts.get(topic, DEFAULT_PARTITIONS[topic])
@@ -203,11 +203,8 @@ def _coordinator_append_facts(request: Request, context: Context) -> Iterator[tu
         yield (topic, partition_for(name, partitions)), append
 
 
-# Every request of a log taken apart, in whatever portions: sessions one by one, all other requests each by itself.
-
-
 class ConvertedRequest(NamedTuple):
-    """What one request came to."""
+    """Operations and facts of one request; `bad` is set if its body was malformed."""
 
     broker: int
     operations: list[LoggedOperation]
@@ -216,7 +213,7 @@ class ConvertedRequest(NamedTuple):
 
 
 def convert_requests(requests: Iterable[Request], context: Context, report: Report) -> Iterator[ConvertedRequest]:
-    """Of requests other than fetches, in any order."""
+    """Convert requests other than fetches, in any order."""
     for request in requests:
         try:
             operations, facts = convert_request(request, context, report)
@@ -229,21 +226,21 @@ def convert_requests(requests: Iterable[Request], context: Context, report: Repo
 def convert_sessions(
     fetches: Iterable[tuple[str, Request]], context: Context, report: Report
 ) -> Iterator[ConvertedRequest]:
-    """Of (session, fetch), together by broker and session, each session's in the order of handling."""
+    """Convert pairs of session key and fetch, which are grouped by broker and session and then in order of handling."""
     for (broker, _), session in groupby(fetches, key=lambda fetch: (fetch[1].broker, fetch[0])):
-        reader = SessionConverter(context, report)
+        converter = SessionConverter(context, report)
         for _, request in session:
             try:
-                operation, facts = reader.convert(request)
+                operation, facts = converter.convert(request)
             except MALFORMED as error:
                 yield ConvertedRequest(broker, [], [], malformed_line(request, error))
             else:
                 yield ConvertedRequest(broker, [operation] if operation else [], facts)
-                yield from follower_facts(reader)
-        yield ConvertedRequest(broker, [], reader.finish())
+                yield from follower_facts(converter)
+        yield ConvertedRequest(broker, [], converter.finish())
 
 
-def follower_facts(reader: SessionConverter) -> Iterator[ConvertedRequest]:
-    """What the reader has found out about the follower's own broker."""
-    for broker, fact in reader.take_follower_copies():
+def follower_facts(converter: SessionConverter) -> Iterator[ConvertedRequest]:
+    """Yield facts about the follower's own log, which belong to the follower's broker."""
+    for broker, fact in converter.take_follower_copies():
         yield ConvertedRequest(broker, [], [fact])
