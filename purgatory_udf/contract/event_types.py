@@ -1,4 +1,9 @@
-"""An object's fields: which there are, what each may be, and what stands for one that is missing."""
+"""The event types: their fields, the check of each field, and its default.
+
+A field has a default only where the contract or Kafka's protocol defines one, or where "unknown" is a valid value
+(None). Counts, offsets and sizes are never negative, except for -1 where Kafka uses it for "none". Delays may be
+negative where Kafka answers at once for them: a fetch's `max_wait_ms` and the timeout of create-topics.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +41,22 @@ Reader = Callable[[Any], Row]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`default` stands for a field that is missing or null; without one the field is required."""
+    """A field of an object; `default` replaces a missing or null value, and without one the field is required."""
 
     name: str
     check: Check
     default: Any = REQUIRED
 
 
-# The fields of each reader that `record` has made.
+# The fields of each reader that `object_reader` has returned.
 FIELDS: dict[Reader, tuple[Field, ...]] = {}
 
 
 def object_reader(*fields: Field, also: Callable[[Row], None] | None = None) -> Reader:
-    """A reader of such objects: fields that are not named are left out; `also` judges fields against each other."""
+    """Return a reader of objects with these fields; it drops unknown fields and raises `Rejection`.
+
+    `also` checks fields against each other and raises a `Rejection` as well.
+    """
     parts = tuple((field.name, field.check, field.default) for field in fields)
 
     @with_schema(_schema(fields))
@@ -73,8 +81,8 @@ def object_reader(*fields: Field, also: Callable[[Row], None] | None = None) -> 
 
 
 def _missing(rejection: Rejection, name: str, values: Mapping[str, Any]) -> Rejection:
-    """What a check says of None, where the field was not given at all, is that it is missing."""
-    return rejection if name in values else Rejection("missing field", "missing", rejection.expected)
+    """Return the rejection of None as that of a missing field, if the object lacks the field."""
+    return rejection if name in values else Rejection("missing field", f"missing, expected {rejection.expected}")
 
 
 def _schema(fields: tuple[Field, ...]) -> Schema:
@@ -88,14 +96,8 @@ def _schema(fields: tuple[Field, ...]) -> Schema:
     return {"type": "object", "properties": properties, "required": required}
 
 
-# The event contract, type by type: what each field may be, and what stands for one that is not given.
-#
-# A field has a default exactly where the contract or Kafka's protocol names one, or where "not said" is an answer
-# (None). Counts, offsets and sizes are never negative, but for the -1 with which Kafka says "none"; a delay may be
-# where Kafka itself answers at once for one (a fetch's wait, the time-out of a topic creation).
-
-
-# pandas counts nanoseconds in 64 bits, up to the year 2262; a deadline must fit too. A time in nanoseconds does not.
+# pandas stores nanoseconds in 64 bits, up to the year 2262, and deadlines must fit too. The limit (the year 2255) also
+# rejects times in nanoseconds.
 LATEST_US = 9_000_000_000_000_000
 
 NO_ERROR = "NONE"
@@ -106,7 +108,7 @@ int64 = integer(-INT64 - 1, INT64)
 count32 = integer(0, INT32)
 count64 = integer(0, INT64)
 count_or_none32 = integer(-1, INT32)
-# One more than an offset is an offset too: the end of the log after it.
+# Not INT64, because the log end after the last offset must fit too.
 offset = integer(0, INT64 - 1)
 offset_or_none = integer(-1, INT64 - 1)
 brokers = distinct(count32)
@@ -122,10 +124,12 @@ TOPIC_PARTITION = (Field("topic", name), Field("partition", count32))
 
 
 def per_partition(*fields: Field) -> Field:
+    """Return the field `partitions`: a list of distinct topic-partitions with these fields."""
     return Field("partitions", distinct(object_reader(*TOPIC_PARTITION, *fields), "topic", "partition"))
 
 
-# produce: a partition that was appended says where; one in error, or of an unknown acks, may leave that out.
+# produce: an appended partition requires its offsets and bytes; a partition with an error, or a request with invalid
+# acks, may omit them.
 
 
 def _batch(row: Row) -> None:
@@ -169,7 +173,7 @@ _PRODUCE = _produce_with(_produced)
 _PRODUCE_INVALID_ACKS = _produce_with(_NOT_APPENDED)
 
 
-# The fields of any produce. Of a partition that was appended more is required than this says.
+# The fields that every produce requires; appended partitions require more.
 PRODUCE_FIELDS = FIELDS[_PRODUCE_INVALID_ACKS]
 
 
@@ -182,6 +186,7 @@ PRODUCE_FIELDS = FIELDS[_PRODUCE_INVALID_ACKS]
     )
 )
 def produce(values: Row) -> Row:
+    """Read a produce."""
     acks = values.get("acks")
     return (_PRODUCE_INVALID_ACKS if type(acks) is int and acks not in KNOWN_ACKS else _PRODUCE)(values)
 
@@ -213,7 +218,7 @@ create_topics = object_reader(
 
 _AT_OFFSET = (Field("offset", offset),)
 
-# change: the fields that it has beyond the partition itself.
+# The fields of each partition change, in addition to those of `partition`.
 CHANGES: dict[str, tuple[Field, ...]] = {
     "log_end": (*_AT_OFFSET, Field("bytes", count64, 0), Field("batches", integer(1, INT32), None)),
     "high_watermark": _AT_OFFSET,
@@ -255,8 +260,9 @@ _UNCHANGED = object_reader(*COMMON, *TOPIC_PARTITION, _CHANGE)
     }
 )
 def partition(values: Row) -> Row:
+    """Read a partition change."""
     change = values.get("change")
-    # A change that is not known, or no string at all, is refused by the field's own check.
+    # The field's own check rejects an unknown change and a value that is not a string.
     return _CHANGED.get(change if type(change) is str else "", _UNCHANGED)(values)
 
 
@@ -276,13 +282,13 @@ sync_group = object_reader(*MEMBER, Field("generation", count_or_none32), Field(
 
 heartbeat = object_reader(*MEMBER, Field("generation", count_or_none32))
 
-# Kafka's LeaveGroup has no generation, and OffsetCommit's is -1 unless said.
+# Kafka's LeaveGroup has no generation; OffsetCommit's default is -1.
 leave_group = object_reader(*MEMBER, Field("generation", count_or_none32, None))
 
 offset_commit = object_reader(*MEMBER, Field("generation", count_or_none32, -1), per_partition(Field("offset", offset)))
 
-# A coordinator's, not a member's: a group comes to its broker, one event a member (or one of no member, if it is
-# empty), or goes from it.
+# Events of the coordinator. A loaded group has one `group_loaded` event per member, or one without a member if it is
+# empty.
 
 _OF_GROUP = (*COMMON, Field("group", text))
 
@@ -300,7 +306,7 @@ group_loaded = object_reader(
 
 group_unloaded = object_reader(*_OF_GROUP)
 
-# The coordinator's process ended.
+# The process of the coordinator ended.
 group_stopped = object_reader(*_OF_GROUP)
 
 clock = object_reader(*COMMON)

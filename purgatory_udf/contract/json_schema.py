@@ -1,4 +1,4 @@
-"""The event contract as a JSON Schema, for those who write traces: `docs/events.schema.json` is this, printed.
+"""The event contract as a JSON Schema, for programs that write traces.
 
 python -m purgatory_udf.contract.json_schema > docs/events.schema.json
 """
@@ -13,9 +13,9 @@ from purgatory_udf.contract.event_types import COMMON, TYPES, Field, object_read
 from purgatory_udf.contract.value_checks import Schema, if_field, one_of, schema_of
 
 _DESCRIPTION = (
-    "One line of a trace. docs/events.md says what each field means. The contract refuses a little more than a schema "
-    "can say: 1.0 where a whole number belongs, a partition, topic or broker named twice in one list, a last_offset "
-    "below base_offset - 1, a seq given twice."
+    "One line of a trace; docs/events.md describes each field. The contract rejects some lines that this schema "
+    "accepts: 1.0 for an integer, a duplicate partition, topic or broker in a list, a last_offset below base_offset - "
+    "1, and a duplicate seq."
 )
 
 _WIDTH = 120
@@ -24,7 +24,7 @@ _any_event = object_reader(*(field if field.name != "type" else Field("type", on
 
 
 def event_schema() -> Schema:
-    """The schema of one event of any type."""
+    """Return the schema of one event of any type."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Event",
@@ -36,7 +36,7 @@ def event_schema() -> Schema:
 
 
 def event_schema_text() -> str:
-    """The document, a line for whatever a line can hold."""
+    """Return the schema as indented JSON, with values of up to 120 characters on one line."""
     return "\n".join(_lines(event_schema(), "")) + "\n"
 
 
@@ -55,7 +55,7 @@ def _named(name: str, lines: list[str], margin: str) -> list[str]:
 
 
 def _joined(parts: list[list[str]]) -> list[str]:
-    """A comma after each part but the last."""
+    """Join the lines of all parts, with a comma after each part except the last."""
     return [
         line + ("," if at == len(part) - 1 and part is not parts[-1] else "")
         for part in parts

@@ -1,14 +1,17 @@
-"""How one operation ended: the row of `completions` or `expirations` as a plain value, shared by every engine."""
+"""Plain records of results: ended operations, group transitions and gauge readings, shared by all engines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Nobody changes them. They are made by the million, though, and what is frozen takes four times as long to make.
+# Outcomes are never changed, but not frozen either: there are millions, and a frozen dataclass takes four times as long to
+# create.
 
 
 @dataclass(slots=True)
 class PartitionOutcome:
+    """The result of one partition; `error` is None if the partition was still pending when its broker stopped."""
+
     topic: str
     partition: int
     error: str | None
@@ -17,11 +20,12 @@ class PartitionOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """`ended_us` is the deciding event's own time for a completion, the deadline (whole ms) for an expiration.
+    """How one operation ended: a row of `completions`, `expirations` or `cancellations`.
 
-    One that was `cancelled` was answered by nobody: its broker stopped. The errors of what was still pending are None.
+    `ended_us` is the time of the deciding event for a completion, and the deadline, in whole milliseconds, for an
+    expiration. A `cancelled` operation got no response, because its broker stopped.
 
-    Of a fetch: `bytes` could be read at its end, partition by partition; `answered_bytes` is what its answer held.
+    Of a fetch, `bytes` were readable at its end, summed over the partitions; `answered_bytes` were in the response.
     """
 
     operation_id: int
@@ -45,11 +49,14 @@ class Outcome:
 
     @property
     def wait_ms(self) -> int:
+        """The wait in whole milliseconds, as Kafka's timer counts."""
         return self.ended_us // 1000 - self.started_us // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
+    """A change of a group's state; `members` and `generation` are those after it."""
+
     group: str
     broker: int
     at_us: int
@@ -62,7 +69,7 @@ class Transition:
 
 @dataclass(slots=True)
 class Gauge:
-    """What the two gauges of one purgatory read at one 200 ms step."""
+    """The gauges of one purgatory at one 200 ms step: `PurgatorySize`, `NumDelayedOperations` and purged entries."""
 
     broker: int
     purgatory: str

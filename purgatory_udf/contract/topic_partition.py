@@ -1,4 +1,4 @@
-"""The key of everything that waits for a partition."""
+"""The key that identifies a partition."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
+    """A topic and a partition number; as text `topic-partition`, as Kafka prints it."""
+
     topic: str
     partition: int
 

@@ -1,4 +1,8 @@
-"""Why an input line is not an event."""
+"""Checks of single values, and the rejection that a failed check raises.
+
+A check is a function that returns the value to keep or raises a `Rejection`. Each check is built once, at import, and
+registered with its JSON Schema (`schema_of`) and, where there is one, its msgspec type (`MSGSPEC_TYPES`).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,15 @@ from msgspec import Meta
 MAX_SHOWN = 80
 
 
-class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a fault of the program)
-    """`rule` is one of a few fixed words, to count by; `reason` is the sentence: field, value, what was expected."""
+class Rejection(Exception):  # noqa: N818 (a finding about the input, not an error of the program)
+    """The reason why a line or a value is not accepted.
+
+    `rule` is one of a few fixed phrases by which rejections are counted. `reason` is the text for users:
+    `partitions[1].offset: expected an integer >= 0, got -4`.
+    """
 
     def __init__(self, rule: str, actual: str, expected: str = "") -> None:
+        """Create a rejection; without `expected`, `actual` is the whole text."""
         super().__init__(rule, actual, expected)
         self.rule = rule
         self.actual = actual
@@ -22,43 +31,43 @@ class Rejection(Exception):  # noqa: N818 (a verdict about the input, not a faul
         self.path = ""
 
     def within(self, segment: str) -> Rejection:
-        """The same verdict seen from the object or list around the value: `topic` becomes `[1].topic`, and so on."""
+        """Put a field name or list index in front of the path: `topic` becomes `[1].topic`; return the rejection."""
         dot = "." if self.path and not self.path.startswith("[") else ""
         self.path = segment + dot + self.path
         return self
 
     @property
     def reason(self) -> str:
-        return ": ".join(part for part in (self.path, self.actual, self.expected) if part)
+        """The path of the value and what is wrong with it."""
+        problem = f"expected {self.expected}, got {self.actual}" if self.expected else self.actual
+        return f"{self.path}: {problem}" if self.path else problem
 
 
 def wrong_type(value: Any, expected: str) -> Rejection:
-    """The value is of the wrong type for its field."""
-    return Rejection("wrong type", abbreviated_json(value), f"expected {expected}")
+    """Return the rejection of a value whose type does not fit the field."""
+    return Rejection("wrong type", abbreviated_json(value), expected)
 
 
 def invalid_value(value: Any, expected: str) -> Rejection:
-    """The value is of the right type, but no broker can have had it."""
-    return Rejection("impossible value", abbreviated_json(value), f"expected {expected}")
+    """Return the rejection of a value of the right type that no broker can have recorded."""
+    return Rejection("invalid value", abbreviated_json(value), expected)
 
 
 def abbreviated_json(value: Any) -> str:
-    """The value as JSON, cut to a length that a sentence can hold."""
+    """Return the value as JSON, cut to `MAX_SHOWN` characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
-
-
-# What a check accepts, as JSON Schema: kept beside the check, which stays the plain function that reading calls.
 
 
 Schema = dict[str, Any]
 Described = TypeVar("Described", bound=Callable[[Any], Any])
 
+# By check, so that a check stays a plain function.
 _SCHEMAS: dict[Callable[[Any], Any], Schema] = {}
 
 
 def with_schema(schema: Schema) -> Callable[[Described], Described]:
-    """`@described({...})`: the function accepts, and refuses, what this schema does."""
+    """Register the JSON Schema that accepts the same values as the decorated check."""
 
     def keep(check: Described) -> Described:
         _SCHEMAS[check] = schema
@@ -68,23 +77,21 @@ def with_schema(schema: Schema) -> Callable[[Described], Described]:
 
 
 def schema_of(check: Callable[[Any], Any]) -> Schema:
+    """Return the JSON Schema of a check."""
     return _SCHEMAS[check]
 
 
 def nullable(schema: Schema) -> Schema:
-    """The same, where null says no more than a missing field does."""
+    """Return the schema of an optional field, for which null means the same as a missing field."""
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     allowed = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, "type": [*kinds, "null"], **allowed}
 
 
 def if_field(field: str, value: Schema, then: Schema, otherwise: Schema | None = None) -> Schema:
-    """`then` for objects whose field has such a value."""
+    """Return a schema that applies `then` to objects whose field matches `value`, and `otherwise` to all others."""
     chosen = {"if": {"properties": {field: value}, "required": [field]}, "then": then}
     return chosen if otherwise is None else {**chosen, "else": otherwise}
-
-
-# What one value may be: a check returns the value to keep or raises a `Rejection`. All are built once, at import.
 
 
 Check = Callable[[Any], Any]
@@ -94,25 +101,25 @@ INT64 = 2**63 - 1
 
 
 class Items(NamedTuple):
-    """What a list's items may be, and which of their fields (none: they themselves) tell them apart."""
+    """The items of a list: their check, whether they must be distinct, and in which fields (none: the whole item)."""
 
     check: Check
     key: tuple[str, ...] = ()
     distinct: bool = False
 
 
-# The type of the values that a check takes as they are, for a decoder that judges while it reads; of a list, its items.
+# For checks that return accepted values unchanged: the type by which msgspec validates while it decodes.
 MSGSPEC_TYPES: dict[Check, Any] = {}
 LIST_ITEMS: dict[Check, Items] = {}
 
 
 def integer(low: int, high: int) -> Check:
-    """A whole number in [low, high]. JSON's 1.0 and true are not whole numbers."""
+    """Return a check for integers from `low` to `high`; JSON's 1.0 and true are not integers."""
     floor = f"an integer >= {low}" if low >= -1 else "an integer"
 
     @with_schema({"type": "integer", "minimum": low, "maximum": high})
     def check(value: Any) -> Any:
-        # `type is`, not isinstance: to Python a bool is an int; and no check runs more often than this one.
+        # `type is` rather than isinstance: a bool is an int in Python, and this is the hottest check.
         if type(value) is int:
             if low <= value <= high:
                 return value
@@ -125,6 +132,7 @@ def integer(low: int, high: int) -> Check:
 
 @with_schema({"type": "string"})
 def text(value: Any) -> Any:
+    """Accept a string."""
     if type(value) is str:
         return value
     raise wrong_type(value, "a string")
@@ -132,35 +140,38 @@ def text(value: Any) -> Any:
 
 @with_schema({"type": "string", "minLength": 1})
 def name(value: Any) -> Any:
+    """Accept a non-empty string."""
     if type(value) is str:
         if value:
             return value
-        raise invalid_value(value, "a name")
-    raise wrong_type(value, "a name")
+        raise invalid_value(value, "a non-empty string")
+    raise wrong_type(value, "a non-empty string")
 
 
 @with_schema({"type": ["string", "integer"]})
 def label(value: Any) -> Any:
-    """A string, or an integer kept as its digits: Kafka's own correlation ids are integers."""
+    """Accept a string, or an integer that becomes its digits: Kafka's correlation ids are integers."""
     if type(value) is str:
         return value
     if type(value) is int:
         return str(value)
-    raise wrong_type(value, "a string")
+    raise wrong_type(value, "a string or an integer")
 
 
 @with_schema({"type": "boolean"})
 def boolean(value: Any) -> Any:
+    """Accept true or false."""
     if value is True or value is False:
         return value
     raise wrong_type(value, "true or false")
 
 
-# `label` has none: it makes text of a number.
+# `label` has no type, because it converts integers.
 MSGSPEC_TYPES.update({text: str, name: Annotated[str, Meta(min_length=1)], boolean: bool})
 
 
 def one_of(*words: str) -> Check:
+    """Return a check for one of these strings."""
     known = frozenset(words)
     expected = f"one of {', '.join(words)}"
 
@@ -177,7 +188,7 @@ def one_of(*words: str) -> Check:
 
 
 def list_of(item: Check) -> Check:
-    """A list whose items all fit; what is wrong with one is said with its place."""
+    """Return a check for lists whose items all pass `item`; a rejection names the index."""
 
     @with_schema({"type": "array", "items": schema_of(item)})
     def check(value: Any) -> Any:
@@ -186,7 +197,7 @@ def list_of(item: Check) -> Check:
         place = 0
         kept = []
         try:
-            for place, element in enumerate(value):  # noqa: B007 (the place is needed where the loop broke off)
+            for place, element in enumerate(value):  # noqa: B007 (the index is used after the loop)
                 kept.append(item(element))
         except Rejection as rejection:
             raise rejection.within(f"[{place}]") from None
@@ -197,13 +208,13 @@ def list_of(item: Check) -> Check:
 
 
 def distinct(item: Check, *key: str) -> Check:
-    """A list without repetition: of values, or of objects that differ in the fields of `key`."""
+    """Return a check for lists without duplicates: of values, or of objects that differ in the fields of `key`."""
     items = list_of(item)
 
     def identity(value: Any) -> Any:
         return tuple(value[field] for field in key) if key else value
 
-    # JSON Schema has no word for objects that differ in some fields.
+    # JSON Schema cannot express objects that differ in some fields.
     @with_schema({**schema_of(items), **({} if key else {"uniqueItems": True})})
     def check(value: Any) -> Any:
         kept = items(value)
@@ -213,7 +224,7 @@ def distinct(item: Check, *key: str) -> Check:
                 same = identity(element)
                 if same in seen:
                     twice = "-".join(map(str, same)) if key else same
-                    raise Rejection("impossible value", str(twice), "given twice").within(f"[{place}]")
+                    raise Rejection("invalid value", f"duplicate {twice}").within(f"[{place}]")
                 seen.add(same)
         return kept
 

@@ -1,4 +1,4 @@
-"""One whole event of each type and change, with every field that it can have; and which of those it needs."""
+"""One complete event of each type and partition change, its required fields, and the defaults of the others."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ NEEDS: dict[str, list[str]] = {
     "stopped": CHANGE_NEEDS,
 }
 
-# What stands for a field that is not given.
+# The defaults of optional fields by event type; the empty key holds those of all types.
 DEFAULTS: dict[str, Event] = {
     "": {"seq": None, "broker": 0, "client_id": None, "group_instance_id": None},
     "fetch": {

@@ -24,7 +24,7 @@ VALUES: list[Any] = [
     *([], [1], [1, 1], [-1], ["x"], {}, [{}], [None], 9_000_000_000_000_001),
 ]
 # What a schema cannot say (its description says so).
-BEYOND_A_SCHEMA = ("given twice", "base_offset - 1")
+BEYOND_A_SCHEMA = ("duplicate", "base_offset - 1")
 
 Path = tuple[str | int, ...]
 

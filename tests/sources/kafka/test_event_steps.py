@@ -43,7 +43,7 @@ def test_messages_are_judged_many_at_once_as_each_by_itself() -> None:
         "not JSON: Expecting value at column 1",
         "time_us: missing: expected an integer >= 1",
         "time_us: 1.0: expected an integer >= 1",
-        "expected an object, got array",
+        "expected a JSON object, got array",
     ]
 
 

@@ -161,7 +161,7 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
     ]
     rejected = _rows(tmp_path, "rejected_events", "line", "reason")
     assert [(line, reason.split(",")[0]) for line, reason in rejected] == [
-        (5, "type: missing: expected one of produce"),
+        (5, "type: missing, expected one of produce"),
         (7, "late: more than 0 ms behind what was there before it"),
     ]
 

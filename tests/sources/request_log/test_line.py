@@ -92,7 +92,7 @@ def test_where_no_answer_was_owed_there_is_none() -> None:
         ("2026-11-21T02:54:27.702Z Completed request:{}", "missing field: requestHeader"),
         (
             f"2026-11-21T02:54:27.702Z {MESSAGE.replace('0.125', 'true')}",
-            "impossible value: remoteTimeMs is True, expected a number of milliseconds",
+            "invalid value: remoteTimeMs is True, expected a number of milliseconds",
         ),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path:
             "line": 4,
             "latest": START + 5,
             "rule": "not UTF-8",
-            "reason": "not UTF-8: byte 0xff at column 2",
+            "reason": "not UTF-8: byte 0xff at position 2",
             "raw": "{\ufffd}",
         },
         {
@@ -46,7 +46,7 @@ def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path:
             "line": 6,
             "latest": START + 5,
             "rule": "not an object",
-            "reason": "expected an object, got array",
+            "reason": "expected a JSON object, got array",
             "raw": "[]",
         },
         {

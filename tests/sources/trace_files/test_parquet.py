@@ -52,9 +52,9 @@ def test_rows_are_counted_in_their_row_group_and_judged_by_the_contract(tmp_path
     assert [tuple(row.get(name) for name in columns) for row in rows(path)] == [
         (0, 1, 0, 5, None, None),
         (0, 2, 5, 4, None, None),
-        (0, 3, 5, None, "time_us: -1: expected an integer >= 1", '{"time_us": -1, "type": "clock"}'),
+        (0, 3, 5, None, "time_us: expected an integer >= 1, got -1", '{"time_us": -1, "type": "clock"}'),
         (0, 3, 5, None, None, None),
-        (1, 1, 0, None, "time_us: missing: expected an integer >= 1", '{"type": "clock"}'),
+        (1, 1, 0, None, "time_us: missing, expected an integer >= 1", '{"type": "clock"}'),
         (1, 2, 0, 9, None, None),
         (1, 2, 9, None, None, None),
     ]

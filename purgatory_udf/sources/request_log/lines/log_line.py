@@ -157,7 +157,7 @@ def read_line(text: str, place: Place, zone: tzinfo = UTC) -> Request | BadLine 
     except KeyError as error:
         return bad("missing field", str(error.args[0]))
     except MALFORMED as error:
-        return bad("impossible value", str(error))
+        return bad("invalid value", str(error))
 
 
 def _is_text(value: Any) -> bool:
