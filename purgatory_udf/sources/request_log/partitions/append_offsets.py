@@ -1,9 +1,14 @@
-"""Which offsets each append holds: the log names the first offset of an answered produce, and nothing else.
+"""Offsets of appends.
 
-The last offset comes from `--batches`, else from what follows: the next first offset, or a follower's offset (a
-follower has whole batches only, so its offset is always the end of one). What no produce line explains is a hidden
-append (`hidden`): coordinators write to topics of their own, and a produce with acks 0 has no answer to carry an
-offset.
+The log has only the base offset of each produce that was answered. The last offset comes from `--batches`, else from
+the offsets that follow: the next base offset, or a follower's fetch offset, which is always the end of a batch.
+
+Produces with acks 0 have no response, so not even a base offset: they share the offsets that are left between others.
+
+Appends without a PRODUCE line are *unlogged*: coordinators store offsets, groups and transactions, and append markers.
+With `--batches`, each of them is known by its batch. Otherwise only a follower's offset beyond the produces shows that
+there was an append, and a request that may have caused it dates it. Without such an offset no append is assumed,
+because one append too many would leave the log end too high for the rest of the log.
 """
 
 from __future__ import annotations
@@ -23,17 +28,11 @@ from purgatory_udf.sources.request_log.cluster.internal_topics import Transactio
 from purgatory_udf.sources.request_log.cluster.record_batches import BatchIndex, StoredBatch
 from purgatory_udf.sources.request_log.requests.partition_facts import Append, PartitionFacts, ReaderPosition
 
-# Appends that no PRODUCE line shows: offsets committed, groups and transactions stored, transactions ended.
-#
-# With `--batches` each is known by its batch. Without, only a follower's offset beyond what produces explain shows
-# that there was one, and a request that may have written it says when. One append too many would leave the log end
-# ahead for good, so none is made without such an offset.
-
 
 def unlogged_appends_from_batches(
     batches: Iterable[StoredBatch], facts: PartitionFacts, classic: bool, transactions: TransactionFacts
 ) -> Iterator[Append]:
-    """An append for each batch. `classic`: the group coordinator works in the thread that handles the request."""
+    """Yield an append for each batch of an unlogged append. `classic`: the group coordinator is a classic one."""
     writers, markers = _writers(facts), _marker_writers(facts)
     for batch in batches:
         ended = transactions.transaction_of(batch.producer_id) if batch.control else None
@@ -52,11 +51,12 @@ def unlogged_appends_from_batches(
 
 
 def _writers(facts: PartitionFacts) -> list[Append]:
+    """Return the requests that may have caused an unlogged append, in time order."""
     return [append for append in facts.appends if not append.is_operation and append.base < 0]
 
 
 def _marker_writers(facts: PartitionFacts) -> dict[str, list[Append]]:
-    """Who may have ended a transaction, by transaction."""
+    """Return the requests that may have appended a transaction marker, by transactional id."""
     by_transaction: dict[str, list[Append]] = {}
     for writer in _writers(facts):
         if writer.ends_transaction is not None:
@@ -65,7 +65,7 @@ def _marker_writers(facts: PartitionFacts) -> dict[str, list[Append]]:
 
 
 def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
-    """The first request in whose handling the batch was made."""
+    """Return the first request during which the batch was created, or None."""
     first = bisect_left(writers, batch.created_us - MAX_HANDLING_US, key=lambda writer: writer.start_us)
     for writer in writers[first:]:
         if writer.start_us > batch.created_us + BATCH_TIME_TOLERANCE_US:
@@ -76,7 +76,10 @@ def _writer_of(batch: StoredBatch, writers: Sequence[Append]) -> Append | None:
 
 
 def _writer_of_marker(batch: StoredBatch, markers: Sequence[Append]) -> Append | None:
-    """Of those that end the batch's transaction, the nearest in time: on a busy machine a request's line is late."""
+    """Return the request for a marker's transaction that is nearest in time, or None.
+
+    Not the first one during which the batch was created, because lines are written late on a busy broker.
+    """
 
     def away_us(append: Append) -> int:
         return max(append.start_us - batch.created_us, batch.created_us - append.until_us, 0)
@@ -87,14 +90,17 @@ def _writer_of_marker(batch: StoredBatch, markers: Sequence[Append]) -> Append |
 
 
 def _append_during(writer: Append, earliest_us: int) -> Append:
-    """An append in the handling of its request."""
+    """Return an append during the handling of a request, not before `earliest_us`."""
     at, check = max(earliest_us, writer.at_us), max(earliest_us, writer.check_us)
     ended = writer.ends_transaction
     return Append(writer.start_us, at, check, at + MAX_APPEND_TO_FETCH_US, ends_transaction=ended)
 
 
 def _attribute_to(append: Append, writer: Append | None, topic: str, classic: bool) -> None:
-    """Whether it is a produce of its own, and for whose request. A session that ends writes for nobody's."""
+    """Set the request that caused an append, and how long the append waits for replicas.
+
+    Without a `writer` no request caused it, for instance when a member's session expires.
+    """
     append.wait_ms = replication_wait_ms(topic, classic)
     if writer is None:
         return
@@ -104,16 +110,16 @@ def _attribute_to(append: Append, writer: Append | None, topic: str, classic: bo
         append.wait_ms = writer.wait_ms
 
 
-def _append_after(began_us: int) -> Append:
-    """An append in a coordinator's own thread."""
-    at = began_us + COORDINATOR_APPEND_US
-    return Append(began_us, at, began_us + COORDINATOR_CHECK_US, at + MAX_APPEND_TO_FETCH_US)
+def _append_after(started_us: int) -> Append:
+    """Return an append in a coordinator's own thread."""
+    at = started_us + COORDINATOR_APPEND_US
+    return Append(started_us, at, started_us + COORDINATOR_CHECK_US, at + MAX_APPEND_TO_FETCH_US)
 
 
 def unlogged_appends(
     appends: Sequence[Append], facts: PartitionFacts, classic: bool, report: Report
 ) -> Iterator[Append]:
-    """What followers' offsets show beyond the `appends` (in offset order)."""
+    """Yield the appends that followers' offsets show in addition to `appends`, which are in offset order."""
     followers = sorted(
         (position for position in facts.positions if position.replica >= 0),
         key=lambda position: (position.proven_us, position.offset),
@@ -137,7 +143,7 @@ def unlogged_appends(
 
 
 class _WriterSearch:
-    """Looks for what may have made an append, request by request in the order of time."""
+    """Finds the requests that caused unlogged appends; each request is used once, in time order."""
 
     def __init__(self, facts: PartitionFacts, classic: bool, report: Report) -> None:
         self._writers = _writers(facts)
@@ -148,7 +154,7 @@ class _WriterSearch:
         self._report = report
 
     def append(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
-        """An append from `base` on, at most up to `limit`, that was there before a follower showed it."""
+        """Return the append from `base` to `limit` at most that came before a follower's fetch."""
         while (
             self._may_write(shown_by)
             and self._writers[self._next].start_us < shown_by.proven_us - MAX_APPEND_TO_FETCH_US
@@ -160,7 +166,7 @@ class _WriterSearch:
         self._next += 1
         in_thread = self._classic or writer.ends_transaction
         append = _append_during(writer, 0) if in_thread else _append_after(writer.start_us)
-        # What is left over belongs to the next request, if there is one that can have made it.
+        # Offsets beyond these records belong to the next request, if there is one in time.
         end = base + max(1, writer.records)
         append.base, append.end = base, min(limit, end) if self._may_write(shown_by) else limit
         append.bytes = max(1, writer.bytes)
@@ -169,10 +175,11 @@ class _WriterSearch:
         return append
 
     def _may_write(self, shown_by: ReaderPosition) -> bool:
+        """Return whether the next request started before the follower's fetch."""
         return self._next < len(self._writers) and self._writers[self._next].start_us < shown_by.proven_us
 
     def _inferred(self, base: int, limit: int, shown_by: ReaderPosition) -> Append:
-        """No request explains it: it is put just before the answer that carried it, else just before the offset."""
+        """Return an append that no request explains: just before a response with its records, else before the fetch."""
         at, size = shown_by.proven_us - 1, 1
         place = bisect_right(self._deliveries, at, key=lambda delivery: delivery.at_us) - 1
         if place >= 0 and at - self._deliveries[place].at_us < MAX_APPEND_TO_FETCH_US:
@@ -191,7 +198,10 @@ def appends_from_batches(
     transactions: TransactionFacts,
     report: Report,
 ) -> list[Append]:
-    """Every append with its offsets, in offset order. Batches made before or after the log are no appends of it."""
+    """Return all appends in offset order, with their offsets from `--batches`.
+
+    Batches with timestamps outside `span_us`, the time of the log, are ignored.
+    """
     index = BatchIndex(batches)
     appends = _with_base_offset(facts, report)
     taken: set[int] = set()
@@ -203,7 +213,7 @@ def appends_from_batches(
     report.count("end_from_batches", sum(append.end >= 0 for append in appends))
     free = [batch for batch in index.batches if batch.base not in taken]
     for append in _unanswered(facts):
-        # The clients' records are not in the log, but their sizes are: the same size, in the order of arrival.
+        # The log has the size of the records: take the next batch of the same size, in order of arrival.
         match = next((batch for batch in free if batch.bytes == append.bytes and not batch.control), None)
         if match is None:
             report.count("unanswered_lost")
@@ -221,7 +231,7 @@ def appends_from_batches(
 
 
 def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -> list[Append]:
-    """Every append with its offsets, in offset order, from first offsets and followers' offsets alone."""
+    """Return all appends in offset order, with offsets from responses and followers' fetches alone."""
     appends = _with_base_offset(facts, report)
     appends.extend(_place_unanswered(appends, facts, report))
     appends.sort(key=lambda append: append.base)
@@ -231,7 +241,7 @@ def appends_from_offsets(facts: PartitionFacts, classic: bool, report: Report) -
 
 
 def _with_base_offset(facts: PartitionFacts, report: Report) -> list[Append]:
-    """Appends whose first offset is known. A repeated one is a retry of the same batch: appended once."""
+    """Return the appends with a known base offset. A repeated base offset is a retry, which appends nothing."""
     named: dict[int, Append] = {}
     for append in facts.appends:
         if append.base >= 0 and named.setdefault(append.base, append) is not append:
@@ -241,14 +251,15 @@ def _with_base_offset(facts: PartitionFacts, report: Report) -> list[Append]:
 
 
 def _unanswered(facts: PartitionFacts) -> list[Append]:
+    """Return the appends of produces without a response (acks 0)."""
     return [append for append in facts.appends if append.base < 0 and append.is_operation]
 
 
 def _set_missing_ends(appends: Sequence[Append], facts: PartitionFacts, report: Report) -> None:
-    """Ends that nothing has told yet: the least boundary beyond the first offset, else one record."""
+    """Set each unknown end to the next known boundary of a batch, or without one to a single record."""
     followed = {position.offset for position in facts.positions if position.replica >= 0}
-    # A high watermark moves from end to end of batches, as followers do.
-    followed |= {sight.offset for sight in facts.high_watermarks}
+    # The high watermark is always the end of a batch, too.
+    followed |= {reading.offset for reading in facts.high_watermarks}
     boundaries = sorted(followed | {append.base for append in appends})
     for append in appends:
         if append.end >= 0:
@@ -263,35 +274,40 @@ def _set_missing_ends(appends: Sequence[Append], facts: PartitionFacts, report: 
 
 
 def _place_unanswered(named: Sequence[Append], facts: PartitionFacts, report: Report) -> list[Append]:
-    """Appends without an answer get their part of the offsets between the first offsets around them, by their sizes."""
+    """Give appends without a response a part of the offsets between the base offsets around them.
+
+    They share the offsets in proportion to their size. Returns the appends that got offsets.
+    """
     starts = [append.start_us for append in named]
     groups: dict[int, list[Append]] = {}
     for append in _unanswered(facts):
         groups.setdefault(bisect_right(starts, append.start_us), []).append(append)
-    sights = [sight.offset for sight in facts.high_watermarks]
-    highest = max([*sights, *(position.offset for position in facts.positions)], default=0)
-    # Followers were at an end of the log from the first; a consumer may read what is old.
-    lowest = min([*sights, *(position.offset for position in facts.positions if position.replica >= 0)], default=0)
+    high_watermarks = [reading.offset for reading in facts.high_watermarks]
+    highest = max([*high_watermarks, *(position.offset for position in facts.positions)], default=0)
+    # A follower starts at the end of its log, but a consumer may read old records.
+    lowest = min(
+        [*high_watermarks, *(position.offset for position in facts.positions if position.replica >= 0)], default=0
+    )
     placed: list[Append] = []
     for following, group in groups.items():
         before = [named[following - 1]] if following else []
         first = before[0].base if before else lowest
         last = named[following].base if following < len(named) else max(highest, first)
-        sharers = [*before, *group]
-        if last - first < len(sharers):
+        sharing = [*before, *group]
+        if last - first < len(sharing):
             report.count("unanswered_lost", len(group))
             continue
-        _divide_offsets(sharers, first, last)
+        _divide_offsets(sharing, first, last)
         report.count("unanswered_offsets", len(group))
         placed.extend(group)
     return placed
 
 
-def _divide_offsets(sharers: Sequence[Append], first: int, last: int) -> None:
-    """[first, last) among the appends, at least one offset each, else by their bytes."""
-    weights = [max(1, append.bytes) for append in sharers]
-    for number, append in enumerate(sharers):
-        after = len(sharers) - number - 1
+def _divide_offsets(sharing: Sequence[Append], first: int, last: int) -> None:
+    """Divide the offsets [first, last) among the appends by their size, with at least one offset for each."""
+    weights = [max(1, append.bytes) for append in sharing]
+    for number, append in enumerate(sharing):
+        after = len(sharing) - number - 1
         part = round((last - first) * weights[number] / sum(weights[number:]))
         append.base = first
         append.end = first = last if not after else first + max(1, min(last - first - after, part))

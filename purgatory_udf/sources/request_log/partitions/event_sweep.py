@@ -1,4 +1,7 @@
-"""Goes through all that happened to a partition, in time order, and says it in events of the contract."""
+"""Writes the events of a partition: processes its appends, positions and leadership changes in time order.
+
+It tracks the partition's log as the replay will, and leaves out every event that the replay derives itself.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,22 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     RecordDeletion,
 )
 
-# The log of one partition as its leader sees it, followed closely enough to know its high watermark at any moment.
-
 
 @dataclass(slots=True)
 class TrackedReplica:
-    """The contract's derivation: the least log end over the in-sync replicas, or what an event states, if more."""
+    """Log of a partition as its leader sees it, with the high watermark as the replay derives it.
+
+    The high watermark is the lowest log end offset of the in-sync replicas, or the highest one in an event, if greater.
+
+    Attributes:
+        broker: The broker that has the log.
+        end: Log end offset; None: unknown.
+        high_watermark: High watermark; None: unknown.
+        isr, min_isr: In-sync set and `min.insync.replicas`; None: unknown.
+        ends: Log end offset by follower.
+        open_transactions: First offset of each open transaction by transactional id.
+        ended: (first offset, end of the marker) of transactions with a marker that may not be replicated yet.
+    """
 
     broker: int
     end: int | None = None
@@ -35,18 +48,18 @@ class TrackedReplica:
     ended: list[tuple[int, int]] = field(default_factory=list)
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the state as JSON values."""
         return {**asdict(self), "ends": list(map(list, self.ends.items()))}
 
     @classmethod
     def resumed(cls, broker: int, state: dict[str, Any]) -> TrackedReplica:
-        """From a `snapshot`."""
+        """Restore the state from a `snapshot`."""
         isr = tuple(state["isr"]) if state["isr"] is not None else None
         ended = [(first, marker) for first, marker in state["ended"]]
         return cls(**{**state, "broker": broker, "isr": isr, "ends": dict(state["ends"]), "ended": ended})
 
     def append(self, end: int) -> bool:
-        """True if the log grew."""
+        """Move the log end offset to `end`; return whether the log grew."""
         if self.end is not None and end <= self.end:
             return False
         self.end = end
@@ -54,7 +67,7 @@ class TrackedReplica:
         return True
 
     def advance_follower(self, replica: int, offset: int) -> bool:
-        """True if that follower is further than before."""
+        """Move a follower's log end offset; return whether it is higher than before."""
         if offset <= self.ends.get(replica, -1):
             return False
         self.ends[replica] = offset
@@ -62,7 +75,10 @@ class TrackedReplica:
         return True
 
     def derive_high_watermark(self) -> None:
-        """The high watermark stays where it is while a member's end is unknown, or the set is too small."""
+        """Raise the high watermark to the lowest log end offset of the in-sync replicas.
+
+        It does not change while one of these is unknown, or while the set is smaller than `min.insync.replicas`.
+        """
         if self.isr is None or self.end is None or (self.min_isr is not None and len(self.isr) < self.min_isr):
             return
         least = self.end
@@ -75,19 +91,20 @@ class TrackedReplica:
         self.raise_high_watermark(least)
 
     def raise_high_watermark(self, offset: int) -> bool:
-        """A high watermark from elsewhere: true if it is new."""
+        """Raise the high watermark to `offset`; return whether it is higher than before."""
         if self.high_watermark is not None and offset <= self.high_watermark:
             return False
         self.high_watermark = offset
         return True
 
     def begin_transaction(self, transaction: str, offset: int) -> None:
+        """Note the first offset of a transaction, unless it is open already."""
         self.open_transactions.setdefault(transaction, offset)
 
     def end_transaction(self, transaction: str, marker_end: int) -> bool:
-        """The transaction's marker has been appended; its records stay unstable until the marker is replicated.
+        """Close a transaction by its marker; its records remain unstable until the marker is replicated.
 
-        Falls back to the oldest open one and returns false when the transaction is not known here.
+        Returns False if the transaction is unknown, and then closes the oldest open transaction instead.
         """
         first = self.open_transactions.pop(transaction, None)
         known = first is not None
@@ -100,7 +117,10 @@ class TrackedReplica:
         return known
 
     def last_stable(self) -> int | None:
-        """Least of the high watermark and the first offset of any transaction that is open or not yet replicated."""
+        """Return the last stable offset, or None if it is unknown.
+
+        It is the lowest of the high watermark and the first offsets of transactions that are open or not replicated.
+        """
         if self.high_watermark is None:
             return None
         mark = self.high_watermark
@@ -108,12 +128,12 @@ class TrackedReplica:
         return min([mark, *self.open_transactions.values(), *(first for first, _ in self.ended)])
 
 
-# What comes first among simultaneous events of a broker: state before what it makes possible, requests last.
+# Order of simultaneous events of a broker: state before the progress that it makes possible, and requests last.
 STATE_RANK, APPEND_RANK, STABLE_RANK, PROGRESS_RANK, REQUEST_RANK = range(5)
 
 
 class TimedEvent(NamedTuple):
-    """An event with its place among simultaneous ones, and the request (file, line) that caused it, if one did."""
+    """An event with its time, its rank among simultaneous events, and the request that caused it, or None."""
 
     at_us: int
     rank: int
@@ -122,46 +142,47 @@ class TimedEvent(NamedTuple):
 
 
 class EventSweep:
-    """Follows the replica as the replay will, so that only what the replay cannot derive itself is said.
+    """Writes the events of one partition within a time range.
 
-    Of a log that is read stretch by stretch, each is swept by a Sweep that is `resumed` from the one before: nothing is
-    said twice, and what is found out late is said as soon as it can be.
+    A followed log is swept one time range after the other; each sweep is `resumed` from the `snapshot` of the previous
+    one. No event is written twice. A change that is found only after its time range gets the earliest time that is
+    left.
     """
 
-    def __init__(self, facts: PartitionFacts, report: Report, stretch: TimeRange = ALL_TIME) -> None:
+    def __init__(self, facts: PartitionFacts, report: Report, time_range: TimeRange = ALL_TIME) -> None:
         self._facts = facts
         self._report = report
-        self._stretch = stretch
+        self._range = time_range
         self._replica = TrackedReplica(facts.broker)
-        self._standing = partition_status.UNKNOWN_STATUS
-        # Consumers read here, and another broker leads.
+        self._status = partition_status.UNKNOWN_STATUS
+        # True while the broker is a follower from which consumers read.
         self._follows = False
         self._log_starts: dict[int, int] = {}
-        self._low = 0
+        self._low_offset = 0
         self._transactional = False
         self._stable: int | None = None
 
     def snapshot(self) -> dict[str, Any]:
-        """What JSON can keep."""
+        """Return the state as JSON values."""
         return {
             "replica": self._replica.snapshot(),
-            "standing": self._standing,
+            "standing": self._status,
             "follows": self._follows,
             "log_starts": list(map(list, self._log_starts.items())),
-            "low": self._low,
+            "low": self._low_offset,
             "transactional": self._transactional,
             "stable": self._stable,
         }
 
     @classmethod
-    def resumed(cls, facts: PartitionFacts, report: Report, stretch: TimeRange, state: dict[str, Any]) -> EventSweep:
-        """From a `snapshot`."""
-        sweep = cls(facts, report, stretch)
+    def resumed(cls, facts: PartitionFacts, report: Report, time_range: TimeRange, state: dict[str, Any]) -> EventSweep:
+        """Restore the state from a `snapshot`."""
+        sweep = cls(facts, report, time_range)
         sweep._replica = TrackedReplica.resumed(facts.broker, state["replica"])
-        sweep._standing = state["standing"]
+        sweep._status = state["standing"]
         sweep._follows = state["follows"]
         sweep._log_starts = dict(map(tuple, state["log_starts"]))
-        sweep._low = state["low"]
+        sweep._low_offset = state["low"]
         sweep._transactional = state["transactional"]
         sweep._stable = state["stable"]
         return sweep
@@ -169,23 +190,35 @@ class EventSweep:
     def run(
         self, leadership: Sequence[LeadershipState], appends: Sequence[Append], start_us: int
     ) -> Iterator[TimedEvent]:
-        """`start_us` is before everything: what the log held until then is said there."""
+        """Yield the events of the time range in time order.
+
+        Args:
+            leadership: Leadership changes in time order.
+            appends: Appends in offset order.
+            start_us: A time before all facts of the partition; the initial log end offset is written there.
+        """
         self._transactional |= any(append.transaction or append.ends_transaction for append in appends)
-        positions, trims = self._facts.positions, self._facts.deletions
-        moments: list[tuple[int, int, int, Any]] = [
-            *((state.at_us, STATE_RANK, number, state) for number, state in enumerate(self._news(leadership))),
+        positions, deletions = self._facts.positions, self._facts.deletions
+        entries: list[tuple[int, int, int, Any]] = [
+            *(
+                (state.at_us, STATE_RANK, number, state)
+                for number, state in enumerate(self._changes_to_write(leadership))
+            ),
             *((append.check_us, APPEND_RANK, number, append) for number, append in enumerate(appends)),
             *((position.wake_us, PROGRESS_RANK, number, position) for number, position in enumerate(positions)),
-            *((trim.at_us, PROGRESS_RANK, len(positions) + number, trim) for number, trim in enumerate(trims)),
+            *(
+                (deletion.at_us, PROGRESS_RANK, len(positions) + number, deletion)
+                for number, deletion in enumerate(deletions)
+            ),
             *((copied.at_us, PROGRESS_RANK, number, copied) for number, copied in enumerate(self._facts.copies)),
         ]
-        moments.sort(key=lambda moment: moment[:3])
-        if self._replica.end is None and start_us < self._stretch.until_us:
-            yield from self._begin(appends, start_us)
-        for dated, _, _, what in moments:
-            if dated >= self._stretch.until_us:
+        entries.sort(key=lambda entry: entry[:3])
+        if self._replica.end is None and start_us < self._range.until_us:
+            yield from self._initial_end(appends, start_us)
+        for time, _, _, what in entries:
+            if time >= self._range.until_us:
                 break
-            at = self._stretch.clamp(dated)
+            at = self._range.clamp(time)
             match what:
                 case LeadershipState():
                     yield from self._state(at, what.fields)
@@ -194,39 +227,42 @@ class EventSweep:
                 case ReaderPosition():
                     yield from self._position(at, what)
                 case RecordDeletion():
-                    yield from self._trim(at, what.offset)
+                    yield from self._deletion(at, what.offset)
                 case FollowerCopy():
-                    yield from self._copied(at, what)
+                    yield from self._follower_copy(at, what)
 
-    def _say(self, at: int, rank: int, **fields: Any) -> TimedEvent:
-        at = self._stretch.clamp(at)
+    def _event(self, at: int, rank: int, **fields: Any) -> TimedEvent:
+        at = self._range.clamp(at)
         key = {"broker": self._facts.broker, "topic": self._facts.topic, "partition": self._facts.partition}
         return TimedEvent(at, rank, {"time_us": at, "type": "partition", **key, **fields})
 
-    def _news(self, leadership: Sequence[LeadershipState]) -> list[LeadershipState]:
-        """What lies before the stretch is said at its beginning, in one, if it is not what has been said."""
-        past = [state for state in leadership if state.at_us < self._stretch.from_us]
-        coming = list(leadership[len(past) :])
+    def _changes_to_write(self, leadership: Sequence[LeadershipState]) -> list[LeadershipState]:
+        """Return the leadership changes to write.
+
+        Changes before the time range are merged into one at its start, and left out if they are written already.
+        """
+        past = [state for state in leadership if state.at_us < self._range.from_us]
+        upcoming = list(leadership[len(past) :])
         now = partition_status.UNKNOWN_STATUS
         for state in past:
             now = partition_status.status_after(now, state.fields)
-        if (
-            past
-            and partition_status.status_after(self._standing, partition_status.status_fields(now)) != self._standing
-        ):
-            coming.insert(0, LeadershipState(self._stretch.from_us, partition_status.status_fields(now)))
-        return coming
+        if past and partition_status.status_after(self._status, partition_status.status_fields(now)) != self._status:
+            upcoming.insert(0, LeadershipState(self._range.from_us, partition_status.status_fields(now)))
+        return upcoming
 
-    def _begin(self, appends: Sequence[Append], start_us: int) -> Iterator[TimedEvent]:
-        """What the log held before: all below the first append; without one, all that any reader has asked for, and
-        what an answer first said that it could have read."""
+    def _initial_end(self, appends: Sequence[Append], start_us: int) -> Iterator[TimedEvent]:
+        """Yield the initial log end offset.
+
+        It is the base offset of the first append; without appends, the highest offset that a reader fetched from or
+        that the first response had as its high watermark.
+        """
         offsets = [position.offset for position in self._facts.positions]
-        offsets += [sight.offset for sight in self._facts.high_watermarks[:1]]
+        offsets += [reading.offset for reading in self._facts.high_watermarks[:1]]
         if not appends and not offsets:
             return
         end = appends[0].base if appends else max(offsets)
         self._replica.append(end)
-        yield self._say(start_us, APPEND_RANK, change="log_end", offset=end, bytes=0)
+        yield self._event(start_us, APPEND_RANK, change="log_end", offset=end, bytes=0)
 
     def _state(self, at: int, fields: dict[str, Any]) -> Iterator[TimedEvent]:
         if fields["change"] == "stopped":
@@ -235,10 +271,10 @@ class EventSweep:
             self._replica.isr = tuple(fields["isr"])
             self._replica.min_isr = fields.get("min_isr", self._replica.min_isr)
             self._replica.derive_high_watermark()
-            yield from self._stabilised(at)
-        self._standing = partition_status.status_after(self._standing, fields)
+            yield from self._last_stable(at)
+        self._status = partition_status.status_after(self._status, fields)
         self._follows = fields["change"] == "online" and bool(self._facts.copies)
-        yield self._say(at, STATE_RANK, **fields)
+        yield self._event(at, STATE_RANK, **fields)
 
     def _append(self, at: int, append: Append) -> Iterator[TimedEvent]:
         if not self._replica.append(append.end):
@@ -247,24 +283,24 @@ class EventSweep:
             self._replica.begin_transaction(append.transaction, append.base)
         if append.ends_transaction and not self._replica.end_transaction(append.ends_transaction, append.end):
             self._report.count("transaction_unknown")
-        yield from self._stabilised(at)
-        # Where the produce's own event comes at that very moment, it is the append.
+        yield from self._last_stable(at)
+        # If the produce's own event has the same time, that event is the append.
         if append.wait_ms >= 0 and self._leads:
-            yield self._write(at, append)
+            yield self._coordinator_produce(at, append)
         elif at != append.event_us:
-            # Of a produce a partition gets one batch, since Kafka 0.11.
+            # Since Kafka 0.11 a produce has one batch for a partition.
             batches = 1 if append.file >= 0 else None
-            yield self._say(at, APPEND_RANK, change="log_end", offset=append.end, bytes=append.bytes, batches=batches)
+            yield self._event(at, APPEND_RANK, change="log_end", offset=append.end, bytes=append.bytes, batches=batches)
 
     @property
     def _leads(self) -> bool:
-        """What is appended while another broker leads is copied."""
-        return self._standing.get("status") == "online" and not self._follows
+        """Whether the broker is the leader; a follower only copies appends."""
+        return self._status.get("status") == "online" and not self._follows
 
-    def _write(self, at: int, append: Append) -> TimedEvent:
-        """A coordinator's own produce is an append, and waits for replicas."""
-        at, facts, caused = self._stretch.clamp(at), self._facts, append.writer_line >= 0
-        written = {"topic": facts.topic, "partition": facts.partition, "bytes": append.bytes, "error": "NONE"}
+    def _coordinator_produce(self, at: int, append: Append) -> TimedEvent:
+        """Return the produce event for an append of a coordinator that waits for replicas."""
+        at, facts, caused = self._range.clamp(at), self._facts, append.writer_line >= 0
+        partition = {"topic": facts.topic, "partition": facts.partition, "bytes": append.bytes, "error": "NONE"}
         event = {
             "time_us": at,
             "type": "produce",
@@ -272,53 +308,56 @@ class EventSweep:
             "request_id": f"{facts.topic}-{facts.partition}@{append.base}",
             "acks": -1,
             "timeout_ms": append.wait_ms,
-            "partitions": [{**written, "base_offset": append.base, "last_offset": append.end - 1}],
+            "partitions": [{**partition, "base_offset": append.base, "last_offset": append.end - 1}],
         }
         if caused and append.client is not None:
             event["client_id"] = append.client
         self._report.count("coordinator_writes")
         return TimedEvent(at, APPEND_RANK, event, Place(append.writer_file, append.writer_line) if caused else None)
 
-    def _copied(self, at: int, copied: FollowerCopy) -> Iterator[TimedEvent]:
-        """What a follower has learnt of the high watermark."""
+    def _follower_copy(self, at: int, copied: FollowerCopy) -> Iterator[TimedEvent]:
+        """Yield the follower's own high watermark, if it has risen."""
         if self._follows and self._replica.raise_high_watermark(copied.high_watermark):
-            yield from self._stabilised(at)
-            yield self._say(at, PROGRESS_RANK, change="high_watermark", offset=copied.high_watermark)
+            yield from self._last_stable(at)
+            yield self._event(at, PROGRESS_RANK, change="high_watermark", offset=copied.high_watermark)
 
     def _position(self, at: int, position: ReaderPosition) -> Iterator[TimedEvent]:
         if position.replica < 0:
-            # What a consumer asks of a follower it may have read elsewhere before.
+            # A consumer at a follower may have read the records below from another replica.
             if not self._follows and self._replica.raise_high_watermark(position.offset):
                 self._report.count("high_watermark_proven")
-                yield from self._stabilised(at)
-                yield self._say(at, PROGRESS_RANK, change="high_watermark", offset=position.offset)
+                yield from self._last_stable(at)
+                yield self._event(at, PROGRESS_RANK, change="high_watermark", offset=position.offset)
             return
         if self._replica.advance_follower(position.replica, position.offset):
-            yield from self._stabilised(at)
-            yield self._say(
+            yield from self._last_stable(at)
+            yield self._event(
                 at, PROGRESS_RANK, change="replica_end", replica_id=position.replica, offset=position.offset
             )
         if position.log_start > self._log_starts.get(position.replica, 0):
             self._log_starts[position.replica] = position.log_start
-            yield from self._lowered(at)
+            yield from self._low_watermark(at)
 
-    def _trim(self, at: int, offset: int) -> Iterator[TimedEvent]:
-        asked = offset if offset >= 0 else (self._replica.high_watermark or 0)
-        if asked > self._log_starts.get(self._facts.broker, 0):
-            self._log_starts[self._facts.broker] = asked
-            yield from self._lowered(at)
+    def _deletion(self, at: int, offset: int) -> Iterator[TimedEvent]:
+        log_start = offset if offset >= 0 else (self._replica.high_watermark or 0)
+        if log_start > self._log_starts.get(self._facts.broker, 0):
+            self._log_starts[self._facts.broker] = log_start
+            yield from self._low_watermark(at)
 
-    def _lowered(self, at: int) -> Iterator[TimedEvent]:
-        """The low watermark: the least log start over all replicas; it moves when the last of them has followed."""
+    def _low_watermark(self, at: int) -> Iterator[TimedEvent]:
+        """Yield the low watermark, the lowest log start offset of the replicas, if it has risen."""
         members = {self._facts.broker, *(self._replica.isr or ()), *self._replica.ends}
         low = min(self._log_starts.get(member, 0) for member in members)
-        if low > self._low:
-            self._low = low
-            yield self._say(at, PROGRESS_RANK, change="log_start", offset=low)
+        if low > self._low_offset:
+            self._low_offset = low
+            yield self._event(at, PROGRESS_RANK, change="log_start", offset=low)
 
-    def _stabilised(self, at: int) -> Iterator[TimedEvent]:
-        """The last stable offset, where transactions make it differ: said before the event that lets it be seen."""
+    def _last_stable(self, at: int) -> Iterator[TimedEvent]:
+        """Yield the last stable offset, if it has risen and the partition has transactions.
+
+        It comes before the event that makes it visible to consumers.
+        """
         stable = self._replica.last_stable() if self._transactional else None
         if stable is not None and (self._stable is None or stable > self._stable):
             self._stable = stable
-            yield self._say(at, STABLE_RANK, change="last_stable", offset=stable)
+            yield self._event(at, STABLE_RANK, change="last_stable", offset=stable)

@@ -1,7 +1,16 @@
-"""A partition's leadership and in-sync set as one broker came to know them, as changes of the contract.
+"""Leadership and in-sync set of a partition as one broker knew them, with the times at which it applied each change.
 
-The sources, best first: the metadata log (`--isr`); what answers in the log report (METADATA, ALTER_PARTITION);
-nothing, then every replica that ever fetched from this broker is supposed to be in sync.
+Sources, best first: the metadata log (`--isr`); responses in the log (METADATA, ALTER_PARTITION); without either, every
+replica that fetched from the broker is assumed to be in sync.
+
+The metadata log dates a change when the controller made it, but the broker applies it later. Requests bound the time:
+the last one that the broker refuses because it is no longer, or not yet, the leader, and the first one that it serves.
+Without them, a fixed propagation time is assumed (`METADATA_PROPAGATION_US`).
+
+Without the metadata log, responses report leaders only while clients request metadata or in-sync sets change; after a
+rolling restart, a broker may lead again without any such line. But a broker that serves a follower's fetch is the
+leader, in the leader epoch of the fetch, and a broker that answers NOT_LEADER_OR_FOLLOWER is not. This is the
+*inferred* leadership.
 """
 
 from __future__ import annotations
@@ -22,35 +31,32 @@ from purgatory_udf.sources.request_log.lines import error_codes as errors
 from purgatory_udf.sources.request_log.partitions.partition_status import InSyncSet, LeadershipState, rejoining_replicas
 from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts, ReaderPosition
 
-# Leadership that nobody reported, as a broker's answers show it.
-#
-# Without the metadata log, METADATA answers and ALTER_PARTITION lines tell who leads, and much later if nobody asks or
-# nothing shrinks: after a rolling restart brokers lead again, and no line may say so. But whoever answers a follower's
-# fetch leads, in the epoch that the follower named; and whoever answers NOT_LEADER_OR_FOLLOWER does not.
-
-
+# Whether the broker is the leader after a change; other changes do not matter for it.
 LEADS_AFTER = {"leader": True, "online": True, "not_leader": False, "offline": False, "deleted": False}
 
 
 def with_inferred_leadership(
     states: Sequence[LeadershipState], facts: PartitionFacts, history: Sequence[InSyncSet], min_isr: int | None
 ) -> list[LeadershipState]:
-    """The states, those added that answers show, in the order of time; less those that answers have shown before."""
+    """Add inferred leadership to reported changes, and drop reported losses that are already known from a refusal.
+
+    Returns the changes in time order.
+    """
     served = [
         (max(position.start_us, 0) or position.at_us, 1, position)
         for position in facts.positions
         if position.replica >= 0
     ]
-    refused = [(trouble.at_us, 1, None) for trouble in facts.errors if trouble.error == errors.NOT_LEADER_OR_FOLLOWER]
+    refused = [(failure.at_us, 1, None) for failure in facts.errors if failure.error == errors.NOT_LEADER_OR_FOLLOWER]
     stated: list[tuple[int, int, Any]] = [(state.at_us, 0, state) for state in states]
     leadership: list[LeadershipState] = []
     leads: bool | None = None
-    for at, _, what in sorted([*stated, *served, *refused], key=lambda moment: moment[:2]):
+    for at, _, what in sorted([*stated, *served, *refused], key=lambda entry: entry[:2]):
         if isinstance(what, LeadershipState):
-            says = LEADS_AFTER.get(what.fields["change"])
-            if says is False and leads is False and what.fields["change"] == "not_leader":
+            leads_now = LEADS_AFTER.get(what.fields["change"])
+            if leads_now is False and leads is False and what.fields["change"] == "not_leader":
                 continue
-            leads = leads if says is None else says
+            leads = leads if leads_now is None else leads_now
             leadership.append(what)
         elif leads is False and what is not None:
             leads = True
@@ -64,7 +70,7 @@ def with_inferred_leadership(
 def _leader_fields(
     shown_by: ReaderPosition, broker: int, history: Sequence[InSyncSet], at_us: int, min_isr: int | None
 ) -> Iterator[tuple[str, Any]]:
-    """As far as it is known, with whom the broker leads."""
+    """Yield the known fields of inferred leadership."""
     yield "change", "leader"
     if shown_by.epoch >= 0:
         yield "leader_epoch", shown_by.epoch
@@ -75,9 +81,8 @@ def _leader_fields(
         yield "min_isr", min_isr
 
 
-# When a broker acted on a change of leadership or of an in-sync set, which the metadata log dates at its making.
-
-
+# Errors with which a broker shows that it has lost the leadership, that the partition is deleted, or that it has yet to
+# apply its own leadership.
 LOST_LEADERSHIP = frozenset({errors.NOT_LEADER_OR_FOLLOWER, errors.FENCED_LEADER_EPOCH})
 DELETED_PARTITION = frozenset({errors.UNKNOWN_TOPIC_OR_PARTITION})
 NOT_YET_LEADER = frozenset(
@@ -86,46 +91,54 @@ NOT_YET_LEADER = frozenset(
 
 
 def first_leadership_us(facts: PartitionFacts, first_us: int) -> int:
-    """A new leader turns requests away until the metadata has reached it: it leads from the last of those on."""
+    """Return when the broker first became the leader: after the last request that it refused before."""
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     served = min([*appended, *(position.at_us for position in facts.positions)], default=2**62)
     early = [
-        trouble.at_us + 1 for trouble in facts.errors if trouble.error in NOT_YET_LEADER and trouble.at_us < served
+        failure.at_us + 1 for failure in facts.errors if failure.error in NOT_YET_LEADER and failure.at_us < served
     ]
     return max([first_us, *early])
 
 
 def takeover_us(facts: PartitionFacts, change: PartitionChange) -> int:
-    """When a broker began to lead what another had led: after the last request that it still turned away, and before
-    the first that it served."""
+    """Return when the broker became the leader after another broker.
+
+    It is after the last request that the broker refused, and before the first request that it served.
+    """
     appended = (append.start_us for append in facts.appends if append.base >= 0)
     read = (position.at_us for position in facts.positions if position.replica >= 0)
-    served = min((moment for moment in (*appended, *read) if moment >= change.at_us), default=2**62)
+    served = min((time for time in (*appended, *read) if time >= change.at_us), default=2**62)
     refused = [
-        trouble.at_us + 1
-        for trouble in facts.errors
-        if trouble.error in NOT_YET_LEADER and change.at_us <= trouble.at_us < served
+        failure.at_us + 1
+        for failure in facts.errors
+        if failure.error in NOT_YET_LEADER and change.at_us <= failure.at_us < served
     ]
     return min(max([_assumed_propagation_us(change), *refused]), served - 1)
 
 
 def propagated_us(facts: PartitionFacts, change: PartitionChange, codes: Collection[int]) -> int:
-    """When the broker acted on a change: just before the first answer that shows it, else a little later than it was
-    made. A broker that was stopped learns of it when it goes on. What a broker reported itself is already dated."""
-    shown = [trouble.at_us for trouble in facts.errors if trouble.error in codes and change.at_us <= trouble.at_us]
+    """Return when the broker applied a change: just before the first response with one of the error codes.
+
+    Without one, it is the time of the change plus the assumed propagation. A broker that was suspended
+    applies the change when it continues, which may be much later.
+    """
+    shown = [failure.at_us for failure in facts.errors if failure.error in codes and change.at_us <= failure.at_us]
     return min(shown) - 1 if shown else _assumed_propagation_us(change)
 
 
 def _isr_shrink_us(facts: PartitionFacts, change: PartitionChange) -> int:
-    """When a leader did without the replicas of a broker that the controller had given up: after the last produce that
-    waited for them in vain, at the first answer that had waited for nothing else."""
+    """Return when a leader applied an in-sync set that the controller had shrunk because it fenced a broker.
+
+    It is after the last produce that timed out because of the removed replica, and before the first response to a
+    produce that had waited only for that replica.
+    """
     until = change.at_us + ISR_SHRINK_WINDOW_US
-    vain = [
-        trouble.at_us + 1
-        for trouble in facts.errors
-        if trouble.error == errors.REQUEST_TIMED_OUT and change.at_us <= trouble.at_us <= until
+    timed_out = [
+        failure.at_us + 1
+        for failure in facts.errors
+        if failure.error == errors.REQUEST_TIMED_OUT and change.at_us <= failure.at_us <= until
     ]
-    at = max([_assumed_propagation_us(change), *vain])
+    at = max([_assumed_propagation_us(change), *timed_out])
     released = [
         append.answered_us for append in facts.appends if append.start_us < change.at_us <= append.answered_us <= until
     ]
@@ -133,13 +146,17 @@ def _isr_shrink_us(facts: PartitionFacts, change: PartitionChange) -> int:
 
 
 def _assumed_propagation_us(change: PartitionChange) -> int:
+    """Return the time of a change plus the assumed propagation, which changes from requests do not need."""
     return change.at_us + (METADATA_PROPAGATION_US if change.source == GIVEN else 0)
 
 
 def isr_change_us(
     facts: PartitionFacts, change: PartitionChange, before: tuple[int, ...] | None, granted: Sequence[PartitionChange]
 ) -> int:
-    """When a leader counts with its new in-sync set: one member more from its request, one less from the answer on."""
+    """Return when the leader applied a change of the in-sync set.
+
+    An extended set counts from the leader's own request (ALTER_PARTITION) on, a shrunken one from the response on.
+    """
     grows = set(change.isr or ()) > set(before or ())
     if change.source == GIVEN:
         same = [
@@ -149,7 +166,8 @@ def isr_change_us(
             and abs(grant.at_us - change.at_us) <= ALTER_PARTITION_WINDOW_US
         ]
         if not same:
-            # The leader asked for the larger set before it was made; the smaller one is the controller's doing.
+            # The leader requested an extended set before the controller made it; the controller itself shrank the
+            # other.
             return change.at_us if grows else _isr_shrink_us(facts, change)
         change = min(same, key=lambda grant: grant.at_us)
     return change.asked_us if grows and change.source == GRANTED else change.at_us
@@ -165,6 +183,8 @@ CHANGE_BY_ERROR = {
 
 @dataclass(frozen=True, slots=True)
 class _KnownState:
+    """State of a partition in the cluster, as far as changes have defined it."""
+
     leader: int | None = None
     epoch: int | None = None
     replicas: tuple[int, ...] | None = None
@@ -189,8 +209,17 @@ def leadership_states(
     report: Report,
     whole: bool = False,
 ) -> list[LeadershipState]:
-    """In time order; the first stands at or before `first_us`, which is before everything else of the partition.
-    `whole`: the facts are those of all the log, so that what answers show is not forgotten again."""
+    """Return the leadership changes of a partition at a broker in time order.
+
+    Args:
+        facts: Facts of the partition at the broker.
+        changes: Changes of the partition in the cluster, in time order.
+        cluster: Default of `min.insync.replicas`, and brokers that were unfenced.
+        first_us: A time before all facts; the first change is not later.
+        report: Counts the source of the in-sync set.
+        whole: Whether the facts are of the whole log; only then is leadership inferred, because a followed log drops
+            older facts.
+    """
     min_isr = cluster.min_isr_of(facts.topic)
     given = [change for change in changes if change.source == GIVEN]
     known = given or [change for change in changes if change.isr is not None or change.deleted]
@@ -201,35 +230,35 @@ def leadership_states(
     leadership: list[LeadershipState] = []
     history: list[InSyncSet] = []
     before = _KnownState()
-    felt = 0
+    applied = 0
     for number, change in enumerate(known):
         now = before.after(change)
         led, leads = before.leader == facts.broker, now.leader == facts.broker
-        anew = (now.leader, now.epoch) != (before.leader, before.epoch)
+        new_term = (now.leader, now.epoch) != (before.leader, before.epoch)
         if number == 0:
-            # What is known of the partition may begin later than its next change.
+            # The facts may start after the next change.
             begin = min([first_us, *(following.at_us - 1 for following in known[1:2])])
             at = first_leadership_us(facts, begin) if leads else begin
             if at > begin:
                 leadership.append(LeadershipState(begin, {"change": "not_leader"}))
             elif not given and not leads and (members := _in_sync_by_fetches(facts, change.at_us)):
-                # Nobody has reported who led before; followers came here.
+                # The earlier leader is not reported, but followers fetched from this broker.
                 leadership.append(
                     LeadershipState(begin, _leader_change(_KnownState(facts.broker, None, members, members), min_isr))
                 )
                 at = propagated_us(facts, change, LOST_LEADERSHIP)
         elif change.deleted:
             at = propagated_us(facts, change, DELETED_PARTITION)
-        elif anew and leads and not led:
+        elif new_term and leads and not led:
             at = takeover_us(facts, change)
-        elif anew:
+        elif new_term:
             at = propagated_us(facts, change, LOST_LEADERSHIP)
         else:
             at = isr_change_us(facts, change, before.isr, granted)
-        at = felt = max(at, felt)
+        at = applied = max(at, applied)
         if change.deleted:
             leadership.append(LeadershipState(at, {"change": "deleted"}))
-        elif leads and anew:
+        elif leads and new_term:
             leadership.append(LeadershipState(at, _leader_change(now, min_isr)))
         elif leads and now.isr != before.isr:
             leadership.append(LeadershipState(at, {"change": "isr", "isr": list(now.isr or ())}))
@@ -244,6 +273,7 @@ def leadership_states(
 
 
 def _leader_change(now: _KnownState, min_isr: int | None) -> dict[str, Any]:
+    """Return the fields of a change by which the broker becomes the leader."""
     fields = {
         "leader_epoch": now.epoch,
         "replicas": list(now.replicas) if now.replicas else None,
@@ -254,7 +284,7 @@ def _leader_change(now: _KnownState, min_isr: int | None) -> dict[str, Any]:
 
 
 def _in_sync_by_fetches(facts: PartitionFacts, until_us: int) -> tuple[int, ...]:
-    """This broker and the followers that fetched from it until then; none if none did."""
+    """Return the broker and the followers that fetched from it until `until_us`; empty if none did."""
     followers = sorted(
         {position.replica for position in facts.positions if position.replica >= 0 and position.at_us < until_us}
     )
@@ -264,6 +294,7 @@ def _in_sync_by_fetches(facts: PartitionFacts, until_us: int) -> tuple[int, ...]
 def _assumed_leadership(
     facts: PartitionFacts, min_isr: int | None, first_us: int, report: Report
 ) -> list[LeadershipState]:
+    """Return leadership without any reported change: the broker leads, and its followers are in sync."""
     followers = sorted({position.replica for position in facts.positions if position.replica >= 0})
     leadership: list[LeadershipState] = []
     if followers:
@@ -276,15 +307,15 @@ def _assumed_leadership(
 
 
 def _leadership_from_responses(facts: PartitionFacts, report: Report) -> list[LeadershipState]:
-    """Leadership as the errors in answers tell it, and its return as the first thing that works again."""
-    marks = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
-    marks += [(position.proven_us, "online") for position in facts.positions]
-    marks += [
-        (trouble.at_us, CHANGE_BY_ERROR[trouble.error]) for trouble in facts.errors if trouble.error in CHANGE_BY_ERROR
+    """Return leadership changes from errors in responses; until the first request that succeeds again."""
+    signals = [(append.start_us, "online") for append in facts.appends if append.base >= 0]
+    signals += [(position.proven_us, "online") for position in facts.positions]
+    signals += [
+        (failure.at_us, CHANGE_BY_ERROR[failure.error]) for failure in facts.errors if failure.error in CHANGE_BY_ERROR
     ]
     leadership: list[LeadershipState] = []
     now = "online"
-    for at, change in sorted(marks):
+    for at, change in sorted(signals):
         if change != now:
             leadership.append(LeadershipState(at - 1, {"change": change}))
             report.count("status_reported")

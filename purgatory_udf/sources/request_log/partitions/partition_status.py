@@ -1,4 +1,15 @@
-"""Where a partition stands at a broker, as the changes said so far have it: does it lead, with whom, in which epoch."""
+"""Status of a partition at a broker, as the changes written so far define it; rejoining replicas; stops of brokers.
+
+A change has the fields of an event of type `partition`. The status has the broker's role (`online` for a leader, or for
+a follower that serves consumers), the leader epoch, the replicas and the in-sync set.
+
+The controller removes a fenced broker from all in-sync sets. After it has unfenced the broker, a leader waits for the
+broker's replicas again if they were caught up within `replica.lag.time.max.ms`, even before they rejoin the in-sync
+set.
+
+When a stopped broker starts again, the leadership from before the stop is in force again, unless another change has
+been reported by then: no other broker need have led the partition in the meantime.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +20,7 @@ from purgatory_udf.sources.request_log.assumptions import REPLICA_LAG_TIME_MAX_U
 from purgatory_udf.sources.request_log.cluster.cluster_metadata import NEVER, BrokerStop, BrokerUnfenced
 from purgatory_udf.sources.request_log.requests.partition_facts import PartitionFacts
 
-# What each change makes of the status; a change that is not listed leaves it.
+# Status after each kind of change; all other changes leave the status as it was.
 _STATUS = {
     "leader": "online",
     "online": "online",
@@ -25,35 +36,30 @@ PartitionStatus = Mapping[str, Any]
 UNKNOWN_STATUS: PartitionStatus = {}
 
 
-def status_after(standing: PartitionStatus, change: Mapping[str, Any]) -> PartitionStatus:
-    """The standing after a change, given as the contract's fields."""
-    status = _STATUS.get(change["change"])
+def status_after(status: PartitionStatus, change: Mapping[str, Any]) -> PartitionStatus:
+    """Return the status after a change."""
+    role = _STATUS.get(change["change"])
     fields = {name: change[name] for name in _FIELDS if change.get(name) is not None}
-    return {**standing, **({"status": status} if status else {}), **fields}
+    return {**status, **({"status": role} if role else {}), **fields}
 
 
-def status_fields(standing: PartitionStatus) -> dict[str, Any]:
-    """One change from which the standing follows, whatever was before."""
-    status = standing.get("status", "online")
-    if status != "online":
-        return {"change": status}
-    return {"change": "leader", **{name: standing[name] for name in _FIELDS if name in standing}}
-
-
-# Replicas outside the in-sync set for which the high watermark waits all the same.
-#
-# The controller takes a broker that it has lost out of all in-sync sets. Once it counts on that broker again, a leader
-# waits for the broker's replicas if they were caught up within `replica.lag.time.max.ms`, though they have yet to
-# rejoin the set.
+def status_fields(status: PartitionStatus) -> dict[str, Any]:
+    """Return one change that leads to this status from any other."""
+    role = status.get("status", "online")
+    if role != "online":
+        return {"change": role}
+    return {"change": "leader", **{name: status[name] for name in _FIELDS if name in status}}
 
 
 class LeadershipState(NamedTuple):
+    """A change of leadership or in-sync set at `at_us`, with the fields of the event."""
+
     at_us: int
     fields: dict[str, Any]
 
 
 class InSyncSet(NamedTuple):
-    """From `at_us` on, `leader` had these in sync, in the term of leadership `epoch`."""
+    """From `at_us` on, these replicas were in sync with `leader`, in the leader epoch `epoch`."""
 
     at_us: int
     leader: int | None
@@ -68,31 +74,30 @@ def rejoining_replicas(
     applied_us: int,
     min_isr: int | None,
 ) -> Iterator[LeadershipState]:
-    """The in-sync set with those added for which the leader waits, from when it does: until the set grows by them.
+    """Yield in-sync sets extended by unfenced replicas that have yet to rejoin, for which the leader waits already.
 
-    `history` is in time order; `applied_us` is how long brokers take to act on the controller's word.
+    Args:
+        facts: Facts of the partition.
+        history: In-sync sets in time order.
+        unfenced: Unfencing of brokers by the controller.
+        applied_us: How long brokers take to apply new metadata.
+        min_isr: `min.insync.replicas` of the topic; None: unknown.
     """
-    back = [(unfencing.at_us + applied_us, unfencing.broker) for unfencing in unfenced]
+    unfenced_at = [(unfencing.at_us + applied_us, unfencing.broker) for unfencing in unfenced]
     for before, now, following in zip(history, history[1:], [*history[2:], None], strict=False):
         if now.leader != facts.broker or (now.leader, now.epoch) != (before.leader, before.epoch):
             continue
-        # Under the least number of replicas the high watermark stands still: the set must not look larger then.
+        # Below `min.insync.replicas` the high watermark does not move, so the set must not be extended.
         if min_isr is not None and len(now.isr) < min_isr:
             continue
         isr = list(now.isr)
         until = following.at_us if following else NEVER
-        for at, broker in back:
+        for at, broker in unfenced_at:
             lost = broker in before.isr and broker not in now.isr
             away_us = at - facts.follower_attempts.last_us(broker, at)
             if lost and now.at_us < at < until and away_us <= REPLICA_LAG_TIME_MAX_US:
                 isr.append(broker)
                 yield LeadershipState(at, {"change": "isr", "isr": list(isr)})
-
-
-# A broker's stop, among the changes of a partition's leadership there.
-#
-# What was in force when it stopped is in force again when the new process has started, unless something else has been
-# said by then: nobody else need have led the partition meanwhile.
 
 
 STOPPED = "stopped"
@@ -102,7 +107,10 @@ _SERVING_CHANGES = ("leader", "online")
 def with_broker_stops(
     leadership: Sequence[LeadershipState], stops: Iterable[BrokerStop], broker: int
 ) -> list[LeadershipState]:
-    """`leadership` is in time order; what comes before all of it is not known to be of this partition."""
+    """Add the broker's stops and restarts to its leadership changes, both in time order.
+
+    Stops before the first change are ignored, because the broker may not have had the partition then.
+    """
     states = list(leadership)
     for stop in stops:
         at_us = min(stop.at_us + SHUTDOWN_GRACE_US, stop.started_us)
@@ -110,26 +118,26 @@ def with_broker_stops(
         if stop.broker != broker or not before:
             continue
         states.append(LeadershipState(at_us, {"change": STOPPED}))
-        meanwhile = any(at_us <= state.at_us <= stop.started_us for state in leadership)
+        changed = any(at_us <= state.at_us <= stop.started_us for state in leadership)
         last = max(place for place, state in enumerate(before) if state.fields["change"] != "isr" or place == 0)
-        if stop.started_us < NEVER and not meanwhile and before[last].fields["change"] in _SERVING_CHANGES:
-            # With the in-sync set as it was said last.
+        if stop.started_us < NEVER and not changed and before[last].fields["change"] in _SERVING_CHANGES:
+            # Repeat the latest in-sync set as well.
             again = [before[last], *before[max(last + 1, len(before) - 1) :]]
             states += [LeadershipState(stop.started_us, state.fields) for state in again]
     return sorted(states, key=lambda state: state.at_us)
 
 
-# A stretch of time of which the events are said: the whole log's, or as much of a growing one as is settled by now.
-
-
 class TimeRange(NamedTuple):
-    """From `from_us` until just before `until_us`. What was before has been said, as far as it was known."""
+    """Time range of the events to write, from `from_us` until just before `until_us`.
+
+    Events before it are already written, as far as they were known: all of a whole log, a part of a followed log.
+    """
 
     from_us: int
     until_us: int
 
     def clamp(self, at_us: int) -> int:
-        """When to say what happened then: what is found out late, at the beginning."""
+        """Return the time of an event in this range; an event that was found too late gets the start of the range."""
         return max(at_us, self.from_us)
 
 

@@ -1,4 +1,9 @@
-"""One partition at one broker, from facts to events: what its log, high watermark and leadership did, and when."""
+"""The timeline of one partition at one broker: from facts to events, and the offsets of produces.
+
+Groups move with their partition of `__consumer_offsets`: a broker that becomes its leader loads them, and a broker that
+is no longer its leader unloads them. When a broker's process exits, its parked operations of these groups are lost,
+also of groups that it has just handed over, since a broker in controlled shutdown first hands over its leadership.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +43,14 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     PartitionFacts,
 )
 
-# Groups move with their partition of `__consumer_offsets`: who begins to lead it loads them, who leads it no more
-# unloads them. Where a broker's process ends, what it had parked for them is gone, of those that it gave away before
-# as well: a broker that is told to stop hands over first.
-
 
 def group_moves(
-    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], stretch: TimeRange
+    facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], time_range: TimeRange
 ) -> Iterator[TimedEvent]:
-    """Of groups that are known by what was stored of them; who led from the beginning has nothing to load."""
+    """Yield the events by which groups are loaded, unloaded, or lost because the broker stopped.
+
+    Only groups with a stored record are known; a broker that leads from the start of the log has none to load.
+    """
     if facts.topic != OFFSETS_TOPIC or not context.groups.stored:
         return
     count = context.partition_counts.get(OFFSETS_TOPIC, DEFAULT_PARTITIONS[OFFSETS_TOPIC])
@@ -54,21 +58,22 @@ def group_moves(
     leads = has_led = False
     for state in leadership:
         change = state.fields["change"]
-        begins, ends = change == "leader" and not leads, change in ("not_leader", "deleted") and leads
+        gains, loses = change == "leader" and not leads, change in ("not_leader", "deleted") and leads
         stops = change == STOPPED and has_led
-        leads = (leads or begins) and not (ends or stops)
+        leads = (leads or gains) and not (loses or stops)
         has_led |= leads
-        if not (begins or ends or stops) or not stretch.from_us <= state.at_us < stretch.until_us:
+        if not (gains or loses or stops) or not time_range.from_us <= state.at_us < time_range.until_us:
             continue
         for group in groups:
             if stops:
                 event = {"time_us": state.at_us, "broker": facts.broker, "group": group, "type": "group_stopped"}
                 yield TimedEvent(state.at_us, STATE_RANK, event)
             else:
-                yield from _group_move(facts.broker, group, state.at_us, context, loads=begins)
+                yield from _group_move(facts.broker, group, state.at_us, context, loads=gains)
 
 
 def _group_move(broker: int, group: str, at_us: int, context: Context, *, loads: bool) -> Iterator[TimedEvent]:
+    """Yield the event of a group that is unloaded, or an event for each member of a group that is loaded."""
     stored = context.groups.at(group, at_us)
     if stored is None:
         return
@@ -78,35 +83,36 @@ def _group_move(broker: int, group: str, at_us: int, context: Context, *, loads:
         return
     event |= {"type": "group_loaded", "generation": stored.generation}
     if not stored.members:
-        nobody = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
-        yield TimedEvent(at_us, STATE_RANK, {**event, **nobody})
+        no_member = {"member_id": "", "session_timeout_ms": 0, "rebalance_timeout_ms": 0, "protocols": []}
+        yield TimedEvent(at_us, STATE_RANK, {**event, **no_member})
     for member in stored.members:
         yield TimedEvent(at_us, STATE_RANK, {**event, "leader_member_id": stored.leader, **member})
-
-
-# A replica that follows, and is read from: when its copies were there, what they appended, when it served readers.
 
 
 NEVER = 2**62
 
 
 def with_follower_reads(facts: PartitionFacts, states: Iterable[LeadershipState]) -> list[LeadershipState]:
-    """The same leadership, but that a broker serves consumers while it follows, where answers show that it did."""
+    """Replace `not_leader` by `online` where responses show that the broker served consumers as a follower."""
     leadership = list(states)
     for place, state in enumerate(leadership):
         until = leadership[place + 1].at_us if place + 1 < len(leadership) else NEVER
-        served = any(state.at_us <= sight.until_us < until for sight in facts.high_watermarks)
+        served = any(state.at_us <= reading.until_us < until for reading in facts.high_watermarks)
         if state.fields["change"] == "not_leader" and facts.copies and served:
             leadership[place] = LeadershipState(state.at_us, {"change": "online"})
     return leadership
 
 
-def correct_copy_times(copies: Sequence[FollowerCopy], sights: Sequence[HighWatermarkReading]) -> None:
-    """Sets `at_us` of copies that are in time order: no later than the first answer here that shows what was learnt."""
-    shown: list[tuple[int, int]] = []  # (offset, the first moment at which it or more was shown), offsets rising
-    for sight in sorted(sights, key=lambda sight: (sight.since_us, sight.offset)):
-        if not shown or sight.offset > shown[-1][0]:
-            shown.append((sight.offset, sight.since_us))
+def correct_copy_times(copies: Sequence[FollowerCopy], high_watermarks: Sequence[HighWatermarkReading]) -> None:
+    """Correct the times of copies, which are in time order.
+
+    A copy is not later than the first response of this broker with its high watermark, nor than the next copy.
+    """
+    # (high watermark, time of the first response with it or a higher one), both rising.
+    shown: list[tuple[int, int]] = []
+    for reading in sorted(high_watermarks, key=lambda reading: (reading.since_us, reading.offset)):
+        if not shown or reading.offset > shown[-1][0]:
+            shown.append((reading.offset, reading.since_us))
     offsets = [offset for offset, _ in shown]
     latest = NEVER
     for copied in reversed(copies):
@@ -118,7 +124,7 @@ def correct_copy_times(copies: Sequence[FollowerCopy], sights: Sequence[HighWate
 def follower_appends(
     facts: PartitionFacts, batches: Collection[StoredBatch], transactions: TransactionFacts
 ) -> Iterator[Append]:
-    """The appends of a replica that never leads, batch by batch where the batches are known."""
+    """Yield the appends of a broker that never leads, as single batches if `--batches` has them."""
     index = BatchIndex(batches)
     for copied in facts.copies:
         at = copied.at_us
@@ -135,7 +141,10 @@ def follower_appends(
 
 
 class ProducedOffsets(NamedTuple):
-    """The offsets [base, end) that one partition of one produce was given; its append is known by `time_us`."""
+    """Offsets [base, end) of one partition of a produce; `time_us` is the time of the append's event.
+
+    `file`, `line` and `slot` identify the partition of the produce.
+    """
 
     file: int
     line: int
@@ -147,6 +156,8 @@ class ProducedOffsets(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionTimeline:
+    """Events of a partition, offsets of produces, appends in offset order, and the state for the next time range."""
+
     events: list[TimedEvent] = field(default_factory=list)
     produced: list[ProducedOffsets] = field(default_factory=list)
     appends: list[Append] = field(default_factory=list)
@@ -157,17 +168,25 @@ def build_timeline(
     facts: PartitionFacts,
     context: Context,
     report: Report,
-    stretch: TimeRange = ALL_TIME,
+    time_range: TimeRange = ALL_TIME,
     before: dict[str, Any] | None = None,
 ) -> PartitionTimeline:
-    """The events of the stretch. `before` is the `sweep` of the timeline of the stretch before."""
+    """Build the timeline of a partition from its facts; corrects their times in place.
+
+    Args:
+        facts: All facts of the partition at the broker.
+        context: Cluster facts.
+        report: Counts what could not be derived.
+        time_range: Range of the events to write.
+        before: `sweep` of the timeline of the previous range of a followed log.
+    """
     key = (facts.topic, facts.partition)
-    sweep = EventSweep.resumed(facts, report, stretch, before) if before else EventSweep(facts, report, stretch)
+    sweep = EventSweep.resumed(facts, report, time_range, before) if before else EventSweep(facts, report, time_range)
     if facts.has_only_copies:
         return PartitionTimeline(sweep=sweep.snapshot())
     first_us = facts.first_us
     led = leadership_states(
-        facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, stretch is ALL_TIME
+        facts, context.changes.get(key, ()), context.cluster, first_us - 2, report, time_range is ALL_TIME
     )
     leadership = with_broker_stops(with_follower_reads(facts, led), context.stops, facts.broker)
     correct_copy_times(facts.copies, facts.high_watermarks)
@@ -176,15 +195,17 @@ def build_timeline(
     correct_position_times(facts.positions, facts.high_watermarks, facts.consumer_attempts)
     apply_high_watermark_readings(facts.positions, facts.high_watermarks)
     start_us = min([first_us, *(append.check_us for append in appends[:1])]) - 1
-    events = [*sweep.run(leadership, appends, start_us), *group_moves(facts, context, leadership, stretch)]
+    events = [*sweep.run(leadership, appends, start_us), *group_moves(facts, context, leadership, time_range)]
     return PartitionTimeline(events, list(_produced(facts, appends)), appends, sweep.snapshot())
 
 
 def _appends(
     facts: PartitionFacts, context: Context, leadership: Sequence[LeadershipState], report: Report
 ) -> list[Append]:
-    """At a broker that never leads, what it has copied, if consumers read there; else none: requests are turned away,
-    whatever its log holds."""
+    """Return the appends with their offsets.
+
+    For a broker that never leads, these are the records that it copied, and only if consumers read from it.
+    """
     leads = any(state.fields["change"] == "leader" for state in leadership)
     batches = context.batches.get((facts.topic, facts.partition))
     if not leads and not any(append.base >= 0 for append in facts.appends):
@@ -197,8 +218,7 @@ def _appends(
 
 
 def _produced(facts: PartitionFacts, appends: Sequence[Append]) -> Iterator[ProducedOffsets]:
-    """A retry has the offsets of the append that it repeats. The end of a transaction is a produce, too, of which only
-    the append says the offsets."""
+    """Yield the offsets of produces: a retry has those of the first attempt, a marker those of its append."""
     ends: dict[int, Any] = {append.base: append.end for append in appends}
     for append in facts.appends:
         if append.is_operation and append.base in ends:

@@ -1,10 +1,11 @@
-"""Corrects what `handling` supposes by what readers' offsets and answers prove.
+"""Corrects the assumed times of appends and positions by what readers' offsets and responses prove.
 
-No reader asks for an offset before what lies below it was appended; none asks for the same offset twice if there was
-something to get the first time, or waits for a first byte that is there (but some do, after a pause or a step back: a
-reader that asks for what others had before proves nothing); the high watermark in an answer was the partition's when
-that was read; and where a fetch is tried between an append and its check, the contract's append,
-which is both at once, is put just before that fetch.
+- A reader does not fetch from an offset before the records below it are appended.
+- A reader does not fetch from the same offset twice, or wait for the first byte, if there were records the first time.
+  Exceptions are readers after a pause or a reset, so an attempt below an offset that others had before proves nothing.
+- The high watermark in a response was current when the broker read the log for it.
+- In the replay, an append and the check of waiting fetches are one event. If a fetch was checked between the two, the
+  event is dated just before that fetch.
 """
 
 from __future__ import annotations
@@ -20,132 +21,147 @@ from purgatory_udf.sources.request_log.requests.partition_facts import Append, H
 NEVER = 2**62
 
 
-def correct_append_times(appends: Sequence[Append], positions: Sequence[ReaderPosition], tries: AttemptColumns) -> None:
-    """Sets `at_us` and `check_us` of appends that are in offset order; neither falls from one to the next.
+def correct_append_times(
+    appends: Sequence[Append], positions: Sequence[ReaderPosition], attempts: AttemptColumns
+) -> None:
+    """Set `at_us` and `check_us` of appends, which are in offset order; neither decreases from one to the next.
 
-    `tries` are those of followers: consumers see no append before the high watermark has passed it.
+    `attempts` are those of followers, because consumers see an append only when the high watermark has passed it.
     """
     latest = _latest_times(appends, positions)
-    had = [position.proven_us for position in positions], [position.offset for position in positions]
-    earliest = _EarliestTimes(tries, *had)
-    moments_of_tries = tries.at_us.tolist()
+    known = [position.proven_us for position in positions], [position.offset for position in positions]
+    earliest = _EarliestTimes(attempts, *known)
+    attempt_times = attempts.at_us.tolist()
     before = 0
     for append, bound in zip(appends, latest, strict=True):
         at = max(append.at_us, min(earliest.after(append.end), append.until_us))
         append.at_us = before = min(max(at, before), bound)
     after = NEVER
     for append, bound in zip(reversed(appends), reversed(latest), strict=True):
-        check = _before_next_attempt(append.at_us, max(append.at_us, min(append.check_us, bound)), moments_of_tries)
-        # A later append's check finds the earlier one's records too.
+        check = _before_next_attempt(append.at_us, max(append.at_us, min(append.check_us, bound)), attempt_times)
+        # The check of a later append finds the records of this one, too.
         append.check_us = after = min(check, after)
 
 
 def correct_position_times(
-    positions: Sequence[ReaderPosition], sights: Sequence[HighWatermarkReading], tries: AttemptColumns
+    positions: Sequence[ReaderPosition], readings: Sequence[HighWatermarkReading], attempts: AttemptColumns
 ) -> None:
-    """Sets `wake_us` of followers' positions: what they make readable is there for a consumer that comes before the
-    wake-up, and was not there for one that asked in vain. `tries` are those of consumers."""
+    """Set `at_us` and `wake_us` of followers' positions from the attempts of consumers.
+
+    Records that a position makes readable were not readable in an attempt that was empty, and are readable in an
+    attempt between `at_us` and `wake_us`.
+    """
     readable = [position for position in positions if position.replica < 0]
-    moments = [*(position.at_us for position in readable), *(sight.until_us for sight in sights)]
-    offsets = [*(position.offset for position in readable), *(sight.offset for sight in sights)]
-    earliest = _EarliestTimes(tries, moments, offsets)
-    moments_of_tries = tries.at_us.tolist()
+    times = [*(position.at_us for position in readable), *(reading.until_us for reading in readings)]
+    offsets = [*(position.offset for position in readable), *(reading.offset for reading in readings)]
+    earliest = _EarliestTimes(attempts, times, offsets)
+    attempt_times = attempts.at_us.tolist()
     for position in positions:
         if position.replica >= 0:
             bound = min(earliest.after(position.offset), position.until_us)
             position.at_us = max(position.at_us, bound)
             wake = max(position.at_us, position.wake_us)
-            position.wake_us = _before_next_attempt(position.at_us, wake, moments_of_tries)
+            position.wake_us = _before_next_attempt(position.at_us, wake, attempt_times)
 
 
-def apply_high_watermark_readings(positions: Sequence[ReaderPosition], sights: Sequence[HighWatermarkReading]) -> None:
-    """Sets `at_us` and `wake_us` of followers' positions by the high watermarks that answers have shown: at one beyond
-    an offset every follower had that offset; at one below it, the last of them had yet to get there."""
-    by_offset = sorted(sights, key=lambda sight: sight.offset)
-    offsets = [sight.offset for sight in by_offset]
-    firsts = [sight.until_us for sight in by_offset]
-    for number in range(len(firsts) - 2, -1, -1):
-        firsts[number] = min(firsts[number], firsts[number + 1])
+def apply_high_watermark_readings(
+    positions: Sequence[ReaderPosition], readings: Sequence[HighWatermarkReading]
+) -> None:
+    """Set `at_us` and `wake_us` of followers' positions from the high watermarks in responses.
+
+    At a high watermark of at least an offset, all followers had reached it; below, the last of them had not.
+    """
+    by_offset = sorted(readings, key=lambda reading: reading.offset)
+    offsets = [reading.offset for reading in by_offset]
+    first_times = [reading.until_us for reading in by_offset]
+    for number in range(len(first_times) - 2, -1, -1):
+        first_times[number] = min(first_times[number], first_times[number + 1])
     reached = _ReachedOffsets(positions)
-    by_time = sorted(sights, key=lambda sight: sight.since_us)
-    moments = [sight.since_us for sight in by_time]
+    by_time = sorted(readings, key=lambda reading: reading.since_us)
+    times = [reading.since_us for reading in by_time]
     for position in positions:
         if position.replica < 0:
             continue
         shown = bisect_left(offsets, position.offset)
-        if shown < len(firsts):
-            position.wake_us = min(position.wake_us, max(position.start_us, firsts[shown] - 1))
-        within = by_time[bisect_left(moments, position.start_us) : bisect_right(moments, position.until_us)]
-        below = [sight.since_us for sight in within if sight.offset < position.offset]
+        if shown < len(first_times):
+            position.wake_us = min(position.wake_us, max(position.start_us, first_times[shown] - 1))
+        within = by_time[bisect_left(times, position.start_us) : bisect_right(times, position.until_us)]
+        below = [reading.since_us for reading in within if reading.offset < position.offset]
         if below and reached.by_others(position, below[-1]):
             position.wake_us = max(position.wake_us, below[-1] + 1)
         position.at_us = min(position.at_us, position.wake_us)
 
 
 class _ReachedOffsets:
-    """Which followers had reached an offset for sure."""
+    """Offsets that followers had certainly reached, by follower and time."""
 
     def __init__(self, positions: Sequence[ReaderPosition]) -> None:
         self._of: dict[int, tuple[list[int], list[int]]] = {}
         for position in positions:
             if position.replica >= 0:
-                moments, offsets = self._of.setdefault(position.replica, ([], []))
-                moments.append(max(position.until_us, moments[-1] if moments else 0))
+                times, offsets = self._of.setdefault(position.replica, ([], []))
+                times.append(max(position.until_us, times[-1] if times else 0))
                 offsets.append(max(position.offset, offsets[-1] if offsets else 0))
 
     def by_others(self, position: ReaderPosition, at_us: int) -> bool:
-        for replica, (moments, offsets) in self._of.items():
+        """Return whether all other followers had reached the offset of the position by `at_us`."""
+        for replica, (times, offsets) in self._of.items():
             if replica != position.replica:
-                last = bisect_right(moments, at_us) - 1
+                last = bisect_right(times, at_us) - 1
                 if last < 0 or offsets[last] < position.offset:
                     return False
         return True
 
 
-def _before_next_attempt(at: int, check: int, tries: Sequence[int]) -> int:
-    """The check, or the moment just before the first try between `at` and it."""
-    following = bisect_right(tries, at)
-    return max(at, tries[following] - 1) if following < len(tries) and tries[following] <= check else check
+def _before_next_attempt(at: int, check: int, attempts: Sequence[int]) -> int:
+    """Return `check`, or the time just before the first attempt between `at` and `check`."""
+    following = bisect_right(attempts, at)
+    return max(at, attempts[following] - 1) if following < len(attempts) and attempts[following] <= check else check
 
 
 class _EarliestTimes:
-    """The last moment at which a reader was turned away below some offset. At `moments` these `offsets` were there."""
+    """Earliest possible times of offsets: just after the last empty attempt below them.
 
-    def __init__(self, tries: AttemptColumns, moments: Sequence[int], offsets: Sequence[int]) -> None:
-        at, offset = tries.empty_attempts()
-        # A reader that asks for what others had before proves nothing.
-        new = offset >= _highest_before(moments, offsets, at)
+    `times` and `offsets` say when which offsets were certainly there.
+    """
+
+    def __init__(self, attempts: AttemptColumns, times: Sequence[int], offsets: Sequence[int]) -> None:
+        at, offset = attempts.empty_attempts()
+        # An attempt below an offset that others had before proves nothing.
+        new = offset >= _highest_before(times, offsets, at)
         at, offset = at[new], offset[new]
         order = np.argsort(offset, kind="stable")
         offset, latest = offset[order], np.maximum.accumulate(at[order])
         last = np.append(offset[1:] != offset[:-1], np.ones(len(offset[:1]), bool))
         self._offsets: list[int] = offset[last].tolist()
-        self._moments: list[int] = latest[last].tolist()
+        self._times: list[int] = latest[last].tolist()
 
     def after(self, end: int) -> int:
-        """What ends at `end` was not there yet at this moment (0: nothing is known)."""
-        place_of = bisect_left(self._offsets, end) - 1
-        return self._moments[place_of] + 1 if place_of >= 0 else 0
+        """Return the earliest possible time of records that end at `end`, or 0 if nothing is known."""
+        place = bisect_left(self._offsets, end) - 1
+        return self._times[place] + 1 if place >= 0 else 0
 
 
-def _highest_before(moments: Sequence[int], offsets: Sequence[int], at_us: Integers) -> Integers:
-    """Of what was there before each of these moments."""
-    when = np.array(moments, np.int64)
-    order = np.argsort(when)
+def _highest_before(times: Sequence[int], offsets: Sequence[int], at_us: Integers) -> Integers:
+    """Return the highest of the offsets before each of the times `at_us`."""
+    moments = np.array(times, np.int64)
+    order = np.argsort(moments)
     highest = np.maximum.accumulate(np.concatenate([[-1], np.array(offsets, np.int64)[order]]))
-    return highest[np.searchsorted(when[order], at_us)]
+    return highest[np.searchsorted(moments[order], at_us)]
 
 
 def _latest_times(appends: Sequence[Append], positions: Iterable[ReaderPosition]) -> list[int]:
-    """For each append, the moment just before the first reader that asks for something beyond it; no later than the
-    handling of any produce that was appended after it."""
+    """Return the latest possible time of each append.
+
+    It is just before the first fetch from beyond the append, and not after the handling of a later produce.
+    """
     ends = [append.end for append in appends]
     latest = [NEVER] * len(appends)
     for position in positions:
-        # The last append that lies wholly below the offset; the ones before it inherit its bound.
-        place_of = bisect_right(ends, position.offset) - 1
-        if place_of >= 0:
-            latest[place_of] = min(latest[place_of], position.proven_us - 1)
+        # The last append that is completely below the offset; the loop below extends its bound to earlier ones.
+        place = bisect_right(ends, position.offset) - 1
+        if place >= 0:
+            latest[place] = min(latest[place], position.proven_us - 1)
     for number in range(len(latest) - 2, -1, -1):
         following = appends[number + 1]
         handled = following.until_us if following.is_within_handling else NEVER
