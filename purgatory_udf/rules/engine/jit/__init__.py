@@ -1,5 +1,9 @@
 """Compiles Python functions over records with numba, on first use, and caches the machine code on disk.
 
+- `records`: tables of records, and accessors for compiled code
+- `compiled_functions`: the decorators; `code_cache`: where compiled code is cached
+- `intrinsics`: single instructions; `record_arrays`: copying records in numpy
+
 Only this package imports numba.
 """
 
@@ -8,16 +12,13 @@ from __future__ import annotations
 import os
 from enum import EnumMeta, IntEnum
 
-# What one machine has compiled must run on the others of a cluster. numba asks when it is imported.
+# Code compiled on one machine must run on the others of a cluster. numba reads this variable when it is imported.
 os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 
 
-# Words that are numbers in compiled code.
+class Int64EnumMeta(EnumMeta):
+    """Metaclass of enumerations whose members compiled code treats as int64 (see `compiled_functions`)."""
 
 
-class Numbers(EnumMeta):
-    """Of words whose numbers compiled code takes for numbers (see `compiled`)."""
-
-
-class Number(IntEnum, metaclass=Numbers):
-    """A word, and the number that stands for it."""
+class Int64Enum(IntEnum, metaclass=Int64EnumMeta):
+    """An enumeration of names for the numbers in compiled code's records."""

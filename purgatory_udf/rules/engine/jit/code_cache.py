@@ -1,10 +1,16 @@
-"""Where compiled code is kept.
+"""The folder where compiled code is cached.
 
-numba looks whether the file of an entry has changed, but not the helpers that it calls, and by itself it keeps what it
-makes of a package in an archive under the user's home, or fails. So what is compiled is kept in a folder of our own,
-named after all of the sources: beside them if that can be written, else in the user's cache, else with the
-temporary files. It can be carried elsewhere, with the sources. Where all of it has been compiled (`mark_whole`) that is
-read, also by who may not write there. Where nothing can be written a process compiles for itself.
+numba invalidates the cached code of an entry point when its file changes, but not when a helper that it calls does; and
+it does not cache functions of a zipped package next to it. So this package has its own folder, named after a
+fingerprint of all sources: the first usable one of
+
+1. `$NUMBA_CACHE_DIR`,
+2. `__pycache__` of this package, if it is not zipped,
+3. `purgatory-replay` in `$XDG_CACHE_HOME` or `~/.cache`,
+4. a folder of the user's own among the temporary files.
+
+A complete folder (`mark_complete`) is also read by processes that may not write to it, and can be copied to another
+machine with the sources. If no folder is usable, each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -23,8 +29,8 @@ import numba
 import numpy as np
 from numba.core.caching import UserProvidedCacheLocator
 
-# Packages of which something is compiled.
-_COMPILED = (
+# Packages with compiled functions.
+_COMPILED_PACKAGES = (
     "purgatory_udf.rules.engine.jit",
     "purgatory_udf.rules.engine.loop",
     "purgatory_udf.rules.engine.columns",
@@ -32,8 +38,11 @@ _COMPILED = (
 )
 
 
-class Kept(UserProvidedCacheLocator):
-    """Where numba keeps an entry. The folder's name says all of the sources, so their dates say nothing."""
+class CacheLocator(UserProvidedCacheLocator):
+    """Tells numba where to cache an entry point.
+
+    The folder depends on all sources, so their timestamps do not matter.
+    """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._lineno = function.__code__.co_firstlineno
@@ -43,56 +52,60 @@ class Kept(UserProvidedCacheLocator):
         return 0
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> Kept:
+    def from_function(cls, function: Callable[..., Any], file: str) -> CacheLocator:
         return cls(function)
 
 
 def fingerprint() -> str:
-    """Of everything that the compiled code depends on."""
+    """Return a hash of everything that the compiled code depends on."""
     digest = hashlib.sha256(f"{numba.__version__} {np.__version__} {sys.version}".encode())
-    for package in _COMPILED:
+    for package in _COMPILED_PACKAGES:
         sources = [path for path in resources.files(package).iterdir() if path.name.endswith(".py")]
         for source in sorted(sources, key=lambda path: path.name):
             digest.update(f"{package}/{source.name}".encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def is_wanted() -> bool:
-    """Whether something may be lacking that could be compiled and kept."""
+def needs_warm_up() -> bool:
+    """Return whether the cache is incomplete and can be completed."""
     config: Any = numba.config
     if FOLDER is None or config.DISABLE_JIT:
         return False
-    return os.access(FOLDER, os.W_OK) and not is_whole()
+    return os.access(FOLDER, os.W_OK) and not is_complete()
 
 
-def is_whole() -> bool:
-    """Whether all of it is there to be read."""
-    return FOLDER is not None and (FOLDER / _WHOLE).is_file()
+def is_complete() -> bool:
+    """Return whether the code of every entry point is in the cache."""
+    return FOLDER is not None and (FOLDER / _COMPLETE).is_file()
 
 
-def mark_whole() -> None:
-    """For whoever has had all of it compiled."""
-    if FOLDER is not None and is_wanted():
-        (FOLDER / _WHOLE).touch()
+def mark_complete() -> None:
+    """Note that every entry point has been compiled."""
+    if FOLDER is not None and needs_warm_up():
+        (FOLDER / _COMPLETE).touch()
 
 
-def _places() -> list[Path]:
-    asked = os.environ.get("NUMBA_CACHE_DIR")
-    here = Path(__file__).parent
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    beside = [here / "__pycache__"] if here.is_dir() else []
-    return [*([Path(asked)] if asked else []), *beside, Path(home) / "purgatory-replay", _temporary()]
+def _candidate_folders() -> list[Path]:
+    configured = os.environ.get("NUMBA_CACHE_DIR")
+    package = Path(__file__).parent
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [
+        *([Path(configured)] if configured else []),
+        *([package / "__pycache__"] if package.is_dir() else []),
+        Path(user_cache) / "purgatory-replay",
+        _temporary_folder(),
+    ]
 
 
-def _temporary() -> Path:
+def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"purgatory-replay-{os.getuid()}"
 
 
-def _folder(places: list[Path], name: str) -> Path | None:
-    """The first of them in which there is all of it, or in which it can be put."""
+def _first_usable(places: list[Path], name: str) -> Path | None:
+    """Return `name` in the first place where it is complete or writable, and trusted."""
     for place in places:
         folder = place / name
-        if not (folder / _WHOLE).is_file():
+        if not (folder / _COMPLETE).is_file():
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError:
@@ -105,13 +118,13 @@ def _folder(places: list[Path], name: str) -> Path | None:
 
 
 def _is_trusted(place: Path) -> bool:
-    """What lies there is run. Among the temporary files anybody may have made a folder with the name of ours."""
-    if place != _temporary():
+    """Return whether nobody else can have written there, for cached code is executed: temporary folders are shared."""
+    if place != _temporary_folder():
         return True
     status = place.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & stat.S_IWOTH
 
 
-# An empty file in a folder that lacks nothing.
-_WHOLE = "whole"
-FOLDER = _folder(_places(), f"loop-{fingerprint()}")
+# An empty file that marks a complete folder.
+_COMPLETE = "complete"
+FOLDER = _first_usable(_candidate_folders(), f"loop-{fingerprint()}")

@@ -1,7 +1,12 @@
-"""How functions that are compiled are marked: helpers, for compiled code alone, and entries, which Python calls.
+"""Decorators of compiled functions: entry points, which Python calls, and helpers, which only compiled code calls.
 
-Helpers are handed records, which are pointers: nothing is counted, copied or allocated on the way (see `access`).
-`NUMBA_DISABLE_JIT=1` runs the same code uncompiled.
+By default numba optimizes each helper together with everything it calls, and generates machine code for it although
+Python never calls it, so the innermost helpers are compiled a dozen times over. Here a helper's library is only linked
+with those of its callees; optimization and code generation happen once, in the entry point. That takes a third of the
+compilation time, for code that is as fast. It relies on internals of numba, which is therefore pinned to one version.
+
+Helpers get records as pointers, without reference counts, copies or allocations (see `records`). With
+`NUMBA_DISABLE_JIT=1` the same functions run uncompiled.
 """
 
 from __future__ import annotations
@@ -20,23 +25,17 @@ from numba.core.compiler_machinery import LoweringPass, register_pass
 from numba.core.typed_passes import AnnotateTypes, NativeLowering
 from numba.extending import models, register_model, typeof_impl
 
-from purgatory_udf.rules.engine.jit import Numbers, code_cache
-
-# How a helper is compiled: for those who call it, and not for itself.
-#
-# By default numba optimizes each helper together with all that it calls, and makes machine code of that, though Python
-# calls none: what lies deepest is done a dozen times over. Here a helper's calls are joined to it and no more; the
-# rest is done once, in the entry. That takes a third of the time, for code that is as fast.
+from purgatory_udf.rules.engine.jit import Int64EnumMeta, code_cache
 
 
-class Joined(JITCodeLibrary):
-    """A helper with all that it calls, without machine code."""
+class LinkOnlyLibrary(JITCodeLibrary):
+    """The LLVM module of a helper and everything that it calls, without machine code."""
 
     def finalize(self) -> None:
         for library in dict.fromkeys(self._linking_libraries):
             self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
-        # What is inlined is put where it is called; else nothing.
+        # Inline the functions marked for it, and optimize nothing else.
         passes, builder = self._codegen._module_pass_manager(
             loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
         )
@@ -45,25 +44,27 @@ class Joined(JITCodeLibrary):
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
-class _Begun(LoweringPass):
-    _name = "helper_begun"
+class _UseLinkOnlyLibrary(LoweringPass):
+    """Gives a helper a `LinkOnlyLibrary` to be lowered into."""
+
+    _name = "use_link_only_library"
 
     def __init__(self) -> None:
         LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
-        made_by: Any = Joined
-        state.library = made_by(state.targetctx.codegen(), state.func_id.func_qualname)
+        library_class: Any = LinkOnlyLibrary
+        state.library = library_class(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
         state.flags.no_compile = True
         return True
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
-class _Known(LoweringPass):
-    """What compiled code calls it by. The function is a name only: behind it is nothing that Python could call."""
+class _RegisterHelper(LoweringPass):
+    """Makes a lowered helper known to compiled callers. The function object is a name only; Python cannot call it."""
 
-    _name = "helper_known"
+    _name = "register_helper"
 
     def __init__(self) -> None:
         LoweringPass.__init__(self)
@@ -78,73 +79,77 @@ class _Known(LoweringPass):
         return True
 
 
-class Helper(CompilerBase):
+class HelperCompiler(CompilerBase):
+    """numba's pipeline for helpers."""
+
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.add_pass_after(_Begun, AnnotateTypes)
-        passes.add_pass_after(_Known, NativeLowering)
+        passes.add_pass_after(_UseLinkOnlyLibrary, AnnotateTypes)
+        passes.add_pass_after(_RegisterHelper, NativeLowering)
         passes.finalize()
         return [passes]
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# A constant of the loop. numba compiles a helper anew for each Python integer that it is called with, and this is none.
-number = cast("Callable[[int], int]", np.int64)
+# A constant. numba specializes a helper for each literal Python integer that it is called with; this is not a literal.
+int64 = cast("Callable[[int], int]", np.int64)
 
 
-class _Words(types.IntEnumClass):
-    """`Code.FETCH` is a number like others in compiled code. By itself numba has a kind for each class of words, and
-    compiles a helper anew for each kind that it is called with."""
+class _Int64EnumType(types.IntEnumClass):
+    """Types members such as `Code.FETCH` as int64.
+
+    By default every enumeration has a numba type of its own, for which helpers would be compiled again.
+    """
 
     @property
     def member_type(self) -> Any:
         return self.dtype
 
 
-register_model(_Words)(models.OpaqueModel)
+register_model(_Int64EnumType)(models.OpaqueModel)
 
 
-@typeof_impl.register(Numbers)
-def _kind_of_words(words: Numbers, _context: Any) -> Any:
-    return _Words(words, types.int64)
+@typeof_impl.register(Int64EnumMeta)
+def _typeof_int64_enum(enum: Int64EnumMeta, _context: Any) -> Any:
+    return _Int64EnumType(enum, types.int64)
 
 
-_OF_HELPERS: dict[str, Any] = {
+_HELPER_OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
-    "pipeline_class": Helper,
+    "pipeline_class": HelperCompiler,
 }
 
 
-def rule(function: Function) -> Function:
-    """A helper of the loop: only compiled code may call it. If nothing is said, numba takes over from whoever calls it
-    first that it is put where it is called."""
-    return cast("Function", numba.njit(**_OF_HELPERS, forceinline=False)(function))
+def helper(function: Function) -> Function:
+    """Compile for compiled callers. Without an explicit `forceinline`, numba takes over that of the first caller."""
+    return cast("Function", numba.njit(**_HELPER_OPTIONS, forceinline=False)(function))
 
 
 def inlined(function: Function) -> Function:
-    """A helper that is put where it is called: it is small, or called at one place. To call one costs more than most of
-    them do; to put everything everywhere takes minutes to compile."""
-    return cast("Function", numba.njit(**_OF_HELPERS, forceinline=True)(function))
+    """Compile for compiled callers, and inline at every call.
+
+    For functions that are small or have one caller: a call costs more than most of them do, but inlining everything
+    would take minutes to compile.
+    """
+    return cast("Function", numba.njit(**_HELPER_OPTIONS, forceinline=True)(function))
 
 
-def entry(function: Function) -> Function:
-    """What Python calls."""
+def entry_point(function: Function) -> Function:
+    """Compile for Python callers, release the GIL while it runs, and cache the machine code (`code_cache`)."""
     if code_cache.FOLDER is None:
         return cast("Function", numba.njit(nogil=True, error_model="numpy")(function))
     config: Any = numba.config
-    theirs, config.CACHE_LOCATOR_CLASSES = (
-        config.CACHE_LOCATOR_CLASSES,
-        f"{code_cache.__name__}.{code_cache.Kept.__name__}",
-    )
+    default_locators = config.CACHE_LOCATOR_CLASSES
+    config.CACHE_LOCATOR_CLASSES = f"{code_cache.__name__}.{code_cache.CacheLocator.__name__}"
     try:
         compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     finally:
-        config.CACHE_LOCATOR_CLASSES = theirs
+        config.CACHE_LOCATOR_CLASSES = default_locators
     if not os.access(code_cache.FOLDER, os.W_OK):
-        # What somebody else has compiled is read; what is not among it, this process keeps for itself.
+        # Read-only cache: use what is there, and keep anything else in memory.
         cache = getattr(compiled, "_cache", None)
         if cache is not None:
             cache.save_overload = lambda *_: None

@@ -1,8 +1,10 @@
-"""How compiled code finds its records: a world is one record with its tables' addresses, `part_at(w, 7)` a pointer.
+"""Tables of records for compiled code: an arena is one record with the addresses of its tables.
 
-To hand a dozen arrays from helper to helper costs more than what most helpers do, in time and, above all, in
-compilation. A record costs one word. Nothing checks an index, so a world is made with room for all that its call can
-bring about, and uncompiled every access is checked.
+Passing a dozen arrays from helper to helper costs more than what most helpers do, in run time and even more in
+compilation time. An arena costs one pointer: `part_at(arena, 7)` is a pointer to row 7 of its table of parts.
+
+Compiled code checks no index, so an arena must be allocated with capacity for everything that a call can add. Without
+compilation (`NUMBA_DISABLE_JIT=1`), every access is checked.
 """
 
 from __future__ import annotations
@@ -20,240 +22,252 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# Kinds of records, and of worlds: a world is one record with its tables' addresses (see `access`).
-
-
 Records = npt.NDArray[Any]
-Kind = np.dtype[Any]
+DType = np.dtype[Any]
+Arena = Any  # one record of an `arena_dtype`
+Accessor = Callable[[Arena, int], Any]
+
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+
+_CACHE_LINE = 64  # bytes
+
+_memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
 
 
 def record(
     i8: str = "",
     i4: str = "",
     i1: str = "",
-    begins: Kind | None = None,
-    also: Mapping[str, tuple[str, str]] | None = None,
-    multiple: int = 1,
-) -> Kind:
-    """Long fields first, so that each lies at a multiple of its size; the whole is one of the longest, and of
-    `multiple`. `begins`: another record whose fields come first. `also`: further names for what lies where a field
-    does, with their kinds."""
-    fields = own_fields(begins) if begins is not None else []
+    base: DType | None = None,
+    aliases: Mapping[str, tuple[str, str]] | None = None,
+    align: int = 1,
+) -> DType:
+    """Return the dtype of a record, padded to a multiple of its longest field and of `align`.
+
+    Args:
+        i8: Names of fields of 8 bytes; they come first, so that every field is aligned.
+        i4: Names of fields of 4 bytes.
+        i1: Names of fields of 1 byte.
+        base: A record whose fields come before these.
+        aliases: Further names, each with the field whose place it shares and its own type.
+        align: Multiple of the record's size.
+    """
+    fields = stored_fields(base) if base is not None else []
     for kind, names in (("i8", i8), ("i4", i4), ("i1", i1)):
         fields += [(name, np.dtype(kind)) for name in names.split()]
-    size, longest = (chosen(kind.itemsize for _, kind in fields) for chosen in (sum, max))
-    padding = -size % max(longest, multiple)
+    size, longest = (combine(dtype.itemsize for _, dtype in fields) for combine in (sum, max))
+    padding = -size % max(longest, align)
     fields += [(f"padding_{place}", np.dtype("i1")) for place in range(size, size + padding)]
-    begins_at = accumulate((kind.itemsize for _, kind in fields), initial=0)
-    places = dict(zip((name for name, _ in fields), begins_at, strict=False))
-    further = [(name, np.dtype(kind), places[field]) for name, (field, kind) in (also or {}).items()]
+    starts = accumulate((dtype.itemsize for _, dtype in fields), initial=0)
+    offsets = dict(zip((name for name, _ in fields), starts, strict=False))
+    further = [(name, np.dtype(kind), offsets[field]) for name, (field, kind) in (aliases or {}).items()]
     return np.dtype(
         {
-            "names": [*places, *(name for name, _, _ in further)],
-            "formats": [*(kind for _, kind in fields), *(kind for _, kind, _ in further)],
-            "offsets": [*places.values(), *(place for _, _, place in further)],
-            "itemsize": sum(kind.itemsize for _, kind in fields),
+            "names": [*offsets, *(name for name, _, _ in further)],
+            "formats": [*(dtype for _, dtype in fields), *(dtype for _, dtype, _ in further)],
+            "offsets": [*offsets.values(), *(offset for _, _, offset in further)],
+            "itemsize": sum(dtype.itemsize for _, dtype in fields),
         }
     )
 
 
-def own_fields(kind: Kind) -> list[tuple[str, Kind]]:
-    """Without further names for the same."""
+def stored_fields(dtype: DType) -> list[tuple[str, DType]]:
+    """Return a record's fields in order, without aliases."""
     end, fields = 0, []
-    for name, (field, place, *_) in _fields(kind).items():
-        if place == end:
+    for name, (field, offset, *_) in _fields(dtype).items():
+        if offset == end:
             fields.append((name, field))
             end += field.itemsize
     return fields
 
 
-def _fields(kind: Kind) -> Mapping[str, Any]:
-    assert kind.fields is not None
-    return {name: kind.fields[name] for name in kind.names or ()}
+def _fields(dtype: DType) -> Mapping[str, Any]:
+    assert dtype.fields is not None
+    return {name: dtype.fields[name] for name in dtype.names or ()}
 
 
-def world(tables: Iterable[str], *scalars: str) -> Kind:
-    """A world: where each of its tables lies and how much room that has; and its own numbers."""
-    places = [f"{name}_{what}" for name in tables for what in ("address", "room")]
+def arena_dtype(tables: Iterable[str], *scalars: str) -> DType:
+    """Return the dtype of an arena: address and capacity of each table, then its scalars."""
+    places = [f"{name}_{what}" for name in tables for what in ("address", "capacity")]
     return np.dtype([(name, "i8") for name in (*places, *scalars)])
 
 
-World = Any  # the record
-Access = Callable[[World, int], Any]
-
-memcpy = cast("Callable[..., Any]", cgutils.raw_memcpy)
-
-_LINE = 64  # of the processor's cache
-
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
-
-
-def named(rows: Records) -> Records:
-    """Records whose fields can be had by name uncompiled, too."""
+def attribute_view(rows: Records) -> Records:
+    """Return a view whose fields are attributes, as in compiled code, also without compilation."""
     return rows if COMPILED else rows.view(np.recarray)
 
 
-def world_of(tables: Mapping[str, Records], kinds: Mapping[str, Kind], world: Kind, **scalars: int) -> Records:
-    """A world over these tables, which must outlive it: an array of one record."""
+def make_arena(tables: Mapping[str, Records], dtypes: Mapping[str, DType], arena: DType, **scalars: int) -> Records:
+    """Return an arena over these tables, as an array of one record. The tables must outlive it.
+
+    Tables without rows may be left out, and scalars that are 0.
+    """
     fields: list[int] = []
-    for name, kind in kinds.items():
+    for name, dtype in dtypes.items():
         rows = tables.get(name)
         if rows is None:
             fields += (0, 0)
         else:
-            assert rows.dtype == kind and rows.flags.c_contiguous, name
+            assert rows.dtype == dtype and rows.flags.c_contiguous, name
             fields += (rows.ctypes.data, len(rows))
-    fields += [scalars.pop(name, 0) for name in cast("tuple[str, ...]", world.names)[len(fields) :]]
-    assert not scalars and tables.keys() <= kinds.keys(), "a table or number that this world does not have"
-    return named(np.array(fields, np.int64).view(world))
+    fields += [scalars.pop(name, 0) for name in cast("tuple[str, ...]", arena.names)[len(fields) :]]
+    assert not scalars and tables.keys() <= dtypes.keys(), "the arena has no such table or scalar"
+    return attribute_view(np.array(fields, np.int64).view(arena))
 
 
-def access(name: str, kinds: Mapping[str, Kind], world: Kind) -> Access:
-    """How a world's table is read and written: `part_at(w, 7)`."""
-    assert world.fields is not None
-    return _compiled(kinds[name], world.fields[f"{name}_address"][1]) if COMPILED else _plain(name, kinds[name])
+def accessor(name: str, dtypes: Mapping[str, DType], arena: DType) -> Accessor:
+    """Return the function `(arena, row) -> record` of a table; the record is a reference."""
+    assert arena.fields is not None
+    if COMPILED:
+        return _compiled_accessor(dtypes[name], arena.fields[f"{name}_address"][1])
+    return _python_accessor(name, dtypes[name])
 
 
-def _compiled(kind: Kind, where: int) -> Access:
-    record, address = numba.from_dtype(kind), _place(kind, where)
+def _compiled_accessor(dtype: DType, address_offset: int) -> Accessor:
+    record, row_address = numba.from_dtype(dtype), _row_address(dtype, address_offset)
 
-    def at(typing: Any, w: Any, index: Any) -> Any:
+    def at(typing: Any, arena: Any, row: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(address(builder, *arguments), context.get_value_type(record))
+            return builder.inttoptr(row_address(builder, *arguments), context.get_value_type(record))
 
-        return record(w, types.int64), code
+        return record(arena, types.int64), code
 
-    return cast("Access", intrinsic(at))
+    return cast("Accessor", intrinsic(at))
 
 
-def _place(kind: Kind, where: int) -> Callable[[Any, Any, Any], Any]:
-    """Instructions for a row's address, of the table whose address the world has there."""
+def _row_address(dtype: DType, address_offset: int) -> Callable[[Any, Any, Any], Any]:
+    """Return a generator of the instructions that compute a row's address."""
     long, byte = ir.IntType(64), ir.IntType(8)
 
-    def place(builder: Any, world: Any, index: Any) -> Any:
-        field = builder.gep(builder.bitcast(world, byte.as_pointer()), [ir.Constant(long, where)])
+    def row_address(builder: Any, arena: Any, row: Any) -> Any:
+        field = builder.gep(builder.bitcast(arena, byte.as_pointer()), [ir.Constant(long, address_offset)])
         address = builder.load(builder.bitcast(field, long.as_pointer()))
-        # A table never moves during a call.
+        # Tables never move during a call.
         address.set_metadata("invariant.load", builder.module.add_metadata([]))
-        return builder.add(address, builder.mul(index, ir.Constant(long, kind.itemsize)))
+        return builder.add(address, builder.mul(row, ir.Constant(long, dtype.itemsize)))
 
-    return place
-
-
-def soon(name: str, kinds: Mapping[str, Kind], world: Kind) -> Callable[[World, int], None]:
-    """Has a row's lines brought near before they are needed: `batch_soon(w, 7)`. There need not be such a row."""
-    assert world.fields is not None
-    return _compiled_soon(kinds[name], world.fields[f"{name}_address"][1]) if COMPILED else _plain_soon
+    return row_address
 
 
-def _compiled_soon(kind: Kind, where: int) -> Callable[[World, int], None]:
+def prefetcher(name: str, dtypes: Mapping[str, DType], arena: DType) -> Callable[[Arena, int], None]:
+    """Return a function `(arena, row)` that prefetches a row of a table. The row need not exist."""
+    assert arena.fields is not None
+    if COMPILED:
+        return _compiled_prefetcher(dtypes[name], arena.fields[f"{name}_address"][1])
+    return _no_prefetch
+
+
+def _compiled_prefetcher(dtype: DType, address_offset: int) -> Callable[[Arena, int], None]:
     bytes_, size = ir.IntType(8).as_pointer(), ir.IntType(32)
-    prefetch = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
-    at = _place(kind, where)
+    function = ir.FunctionType(ir.VoidType(), [bytes_, size, size, size])
+    row_address = _row_address(dtype, address_offset)
 
-    def bring(typing: Any, w: Any, index: Any) -> Any:
+    def prefetch(typing: Any, arena: Any, row: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            row = builder.inttoptr(at(builder, *arguments), bytes_)
-            bring = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], prefetch)
-            for line in range(0, kind.itemsize, _LINE):
-                # To be written, to stay, and it is data.
-                builder.call(bring, [builder.gep(row, [size(line)]), size(1), size(3), size(1)])
+            start = builder.inttoptr(row_address(builder, *arguments), bytes_)
+            llvm_prefetch = builder.module.declare_intrinsic("llvm.prefetch", [bytes_], function)
+            for line in range(0, dtype.itemsize, _CACHE_LINE):
+                # For writing, into all levels of the data cache.
+                builder.call(llvm_prefetch, [builder.gep(start, [size(line)]), size(1), size(3), size(1)])
             return context.get_dummy_value()
 
-        return types.void(w, types.int64), code
+        return types.void(arena, types.int64), code
 
-    return cast("Callable[[World, int], None]", intrinsic(bring))
-
-
-def _plain_soon(w: World, index: int) -> None:
-    """Where it makes no difference."""
+    return cast("Callable[[Arena, int], None]", intrinsic(prefetch))
 
 
-def copies(source: Kind, target: Kind) -> Callable[[Any, Any], None]:
-    """How a whole record of one kind becomes the beginning of another: `to`, `of`."""
-    small, large = own_fields(source), own_fields(target)
-    assert large[: len(small)] == small, "the fields do not lie alike"
-    return _compiled_copy(source.itemsize) if COMPILED else _plain_copy([name for name, _ in small])
+def _no_prefetch(arena: Arena, row: int) -> None:
+    pass
 
 
-def _compiled_copy(size: int) -> Callable[[Any, Any], None]:
-    def copy(typing: Any, to: Any, of_: Any) -> Any:
+def record_copier(source: DType, target: DType) -> Callable[[Any, Any], None]:
+    """Return a function `(to, of)` that copies a record into the first fields of a longer one."""
+    small, large = stored_fields(source), stored_fields(target)
+    assert large[: len(small)] == small, "the target must start with the source's fields"
+    return _compiled_copier(source.itemsize) if COMPILED else _python_copier([name for name, _ in small])
+
+
+def _compiled_copier(size: int) -> Callable[[Any, Any], None]:
+    def copy(typing: Any, to: Any, of: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             to_bytes, of_bytes = (builder.bitcast(row, ir.IntType(8).as_pointer()) for row in arguments)
-            memcpy(builder, to_bytes, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
+            _memcpy(builder, to_bytes, of_bytes, ir.Constant(ir.IntType(64), size), 1, 8)
             return context.get_dummy_value()
 
-        return types.void(to, of_), code
+        return types.void(to, of), code
 
     return cast("Callable[[Any, Any], None]", intrinsic(copy))
 
 
-def _plain_copy(names: list[str]) -> Callable[[Any, Any], None]:
-    def copy(to: Any, of_: Any) -> None:
+def _python_copier(names: list[str]) -> Callable[[Any, Any], None]:
+    def copy(to: Any, of: Any) -> None:
         for name in names:
-            setattr(to, name, getattr(of_, name))
+            setattr(to, name, getattr(of, name))
 
     return copy
 
 
-def _compiled_rows_copy() -> Callable[[Records, int, Records, int, int], None]:
-    def copy(typing: Any, to: Any, at: Any, of_: Any, first: Any, count: Any) -> Any:
+def _compiled_copy_rows() -> Callable[[Records, int, Records, int, int], None]:
+    def copy(typing: Any, to: Any, at: Any, of: Any, first: Any, count: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            to_rows, place, of_rows, first_place, rows = arguments
-            kind = signature.args[0]
+            to_rows, to_first, of_rows, of_first, rows = arguments
+            table_type = signature.args[0]
             target, source = (
-                builder.gep(context.make_array(kind)(context, builder, table).data, [begin])
-                for table, begin in ((to_rows, place), (of_rows, first_place))
+                builder.gep(context.make_array(table_type)(context, builder, table).data, [start])
+                for table, start in ((to_rows, to_first), (of_rows, of_first))
             )
-            memcpy(builder, target, source, rows, kind.dtype.size)
+            _memcpy(builder, target, source, rows, table_type.dtype.size)
             return context.get_dummy_value()
 
-        return types.void(to, at, of_, first, count), code
+        return types.void(to, at, of, first, count), code
 
     return cast("Callable[[Records, int, Records, int, int], None]", intrinsic(copy))
 
 
-def _plain_rows_copy(to: Records, at: int, of_: Records, first: int, count: int) -> None:
-    to[at : at + count] = of_[first : first + count]
+def _python_copy_rows(to: Records, at: int, of: Records, first: int, count: int) -> None:
+    to[at : at + count] = of[first : first + count]
 
 
-# Rows of an array to those of another: `to`, `at`; `of`, `first`, and how many. By itself compiled code copies a record
-# byte by byte.
-copy_rows = _compiled_rows_copy() if COMPILED else _plain_rows_copy
+# `copy_rows(to, at, of, first, count)` copies rows between arrays with one memcpy. Plain assignments in compiled code
+# copy a record byte by byte.
+copy_rows = _compiled_copy_rows() if COMPILED else _python_copy_rows
 
 
-def inside(whole: Kind, kind: Kind, begin: str) -> Access:
-    """How one of several like groups of a record's fields is read, from that field on: `end_of(key, reader)`."""
-    assert whole.fields is not None
-    first = whole.fields[begin][1]
-    return _compiled_inside(kind, first) if COMPILED else _plain_inside(kind, first)
+def nested_accessor(outer: DType, inner: DType, begin: str) -> Accessor:
+    """Return the function `(record, n) -> inner` for a record with several groups of fields of one type.
+
+    The groups are adjacent, and the first starts with the field `begin`.
+    """
+    assert outer.fields is not None
+    first = outer.fields[begin][1]
+    return _compiled_nested_accessor(inner, first) if COMPILED else _python_nested_accessor(inner, first)
 
 
-def _compiled_inside(kind: Kind, first: int) -> Access:
-    record = numba.from_dtype(kind)
+def _compiled_nested_accessor(dtype: DType, first: int) -> Accessor:
+    record = numba.from_dtype(dtype)
     long, byte = ir.IntType(64), ir.IntType(8)
 
-    def at(typing: Any, row: Any, index: Any) -> Any:
+    def at(typing: Any, row: Any, n: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            whole, place = arguments
-            offset = builder.add(builder.mul(place, ir.Constant(long, kind.itemsize)), ir.Constant(long, first))
-            inner = builder.gep(builder.bitcast(whole, byte.as_pointer()), [offset])
+            outer, index = arguments
+            offset = builder.add(builder.mul(index, ir.Constant(long, dtype.itemsize)), ir.Constant(long, first))
+            inner = builder.gep(builder.bitcast(outer, byte.as_pointer()), [offset])
             return builder.bitcast(inner, context.get_value_type(record))
 
         return record(row, types.int64), code
 
-    return cast("Access", intrinsic(at))
+    return cast("Accessor", intrinsic(at))
 
 
-def _plain_inside(kind: Kind, first: int) -> Access:
-    def at(row: Any, index: int) -> Any:
-        return _Row(np.frombuffer(row._fields.tobytes(), kind, 1, first + int(index) * kind.itemsize)[0])
+def _python_nested_accessor(dtype: DType, first: int) -> Accessor:
+    def at(row: Any, n: int) -> Any:
+        return _Row(np.frombuffer(row._fields.tobytes(), dtype, 1, first + int(n) * dtype.itemsize)[0])
 
     return at
 
 
 class _Row:
-    """A record whose fields come by name, also those that numpy's own records call otherwise (`size`, `base`)."""
+    """A record with all fields as attributes, even those that clash with attributes of numpy's records (`size`)."""
 
     __slots__ = ("_fields",)
 
@@ -267,11 +281,12 @@ class _Row:
         self._fields[name] = value
 
 
-def _plain(name: str, kind: Kind) -> Access:
-    def at(w: World, index: int) -> Any:
-        assert 0 <= index < w[f"{name}_room"], f"{name}: {index} of {w[f'{name}_room']}"
-        address = int(w[f"{name}_address"]) + int(index) * kind.itemsize
-        raw: Any = (ctypes.c_char * kind.itemsize).from_address(address)
-        return _Row(np.frombuffer(raw, kind)[0])
+def _python_accessor(name: str, dtype: DType) -> Accessor:
+    def at(arena: Arena, row: int) -> Any:
+        capacity = arena[f"{name}_capacity"]
+        assert 0 <= row < capacity, f"{name}: row {row} of {capacity}"
+        address = int(arena[f"{name}_address"]) + int(row) * dtype.itemsize
+        raw: Any = (ctypes.c_char * dtype.itemsize).from_address(address)
+        return _Row(np.frombuffer(raw, dtype)[0])
 
     return at
