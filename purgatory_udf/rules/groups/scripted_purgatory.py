@@ -1,14 +1,15 @@
-"""A purgatory's gauges where somebody else decides what ends: operations begin, end, and lists are walked as dictated.
+"""The gauges of a purgatory from a script: operations start and end, and lists are checked, at given moments.
 
-So it is with a coordinator's purgatories. Their operations end by the state of a group, which is no business of the
-loop's; but when the reaper wakes and purges follows from all of a broker's groups together. Moments come in order:
+A coordinator's operations are completed by its groups, not by the compiled loop. But when the reaper wakes and purges
+depends on all groups of a broker. The moments of the script are ordered by:
 
-    t, seq, sub     the clock's own (`seq` is -1) come before a millisecond's events; `sub` counts the reapers' turns
-    turn            of this purgatory's reaper among those of its broker: 0 or 1
-    late            of the moments in the reaper's own turn: what comes only once its buckets have begun
+    t, seq, sub     a timer (`seq` is -1) precedes the events of its millisecond; `sub` is the turn of the reapers
+    late            whether a moment in the reaper's own turn follows only after its buckets have expired
 
-An operation has one entry, on one list. The check that completes it takes that off (a walk, at the same moment);
-otherwise the entry is dead until the list's next walk, or a purge.
+`turn` is the turn of this purgatory's reaper, 0 or 1, among those of its broker.
+
+An operation has one entry, on one list. The check that completes it also removes it, as a walk at the same moment.
+Otherwise the entry is dead until the next walk of its list, or a purge.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from typing import Any
 
 import numpy as np
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry, number, rule
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, int64
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop import clock_advance, expiry_timer
-from purgatory_udf.rules.engine.loop.arena import OPEN, World, operation_at, purgatory_at
+from purgatory_udf.rules.engine.loop.arena import OPEN, Arena, operation_at, purgatory_at
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 
 MOMENT = np.dtype(
     [(name, "i8") for name in ("t", "seq", "sub")] + [(name, "i4") for name in ("late", "kind", "operation", "key")]
 )
-# An operation's list, and how many dead entries a list has, since which purge.
+# A list: the number of its dead entries, and the stamp of the last purge that this number takes into account.
 LIST = np.dtype([("dead", "i8"), ("stamp", "i8")])
 
-# What happens, of one moment in this order. `ANEW`: another process estimates from what it holds when to purge.
-BEGIN, END, WALK, RESET_ESTIMATE = map(number, (0, 1, 2, 3))
+# The kinds of moments, in their order at one moment. `RESET_ESTIMATE`: a new process restarts the purge estimate.
+BEGIN, END, WALK, RESET_ESTIMATE = map(int64, (0, 1, 2, 3))
 
-_BY_CLOCK = number(UNKNOWN)
-_PURGATORY = number(0)  # the one purgatory of its world
+_BY_CLOCK = int64(UNKNOWN)
+_PURGATORY = int64(0)  # the only purgatory of its arena
 
 
-@entry
-def run_script(world: Records, moments: Records, dead: Records, turn: int, until_ms: int) -> None:
-    """Let everything happen, then let the clock run until then: what happens later is not known yet."""
-    w = world[0]
+@entry_point
+def run_script(arenas: Records, moments: Records, dead: Records, turn: int, until_ms: int) -> None:
+    """Apply all moments, then advance the clock to `until_ms`."""
+    arena = arenas[0]
     count = len(moments)
     at = 0
     while at < count:
@@ -47,75 +48,75 @@ def run_script(world: Records, moments: Records, dead: Records, turn: int, until
         now_ms = first.t // 1000
         by_clock = first.seq == _BY_CLOCK
         if not by_clock:
-            _advance(w, now_ms)
+            _advance(arena, now_ms)
         elif first.sub > turn:
-            _advance_to_turn(w, now_ms)
+            _advance_to_turn(arena, now_ms)
         else:
-            _advance(w, now_ms - 1)
-        woken = by_clock and first.sub == turn and _next_wake_ms(w) <= now_ms
+            _advance(arena, now_ms - 1)
+        woken = by_clock and first.sub == turn and _next_wake_ms(arena) <= now_ms
         while at < count and _same_step(first, moments[at], by_clock) and (moments[at].late == 0 or not woken):
-            _apply_step(w, moments[at], dead)
+            _apply_step(arena, moments[at], dead)
             at += 1
         if woken:
-            clock_advance.fire(w, _PURGATORY, now_ms)
+            clock_advance.expire_due(arena, _PURGATORY, now_ms)
             while at < count and _same_step(first, moments[at], by_clock):
-                _apply_step(w, moments[at], dead)
+                _apply_step(arena, moments[at], dead)
                 at += 1
-            clock_advance.clean(w, _PURGATORY)
-        # What lags has begun before something was put into it: the reaper wakes at once.
-        if (not by_clock or first.sub >= turn) and purgatory_at(w, _PURGATORY).next_bucket_ms <= now_ms:
-            clock_advance.wake(w, _PURGATORY, now_ms)
-    _advance(w, max(until_ms, w.now // 1000))
+            clock_advance.purge_if_needed(arena, _PURGATORY)
+        # In a lagging wheel an operation may have been put into an expired bucket: the reaper wakes at once.
+        if (not by_clock or first.sub >= turn) and purgatory_at(arena, _PURGATORY).next_bucket_ms <= now_ms:
+            clock_advance.wake_reaper(arena, _PURGATORY, now_ms)
+    _advance(arena, max(until_ms, arena.now // 1000))
 
 
-@rule
+@helper
 def _same_step(left: Any, right: Any, by_clock: bool) -> bool:
-    """Reapers wake between an event and the next, and between the clock's turns."""
+    """Return whether no reaper wakes between two moments: they belong to one event, or to one turn of the reapers."""
     return left.t == right.t and left.seq == right.seq and (not by_clock or left.sub == right.sub)
 
 
-@rule
-def _apply_step(w: World, moment: Any, dead: Records) -> None:
-    purgatory = purgatory_at(w, _PURGATORY)
+@helper
+def _apply_step(arena: Arena, moment: Any, dead: Records) -> None:
+    purgatory = purgatory_at(arena, _PURGATORY)
     if moment.kind == BEGIN:
-        operation = operation_at(w, moment.operation)
+        operation = operation_at(arena, moment.operation)
         operation.state = OPEN
         purgatory.watched += 1
         purgatory.estimated += 1
-        expiry_timer.add(w, _PURGATORY, moment.operation)
+        expiry_timer.add(arena, _PURGATORY, moment.operation)
         return
     if moment.kind == RESET_ESTIMATE:
         purgatory.estimated = purgatory.delayed
         return
-    mine = dead[moment.key]
-    if mine.stamp != purgatory.stamp:
-        mine.stamp, mine.dead = purgatory.stamp, 0
+    entries = dead[moment.key]
+    if entries.stamp != purgatory.stamp:
+        entries.stamp, entries.dead = purgatory.stamp, 0
     if moment.kind == END:
-        expiry_timer.cancel(w, moment.operation)
-        mine.dead += 1
+        expiry_timer.cancel(arena, moment.operation)
+        entries.dead += 1
         purgatory.dead += 1
     else:
-        purgatory.watched -= mine.dead
-        purgatory.dead -= mine.dead
-        mine.dead = 0
+        purgatory.watched -= entries.dead
+        purgatory.dead -= entries.dead
+        entries.dead = 0
 
 
-@rule
-def _advance(w: World, now_ms: int) -> None:
-    clock_advance.advance_one(w, _PURGATORY, now_ms)
-    w.now = max(w.now, now_ms * 1000)
+@helper
+def _advance(arena: Arena, now_ms: int) -> None:
+    clock_advance.advance_purgatory(arena, _PURGATORY, now_ms)
+    arena.now = max(arena.now, now_ms * 1000)
 
 
-@rule
-def _next_wake_ms(w: World) -> int:
-    """When the reaper would wake next."""
-    purgatory = purgatory_at(w, _PURGATORY)
-    return min(purgatory.last_wake_ms + clock_advance.IDLE_MS, purgatory.next_bucket_ms)
+@helper
+def _next_wake_ms(arena: Arena) -> int:
+    """Return when the reaper wakes next."""
+    purgatory = purgatory_at(arena, _PURGATORY)
+    return min(purgatory.last_wake_ms + clock_advance.REAPER_IDLE_MS, purgatory.next_bucket_ms)
 
 
-@rule
-def _advance_to_turn(w: World, now_ms: int) -> None:
-    """Up to the reaper's turn in this millisecond, and no further: nothing is read."""
-    _advance(w, now_ms - 1)
-    if _next_wake_ms(w) <= now_ms:
-        clock_advance.wake(w, _PURGATORY, now_ms)
+@helper
+def _advance_to_turn(arena: Arena, now_ms: int) -> None:
+    """Advance to the reaper's turn in this millisecond, without reading the gauges."""
+    _advance(arena, now_ms - 1)
+    if _next_wake_ms(arena) <= now_ms:
+        clock_advance.wake_reaper(arena, _PURGATORY, now_ms)

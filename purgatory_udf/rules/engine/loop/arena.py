@@ -14,11 +14,11 @@
 | `purgatories`, `bucket_bits`, `timer_links` | one purgatory per broker and kind of request, with its timer |
 | `outcomes`, `readings` | the call's output: how each operation ended, and the gauges where they changed |
 
-`engine_state` allocates an arena for each call, with capacity for everything that the call's events can add, so no table
-grows while the loop runs. What is still open afterwards is copied back to the state.
+`engine_state` allocates an arena for each call, with capacity for everything that the call's events can add, so no
+table grows while the loop runs. What is still open afterwards is copied back to the state.
 
-Times named `t` are microseconds, those named `..._ms` and `deadline` milliseconds, of the trace's clock. Row numbers are
-called `e` (event), `k` (key), `o` (operation), `at` (part) and `p` (purgatory) in the functions of this package.
+Times named `t` are microseconds, those named `..._ms` and `deadline` milliseconds, of the trace's clock. Row numbers
+are called `e` (event), `k` (key), `o` (operation), `at` (part) and `p` (purgatory) in the functions of this package.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ REQUEST_PART = record(
 # `members`: size of the in-sync set, -1 if the event has none; `first`: its first row in the call's `in_sync`.
 LEADER_AND_ISR = record(i4="epoch first members")
 
-# Up to where a reader may read: offset, base offset of the segment, position in the log in bytes. `batch`: number of the
-# log's batches that end at or before the offset, where this call has looked it up.
+# Up to where a reader may read: offset, base offset of the segment, position in the log in bytes. `batch`: number of
+# the log's batches that end at or before the offset, where this call has looked it up.
 END = record(i8="offset seg pos", i4="batch")
 # A key starts with three ends, in the order of `Reader`: log end, high watermark, last stable offset.
 _LOG_END = record(i8="end end_seg end_pos", i4="end_batch", i1="partition_error lso_known")

@@ -1,4 +1,4 @@
-"""Numbers that stand for words inside the columns: what happened, which error, which rule ended an operation."""
+"""Numeric codes in the engine's records, and the contract's words for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from purgatory_udf.rules.engine.jit import Int64Enum
 
 
 class Code(Int64Enum):
-    """What a row says about its key."""
+    """Kind of an event; for requests also the kind of their operation and purgatory."""
 
     PRODUCE = 1
     FETCH = 2
@@ -30,13 +30,14 @@ class Code(Int64Enum):
     THROTTLED = 23
     UNTHROTTLED = 24
     STOPPED = 25
+    # What `LEADER`, `DELETED` and `STOPPED` mean for the partition's topic.
     LED = 30
     UNLED = 31
     TOPIC_STOPPED = 32
 
 
 REQUESTS = (Code.PRODUCE, Code.FETCH, Code.DELETE_RECORDS, Code.CREATE_TOPICS)
-# In the words of the contract.
+# The contract's words.
 KINDS = {code: code.name.lower() for code in REQUESTS}
 CHANGES = {code.name.lower(): code for code in Code if Code.LOG_END <= code <= Code.STOPPED}
 
@@ -53,21 +54,23 @@ PURGATORIES = {
 class Acks(Int64Enum):
     """How a produce is answered."""
 
-    DELAYED = 0
-    AT_ONCE = 1
-    INVALID = 2
-    ALL_IN_ERROR = 3
+    DELAYED = 0  # acks=all
+    AT_ONCE = 1  # acks 0 or 1
+    INVALID = 2  # any other acks
+    ALL_IN_ERROR = 3  # acks=all, but no partition was appended to
 
 
 class Reader(Int64Enum):
-    """Whose end of the log counts for a fetch."""
+    """The kind of reader, which determines the end up to which a fetch may read."""
 
     FOLLOWER = 0
     CONSUMER = 1
-    COMMITTED = 2
+    COMMITTED = 2  # a consumer with isolation.level=read_committed
 
 
 class Error(Int64Enum):
+    """Kafka's error of a partition in a response."""
+
     NONE = 0
     NOT_LEADER_OR_FOLLOWER = 1
     KAFKA_STORAGE_ERROR = 2
@@ -78,15 +81,15 @@ class Error(Int64Enum):
     UNKNOWN_LEADER_EPOCH = 7
     OFFSET_OUT_OF_RANGE = 8
     INVALID_REQUIRED_ACKS = 9
-    UNANSWERED = 10  # nothing is said of it: its broker stopped
-    RECORDED = 99  # another error that the trace recorded: its name travels as text
+    UNANSWERED = 10  # no response: the broker stopped
+    RECORDED = 99  # another error that the trace recorded, by name
 
 
 class Rule(Int64Enum):
-    """`completed_by`, in the words of the tables (lower case)."""
+    """What ended an operation: `completed_by` of the tables, which have the name in lower case."""
 
     TIMEOUT = 0
-    PENDING = 0  # so long as nothing has ended it
+    PENDING = 0  # the operation is open
     MIN_BYTES = 1
     NOT_LEADER = 2
     UNKNOWN_PARTITION = 3
@@ -113,15 +116,18 @@ class Rule(Int64Enum):
 UNKNOWN = -1
 FOREVER = 2**62
 
-# Kept apart from every real key: a broker's requests without partitions, and topics as the metadata know them.
+# Not in any real key: `ANY_BROKER` for topics, which all brokers know from the metadata, `NO_PARTITION` for topics and
+# for a broker's requests without partitions.
 ANY_BROKER = "*"
 NO_PARTITION = -1
 
 
 def key_of(broker: int | str, topic: str, partition: int) -> str:
+    """Return the name of a key."""
     return f"{broker}/{partition}/{topic}"
 
 
 def key_parts(key: str) -> tuple[str, int, str]:
+    """Split the name of a key into broker, topic and partition."""
     broker, partition, topic = key.split("/", 2)
     return broker, int(partition), topic

@@ -1,4 +1,4 @@
-"""What one call brings: events in order, the keys that each touches, and the texts that go with them."""
+"""A call's input: events in time order with everything they refer to, and the capacity that they need."""
 
 from __future__ import annotations
 
@@ -8,39 +8,46 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry, inlined
-from purgatory_udf.rules.engine.jit.intrinsics import chosen
-from purgatory_udf.rules.engine.jit.records import Records, named, record
-from purgatory_udf.rules.engine.loop.arena import HOME, MORE, none_of
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
+from purgatory_udf.rules.engine.jit.record_arrays import take_records
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, record
+from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY, empty_table
 from purgatory_udf.rules.engine.loop.codes import Acks, Code, Error, Reader
 
-# What room a call's events need: how much of everything they bring at most, and in which purgatories.
-
-
-_TOTALS = record("operations parts nodes homes")
+_TOTALS = record("operations parts nodes purgatory_keys")
 
 
 @dataclass(frozen=True)
-class Room:
-    more: Records  # by name of the call
-    homes: Records  # of the call's operations
+class Capacity:
+    """The most that a call's events can add to the tables of a state."""
+
+    growth: Records  # one row for each of the call's names
+    purgatory_keys: Records  # the purgatories that its requests may wait in
     operations: int
     parts: int
     nodes: int
 
 
-def room_for(events: Records, asked: Records, names: int) -> Room:
-    """Of a call that knows so many names, and does not know its room since it was made of its events."""
-    more, homes = np.zeros(names, MORE), np.empty(len(events), HOME)
+def measure_capacity(events: Records, request_parts: Records, names: int) -> Capacity:
+    """Compute the capacity that the events need, for a call with this number of key names."""
+    growth, purgatory_keys = np.zeros(names, GROWTH), np.empty(len(events), PURGATORY_KEY)
     totals = np.zeros(1, _TOTALS)
-    _count(named(events), named(asked), named(more), named(homes), named(totals))
+    _measure(
+        attribute_view(events),
+        attribute_view(request_parts),
+        attribute_view(growth),
+        attribute_view(purgatory_keys),
+        attribute_view(totals),
+    )
     operations, parts, nodes, count = totals[0].tolist()
-    return Room(more, homes[:count], operations, parts, nodes)
+    return Capacity(growth, purgatory_keys[:count], operations, parts, nodes)
 
 
-@entry
-def _count(events: Records, asked: Records, more: Records, homes: Records, totals: Records) -> None:
-    """All but the first two are filled."""
+@entry_point
+def _measure(
+    events: Records, request_parts: Records, growth: Records, purgatory_keys: Records, totals: Records
+) -> None:
+    """Fill `growth`, `purgatory_keys` and `totals` from the events and their request parts."""
     total = totals[0]
     for e in range(len(events)):
         event = events[e]
@@ -49,78 +56,83 @@ def _count(events: Records, asked: Records, more: Records, homes: Records, total
             total.operations += 1
             total.parts += event.count
             at = 0
-            while at < total.homes and (homes[at].code != code or homes[at].broker != event.broker):
+            while at < total.purgatory_keys and (
+                purgatory_keys[at].code != code or purgatory_keys[at].broker != event.broker
+            ):
                 at += 1
-            if at == total.homes:
-                homes[at].code, homes[at].broker = code, event.broker
-                total.homes += 1
+            if at == total.purgatory_keys:
+                purgatory_keys[at].code, purgatory_keys[at].broker = code, event.broker
+                total.purgatory_keys += 1
         elif code == Code.LOG_END:
-            more[event.key].batches += 1
+            growth[event.key].batches += 1
         elif code == Code.SEGMENT_ROLL:
-            more[event.key].rolls += 1
-        elif tells(code, mode):
+            growth[event.key].rolls += 1
+        elif may_add_node(code, mode):
             total.nodes += 1
         for a in range(event.first, event.first + event.count):
-            ask = asked[a]
-            if code == Code.PRODUCE and ask.error == Error.NONE and mode < Acks.INVALID:
-                more[ask.key].batches += 1
-            elif tells(code, mode):
+            part = request_parts[a]
+            if code == Code.PRODUCE and part.error == Error.NONE and mode < Acks.INVALID:
+                growth[part.key].batches += 1
+            elif may_add_node(code, mode):
                 total.nodes += 1
 
 
 @inlined
-def tells(code: int, mode: int) -> bool:
-    """Whether it may say something new of a follower, or of a topic's leaders or watchers."""
+def may_add_node(code: int, mode: int) -> bool:
+    """Return whether this kind of event may add a node for a follower, or for a topic's leaders or dead watchers."""
     if code == Code.FETCH:
         return mode == Reader.FOLLOWER
     return code in (Code.REPLICA_END, Code.LED, Code.CREATE_TOPICS, Code.THROTTLED, Code.UNTHROTTLED)
 
 
 @cache
-def no_texts() -> pa.Array:
+def no_strings() -> pa.Array:
+    """Return an empty column of strings."""
     return pa.array([], pa.string())
 
 
-def all_texts(held: pa.Array, more: pa.Array) -> pa.Array:
-    """One behind the other; to put nothing behind a million is no reason to copy them."""
-    if not len(held) or not len(more):
-        return held if len(held) else more
-    return pa.concat_arrays([held, more])
+def concat_strings(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Concatenate two columns; without a copy if one of them is empty."""
+    if not len(left) or not len(right):
+        return left if len(left) else right
+    return pa.concat_arrays([left, right])
 
 
 @dataclass
 class Call:
-    """`events` sorted by (t, seq). A request's `first` and `count` are places in `asked`, a change's `told` in `told`.
-    Keys are places in `names`.
+    """The events of one call, and everything that they refer to by row number.
 
-    Requests' texts are told by the events' `text`; names of recorded errors by the `text` of what was asked.
+    Events are sorted by (`t`, `seq`). A request has `count` rows of `request_parts` from `first` on, and `text` is its
+    row in `request_ids` and `client_ids`. A change may have a row in `leader_and_isr`, which refers to `in_sync`. Keys
+    are indices of `names`. Where a request part records an error that has no `Error` code, its `text` is a row of
+    `errors`.
     """
 
     names: list[str] = field(default_factory=list)
-    events: Records = field(default_factory=none_of("events"))
-    asked: Records = field(default_factory=none_of("asked"))
-    told: Records = field(default_factory=none_of("told"))
-    in_sync: Records = field(default_factory=none_of("in_sync"))
-    request_ids: pa.Array = field(default_factory=no_texts)
-    client_ids: pa.Array = field(default_factory=no_texts)
-    errors: pa.Array = field(default_factory=no_texts)
-    room: Room | None = None  # that the events need, where that is known
+    events: Records = field(default_factory=empty_table("events"))
+    request_parts: Records = field(default_factory=empty_table("request_parts"))
+    leader_and_isr: Records = field(default_factory=empty_table("leader_and_isr"))
+    in_sync: Records = field(default_factory=empty_table("in_sync"))
+    request_ids: pa.Array = field(default_factory=no_strings)
+    client_ids: pa.Array = field(default_factory=no_strings)
+    errors: pa.Array = field(default_factory=no_strings)
+    capacity: Capacity | None = None  # if it has been computed
 
     def __len__(self) -> int:
         return len(self.events)
 
-    def only(self, which: Records) -> Call:
-        """Some of the events; what they ask, and all names and texts, stay where they are."""
-        return replace(self, events=chosen(self.events, which), room=None)
+    def select(self, which: Records) -> Call:
+        """Select some of the events; the other tables and columns stay complete."""
+        return replace(self, events=take_records(self.events, which), capacity=None)
 
 
-def changes_of(events: Records) -> Records:
-    """Places of those that are no requests."""
+def change_rows(events: Records) -> Records:
+    """Return the rows of the events that are not requests."""
     return np.flatnonzero(events["code"] > Code.CREATE_TOPICS)
 
 
-def in_order(events: Records) -> Records:
-    """By time, then number; events that come in order are left alone."""
+def in_time_order(events: Records) -> Records:
+    """Sort events by (`t`, `seq`), without a copy if they are in order."""
     t, seq = events["t"], events["seq"]
-    later = (t[1:] > t[:-1]) | ((t[1:] == t[:-1]) & (seq[1:] >= seq[:-1]))
-    return events if later.all() else chosen(events, np.lexsort((seq, t)))
+    ordered = (t[1:] > t[:-1]) | ((t[1:] == t[:-1]) & (seq[1:] >= seq[:-1]))
+    return events if ordered.all() else take_records(events, np.lexsort((seq, t)))

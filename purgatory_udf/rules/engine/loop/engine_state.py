@@ -1,4 +1,4 @@
-"""What a group of keys remembers between calls: its keys' logs, what is open, and the gauges' purgatories."""
+"""A state, which a group of keys keeps between calls, and `step`, which runs one call on it."""
 
 from __future__ import annotations
 
@@ -11,80 +11,99 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.configuration import INT32_MAX
-from purgatory_udf.rules.engine.jit.intrinsics import chosen, copied, joined, put, repeated, side_by_side
-from purgatory_udf.rules.engine.jit.records import Records, named
+from purgatory_udf.rules.engine.jit.record_arrays import (
+    allocate_tables,
+    concat_records,
+    copy_records,
+    copy_to_front,
+    repeat_record,
+    take_records,
+)
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view
 from purgatory_udf.rules.engine.loop.arena import (
-    HEAPS,
-    LISTS,
-    MORE,
+    BUCKETS_PER_TIMER,
+    GROWTH,
+    HEAP_STRIDE,
+    LIST_COUNT,
     NONE,
     OPEN,
     TABLES,
-    TIMER,
     WHEELS,
-    none_of,
-    world_of,
+    empty_table,
+    make_arena,
 )
-from purgatory_udf.rules.engine.loop.call_cleanup import by_arrival, keep, lay_out, link, no_neighbours, trim
-from purgatory_udf.rules.engine.loop.clock_advance import STEP_MS
+from purgatory_udf.rules.engine.loop.clock_advance import GAUGE_INTERVAL_MS
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, FOREVER, UNKNOWN, Code, Error
-from purgatory_udf.rules.engine.loop.engine_call import Call, Room, all_texts, no_texts, room_for
+from purgatory_udf.rules.engine.loop.engine_call import Call, Capacity, concat_strings, measure_capacity, no_strings
 from purgatory_udf.rules.engine.loop.event_loop import run
+from purgatory_udf.rules.engine.loop.state_layout import (
+    init_rings,
+    keep_open,
+    lay_out_logs,
+    rebuild_links,
+    sort_by_outcome,
+    trim_logs,
+)
 
 
 @dataclass
 class Decisions:
-    """What a call decided: operations that ended, each with its parts, and gauges where they changed. Ended operations
-    lie where the loop left them, among the open ones."""
+    """The result of a call: operations that ended, with their parts, and gauge readings.
+
+    The tables also contain operations that are still open; `completed`, `expired` and `cancelled` are rows of those
+    that ended.
+    """
 
     all_operations: Records
     all_parts: Records
-    completed: Records  # places of operations
+    completed: Records  # rows of `all_operations`
     expired: Records
     cancelled: Records
-    request_ids: pa.Array  # by `text` of the operations
+    request_ids: pa.Array  # by an operation's `text`
     client_ids: pa.Array
-    errors: pa.Array  # by `text` of the parts
+    errors: pa.Array  # by a part's `text`
     names: list[str]
     readings: Records
     purgatories: Records
 
     @property
     def ended(self) -> Records:
-        """Places of operations: those that completed, those that expired, those whose broker stopped."""
+        """Rows of all operations that ended: completed, expired, then cancelled ones."""
         return np.concatenate([self.completed, self.expired, self.cancelled])
 
     @property
     def operations(self) -> Records:
-        """A copy of those that ended."""
-        return chosen(self.all_operations, self.ended)
+        """A copy of the operations that ended."""
+        return take_records(self.all_operations, self.ended)
 
 
 @dataclass
 class State:
+    """Keys with their logs, open operations, and purgatories of one group of keys (tables as in `arena`)."""
+
     names: list[str] = field(default_factory=list)
     now_ms: int = 0
-    keys: Records = field(default_factory=none_of("keys"))
-    batches: Records = field(default_factory=none_of("batches"))
-    rolls: Records = field(default_factory=none_of("rolls"))
-    nodes: Records = field(default_factory=none_of("nodes"))
-    in_sync: Records = field(default_factory=none_of("in_sync"))
-    operations: Records = field(default_factory=none_of("operations"))
-    parts: Records = field(default_factory=none_of("parts"))
-    purgatories: Records = field(default_factory=none_of("purgatories"))
-    queued: Records = field(default_factory=none_of("queued"))
-    request_ids: pa.Array = field(default_factory=no_texts)
-    client_ids: pa.Array = field(default_factory=no_texts)
-    errors: pa.Array = field(default_factory=no_texts)
+    keys: Records = field(default_factory=empty_table("keys"))
+    batches: Records = field(default_factory=empty_table("batches"))
+    rolls: Records = field(default_factory=empty_table("rolls"))
+    nodes: Records = field(default_factory=empty_table("nodes"))
+    in_sync: Records = field(default_factory=empty_table("in_sync"))
+    operations: Records = field(default_factory=empty_table("operations"))
+    parts: Records = field(default_factory=empty_table("parts"))
+    purgatories: Records = field(default_factory=empty_table("purgatories"))
+    bucket_bits: Records = field(default_factory=empty_table("bucket_bits"))
+    request_ids: pa.Array = field(default_factory=no_strings)
+    client_ids: pa.Array = field(default_factory=no_strings)
+    errors: pa.Array = field(default_factory=no_strings)
 
     @property
     def next_deadline_ms(self) -> int:
-        """The earliest deadline, or a time that never comes."""
+        """The earliest deadline of an open operation, or `FOREVER`."""
         return int(self.operations["deadline"].min()) if len(self.operations) else FOREVER
 
     @property
     def next_reading_ms(self) -> int:
-        """When a gauge will be read otherwise than it was, though nothing more ends; or a time that never comes."""
+        """When a gauge reading will differ from the last one although nothing else ends, or `FOREVER`."""
         purgatories = self.purgatories
         purge = purgatories["estimated"] - purgatories["delayed"] > purgatories["interval"]
         changed = purgatories["watched"] != purgatories["read_watched"]
@@ -94,45 +113,50 @@ class State:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the loop has to know of the run: purge intervals by kind, when the trace began, and how many bytes behind
-    the watermarks a reader can tell apart."""
+class EngineSettings:
+    """What the engine needs to know of a run.
 
-    intervals: dict[Code, int]
-    began_ms: int
+    Attributes:
+        purge_intervals: Kafka's purge interval of each kind of purgatory, in operations.
+        trace_start_ms: Time of the trace's first event; reapers wake from then on.
+        retain_bytes: The largest maximum of any fetch. Batches further than this behind the watermarks may be merged.
+    """
+
+    purge_intervals: dict[Code, int]
+    trace_start_ms: int
     retain_bytes: int = INT32_MAX
 
 
-def step(state: State, call: Call, horizon_ms: int, limits: Limits) -> Decisions:
-    """Decide everything that the call decides; the state keeps the rest.
+def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) -> Decisions:
+    """Apply a call's events to the state, and return what ended.
 
-    The caller promises that these keys get no further event earlier than the horizon (events of the horizon's own
-    millisecond may follow): what is due by then expires.
+    The caller guarantees that these keys get no further events before the horizon. Further events in the horizon's own
+    millisecond are possible: operations whose deadline is that millisecond or earlier expire now.
     """
-    room = call.room or room_for(call.events, call.asked, len(call.names))
-    tables, world = _world(state, call, room, limits)
-    link(world)
-    run(world, len(call), horizon_ms)
-    return _close(state, call, tables, world[0], limits)
+    capacity = call.capacity or measure_capacity(call.events, call.request_parts, len(call.names))
+    tables, arenas = _build_arena(state, call, capacity, settings)
+    rebuild_links(arenas)
+    run(arenas, len(call), horizon_ms)
+    return _collect(state, call, tables, arenas[0], settings)
 
 
-def _number(state: State, names: list[str]) -> Records:
-    """The keys' places in the state; keys seen for the first time get theirs."""
+def _number_keys(state: State, names: list[str]) -> Records:
+    """Return the state's numbers of these keys; keys without one are added to the state."""
     if not state.names:
-        state.keys, state.names = _unknown(names), names
-        return np.arange(len(names), dtype=np.int32).view(TABLES["places"])
+        state.keys, state.names = _new_keys(names), names
+        return np.arange(len(names), dtype=np.int32).view(TABLES["key_numbers"])
     known = dict(zip(state.names, count(), strict=False))
     new = [name for name in names if name not in known]
     if new:
-        state.keys = joined([state.keys, _unknown(new)])
+        state.keys = concat_records([state.keys, _new_keys(new)])
         known.update(zip(new, count(len(known)), strict=False))
         state.names = [*state.names, *new]
-    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(TABLES["places"])
+    return np.fromiter(map(known.__getitem__, names), np.int32, len(names)).view(TABLES["key_numbers"])
 
 
-def _unknown(names: list[str]) -> Records:
-    """Replicas of which nothing has been said: led, online, every offset unknown; topics without a leader."""
-    keys = repeated(_of_nothing_said(), len(names))
+def _new_keys(names: list[str]) -> Records:
+    """Return keys of which nothing is known: replicas are leaders and online, and topics have no leaders."""
+    keys = repeat_record(_unknown_key(), len(names))
     brokers = [name.partition("/")[0] for name in names]
     numbers = {broker: UNKNOWN if broker == ANY_BROKER else int(broker) for broker in set(brokers)}
     keys["broker"] = np.fromiter(map(numbers.__getitem__, brokers), np.int32, len(brokers))
@@ -142,138 +166,150 @@ def _unknown(names: list[str]) -> Records:
 
 
 @cache
-def _of_nothing_said() -> Records:
+def _unknown_key() -> Records:
     key = np.zeros(1, TABLES["keys"])
     for field_ in ("end", "end_seg", "hw", "hw_seg", "lso", "lso_seg", "log_start", "epoch", "min_isr", "isr_count"):
         key[field_] = UNKNOWN
-    for field_ in ("hw_batch", "lso_batch", "nodes", "lists", "throttles", "stamped"):
+    for field_ in ("hw_batch", "lso_batch", "nodes", "dead_nodes", "throttle_nodes", "last_append"):
         key[field_] = NONE
     return key
 
 
-def _meet(state: State, homes: Records, limits: Limits) -> None:
-    """Purgatories that are needed for the first time. Their reapers have been waking since the trace began."""
+def _add_purgatories(state: State, purgatory_keys: Records, settings: EngineSettings) -> None:
+    """Add the purgatories that the state does not have yet. Their reapers have been waking since the trace started."""
     purgatories = state.purgatories
     known = set(zip(purgatories["broker"].tolist(), purgatories["code"].tolist(), strict=True))
-    new = [home for home in homes.tolist() if home not in known]
+    new = [key for key in purgatory_keys.tolist() if key not in known]
     if not new:
         return
-    began_ms = limits.began_ms // STEP_MS * STEP_MS
+    trace_start_ms = settings.trace_start_ms // GAUGE_INTERVAL_MS * GAUGE_INTERVAL_MS
     added = np.zeros(len(new), TABLES["purgatories"])
     added["broker"], added["code"] = zip(*new, strict=True)
-    added["interval"] = [limits.intervals[Code(code)] for _, code in new]
-    added["wheel_ms"] = added["last_wake_ms"] = began_ms
-    added["next_step_ms"] = began_ms + STEP_MS
+    added["interval"] = [settings.purge_intervals[Code(code)] for _, code in new]
+    added["wheel_ms"] = added["last_wake_ms"] = trace_start_ms
+    added["next_step_ms"] = trace_start_ms + GAUGE_INTERVAL_MS
     added["next_bucket_ms"] = FOREVER
-    state.purgatories = joined([state.purgatories, added])
-    state.queued = joined([state.queued, np.zeros(len(added) * WHEELS, TABLES["queued"])])
-    state.now_ms = max(state.now_ms, began_ms)
+    state.purgatories = concat_records([state.purgatories, added])
+    state.bucket_bits = concat_records([state.bucket_bits, np.zeros(len(added) * WHEELS, TABLES["bucket_bits"])])
+    state.now_ms = max(state.now_ms, trace_start_ms)
 
 
-def _world(state: State, call: Call, room: Room, limits: Limits) -> tuple[dict[str, Records], Records]:
-    places = _number(state, call.names)
-    _meet(state, room.homes, limits)
-    keys, operations = len(state.keys), len(state.operations) + room.operations
-    parts = len(state.parts) + room.parts
-    rooms = {
+def _build_arena(
+    state: State, call: Call, capacity: Capacity, settings: EngineSettings
+) -> tuple[dict[str, Records], Records]:
+    """Allocate the tables of a call, copy the state into them, and return them with their arena."""
+    key_numbers = _number_keys(state, call.names)
+    _add_purgatories(state, capacity.purgatory_keys, settings)
+    keys, operations = len(state.keys), len(state.operations) + capacity.operations
+    parts = len(state.parts) + capacity.parts
+    sizes = {
         "operations": operations,
         "keys": keys,
-        "roots": keys * int(HEAPS),
-        "batches": len(state.batches) + int(room.more["batches"].sum()) + keys,
-        "rolls": len(state.rolls) + int(room.more["rolls"].sum()),
-        "nodes": len(state.nodes) + len(state.parts) + room.nodes,
+        "heap_roots": keys * int(HEAP_STRIDE),
+        "batches": len(state.batches) + int(capacity.growth["batches"].sum()) + keys,
+        "rolls": len(state.rolls) + int(capacity.growth["rolls"].sum()),
+        "nodes": len(state.nodes) + len(state.parts) + capacity.nodes,
         "parts": parts,
-        "links": parts + keys * int(LISTS),
-        "turns": operations + len(state.purgatories) * int(TIMER),
-        "ended": operations,
+        "queue_links": parts + keys * int(LIST_COUNT),
+        "timer_links": operations + len(state.purgatories) * int(BUCKETS_PER_TIMER),
+        "outcomes": operations,
         "readings": 2 * operations + 2 * parts + 16,
     }
-    tables = side_by_side({name: (TABLES[name], count) for name, count in rooms.items()})
+    tables = allocate_tables({name: (TABLES[name], count) for name, count in sizes.items()})
     for name in ("keys", "operations", "parts", "nodes"):
-        put(getattr(state, name), tables[name])
-    tables["roots"]["part"] = NONE
-    tables["ended"].view(np.int8).fill(OPEN)
-    no_neighbours(tables["links"], parts)
-    no_neighbours(tables["turns"], operations)
-    more = np.zeros(keys, MORE)
-    more[places["key"]] = room.more
-    laid_out = (tables[name] for name in ("batches", "rolls"))
-    lay_out(named(tables["keys"]), named(more), state.batches, state.rolls, *laid_out)
+        copy_to_front(getattr(state, name), tables[name])
+    tables["heap_roots"]["part"] = NONE
+    tables["outcomes"].view(np.int8).fill(OPEN)
+    init_rings(tables["queue_links"], parts)
+    init_rings(tables["timer_links"], operations)
+    growth = np.zeros(keys, GROWTH)
+    growth[key_numbers["key"]] = capacity.growth
+    logs = (tables["batches"], tables["rolls"])
+    lay_out_logs(attribute_view(tables["keys"]), attribute_view(growth), state.batches, state.rolls, *logs)
     tables |= {
         "events": call.events,
-        "asked": call.asked,
-        "told": call.told,
-        "places": places,
-        "in_sync": joined([state.in_sync, call.in_sync]),
+        "request_parts": call.request_parts,
+        "leader_and_isr": call.leader_and_isr,
+        "key_numbers": key_numbers,
+        "in_sync": concat_records([state.in_sync, call.in_sync]),
         "purgatories": state.purgatories,
-        "queued": state.queued,
+        "bucket_bits": state.bucket_bits,
     }
-    return tables, world_of(
+    return tables, make_arena(
         tables,
         now=state.now_ms * 1000,
-        retain_bytes=limits.retain_bytes,
+        retain_bytes=settings.retain_bytes,
         operations=len(state.operations),
         parts=len(state.parts),
         nodes=len(state.nodes),
         purgatories=len(state.purgatories),
-        due=int(NONE),
-        checking=int(NONE),
-        texts=len(state.request_ids),
-        errors=len(state.errors),
-        members=len(state.in_sync),
+        overdue=int(NONE),
+        check_order=int(NONE),
+        text_base=len(state.request_ids),
+        error_base=len(state.errors),
+        member_base=len(state.in_sync),
     )
 
 
-def _close(state: State, call: Call, tables: dict[str, Records], world: Any, limits: Limits) -> Decisions:
-    operations, parts = tables["operations"][: world["operations"]], tables["parts"][: world["parts"]]
-    completed, expired, cancelled = _ends(tables["ended"][: len(operations)], world)
-    request_ids = all_texts(state.request_ids, call.request_ids)
-    client_ids = all_texts(state.client_ids, call.client_ids)
-    errors = all_texts(state.errors, call.errors)
+def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, settings: EngineSettings) -> Decisions:
+    """Collect the decisions of a call, and copy what is still open back to the state."""
+    operations, parts = tables["operations"][: arena["operations"]], tables["parts"][: arena["parts"]]
+    completed, expired, cancelled = _rows_by_outcome(tables["outcomes"][: len(operations)], arena)
+    request_ids = concat_strings(state.request_ids, call.request_ids)
+    client_ids = concat_strings(state.client_ids, call.client_ids)
+    errors = concat_strings(state.errors, call.errors)
     decided = Decisions(
         operations, parts, completed, expired, cancelled, request_ids, client_ids, errors, state.names,
-        tables["readings"][: world["readings"]], state.purgatories,
+        tables["readings"][: arena["readings"]], state.purgatories,
     )  # fmt: skip
     ended = len(completed) + len(expired) + len(cancelled)
     kept = np.empty(len(operations) - ended, operations.dtype)
-    of_kept = np.empty(len(parts) - int(world["ended_parts"]), parts.dtype)
+    kept_parts = np.empty(len(parts) - int(arena["ended_parts"]), parts.dtype)
     if len(kept):
-        keep(named(operations), named(parts), named(kept), named(of_kept))
-    erring = np.flatnonzero(of_kept["error"] == Error.RECORDED) if len(errors) else np.zeros(0, np.int64)
-    state.request_ids, state.client_ids = (_taken(texts, kept["text"]) for texts in (request_ids, client_ids))
-    state.errors = _taken(errors, of_kept["text"][erring])
+        keep_open(attribute_view(operations), attribute_view(parts), attribute_view(kept), attribute_view(kept_parts))
+    with_error = np.flatnonzero(kept_parts["error"] == Error.RECORDED) if len(errors) else np.zeros(0, np.int64)
+    state.request_ids, state.client_ids = (
+        _take_strings(strings, kept["text"]) for strings in (request_ids, client_ids)
+    )
+    state.errors = _take_strings(errors, kept_parts["text"][with_error])
     kept["text"] = np.arange(len(kept))
-    of_kept["text"][erring] = np.arange(len(erring))
-    state.operations, state.parts = kept, of_kept
-    state.now_ms = int(world["now"]) // 1000
-    state.nodes = copied(tables["nodes"][: world["nodes"]])
-    _let_go(state, tables, limits.retain_bytes)
+    kept_parts["text"][with_error] = np.arange(len(with_error))
+    state.operations, state.parts = kept, kept_parts
+    state.now_ms = int(arena["now"]) // 1000
+    state.nodes = copy_records(tables["nodes"][: arena["nodes"]])
+    _trim_state(state, tables, settings.retain_bytes)
     return decided
 
 
-def _taken(texts: pa.Array, which: Records) -> pa.Array:
-    return texts.take(pa.array(which)) if len(which) else no_texts()
+def _take_strings(strings: pa.Array, which: Records) -> pa.Array:
+    return strings.take(pa.array(which)) if len(which) else no_strings()
 
 
-def _ends(endings: Records, world: Any) -> tuple[Records, Records, Records]:
-    """Places of operations: those that completed, those that expired, those that were cancelled."""
-    completed, expired = int(world["completed"]), int(world["expired"])
-    places = np.empty(completed + expired + int(world["cancelled"]), np.int32)
-    by_arrival(named(endings), completed, expired, places)
-    return places[:completed], places[completed : completed + expired], places[completed + expired :]
+def _rows_by_outcome(outcomes: Records, arena: Any) -> tuple[Records, Records, Records]:
+    """Return the rows of completed, expired and cancelled operations."""
+    completed, expired = int(arena["completed"]), int(arena["expired"])
+    rows = np.empty(completed + expired + int(arena["cancelled"]), np.int32)
+    sort_by_outcome(attribute_view(outcomes), completed, expired, rows)
+    return rows[:completed], rows[completed : completed + expired], rows[completed + expired :]
 
 
-def _let_go(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
-    """Of batches that no answer can depend on any more, and of everything else that is not in use."""
-    keys, members = copied(tables["keys"]), tables["in_sync"]
+def _trim_state(state: State, tables: dict[str, Records], retain_bytes: int) -> None:
+    """Copy the keys back to the state, with compacted logs and in-sync sets."""
+    keys, members = copy_records(tables["keys"]), tables["in_sync"]
     state.keys = keys
-    # A set is one key's.
-    of_keys = np.empty(len(members), members.dtype)
+    # No two keys share an in-sync set.
+    kept_members = np.empty(len(members), members.dtype)
     batches, rolls = tables["batches"], tables["rolls"]
     kept = np.empty(int(keys["end_batch"].sum()), batches.dtype)
-    in_use, in_use_rolls, in_use_members = trim(
-        named(keys), named(batches), named(rolls), named(members), named(kept), named(of_keys), retain_bytes
+    in_use, in_use_rolls, in_use_members = trim_logs(
+        attribute_view(keys),
+        attribute_view(batches),
+        attribute_view(rolls),
+        attribute_view(members),
+        attribute_view(kept),
+        attribute_view(kept_members),
+        retain_bytes,
     )
-    # Most often all but a few.
-    state.batches = kept[:in_use] if 2 * in_use > len(kept) else copied(kept[:in_use])
-    state.rolls, state.in_sync = copied(rolls[:in_use_rolls]), of_keys[:in_use_members]
+    # Usually nearly all of it is in use, and a view wastes little.
+    state.batches = kept[:in_use] if 2 * in_use > len(kept) else copy_records(kept[:in_use])
+    state.rolls, state.in_sync = copy_records(rolls[:in_use_rolls]), kept_members[:in_use_members]

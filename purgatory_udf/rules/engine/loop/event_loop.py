@@ -1,210 +1,218 @@
-"""The loop: events in order of time. Before each, everything expires whose deadline is its millisecond or earlier."""
+"""The event loop: events in time order, and before each event the expirations that are due.
+
+An operation expires before an event in the millisecond of its deadline. Requests are tried when they arrive, and
+otherwise wait (see `rules.reference.broker`); `change_events` has all other events.
+"""
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit.compiled_functions import entry, inlined, rule
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, helper, inlined
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop import (
     change_events,
     clock_advance,
+    engine_purgatory,
     fetch_rules,
     produce_rules,
     replica_log,
     replica_state,
     waiter_queues,
 )
-from purgatory_udf.rules.engine.loop import engine_purgatory as lists
 from purgatory_udf.rules.engine.loop.arena import (
     NONE,
-    NOTHING_YET,
+    PRODUCE_HEAP,
     SETTLED,
-    SETTLING_PRODUCES,
-    World,
-    asked_at,
+    ZERO,
+    Arena,
     event_at,
-    event_soon,
     key_at,
-    key_soon,
+    key_number_at,
     operation_at,
     part_at,
-    place_at,
+    prefetch_event,
+    prefetch_key,
+    request_part_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, UNKNOWN, Acks, Code, Error, Rule
-from purgatory_udf.rules.engine.loop.operation_builder import arrived, operation_of, part_of
+from purgatory_udf.rules.engine.loop.operation_builder import add_operation, add_part, add_with_parts
 from purgatory_udf.rules.engine.loop.waiter_checks import check_all, check_fetches
 
-# Requests as they arrive: tried, and put on their keys' lists where they have to wait (see `reference.broker`).
+# A part's `append_effect`, while its produce is being handled.
+_UNCHANGED, _LOG_END_MOVED, _HW_ADVANCED = 0, 1, 2
 
 
-# What an append did: nothing, it moved the log end only, or the high watermark with it. While a produce is handled its
-# parts have that in `news`.
-_NOTHING, _SAME, _INCREASED = 0, 1, 2
+@helper
+def _complete_on_arrival(arena: Arena, o: int, rule: int) -> None:
+    engine_purgatory.finish(arena, o, rule, operation_at(arena, o).t, NONE)
 
 
-@rule
-def _answer_at_once(w: World, o: int, rule_: int) -> None:
-    lists.end(w, o, rule_, operation_at(w, o).t, NONE)
+@helper
+def handle_produce(arena: Arena, e: int) -> None:
+    """Append; complete the produce or let it wait; then check what the appends may have completed.
 
-
-@rule
-def produce(w: World, e: int) -> None:
-    """Append, answer or wait, and only then check what the appends completed (from Kafka 2.7 on): the produce's own
-    first try already sees its own appends."""
-    event, o = event_at(w, e), operation_of(w, e)
-    t, mode, operation = event.t, event.mode, operation_at(w, o)
+    This is the order since Kafka 2.7: the produce's own first try already sees its own appends.
+    """
+    event, o = event_at(arena, e), add_operation(arena, e)
+    t, mode, operation = event.t, event.mode, operation_at(arena, o)
     first, end = operation.first, operation.first + event.count
-    asks, changed, pending, repeated = event.first - first, 0, 0, NOTHING_YET
-    w.produced += 1
+    shift, changed, pending, duplicates = event.first - first, 0, 0, ZERO
+    arena.produce_count += 1
     for at in range(first, end):
-        key = key_at(w, part_of(w, o, at, at + asks))
-        part = part_at(w, at)
-        part.news, part.end_t = 0, t
-        repeated += part.again
+        key = key_at(arena, add_part(arena, o, at, at + shift))
+        part = part_at(arena, at)
+        part.append_effect, part.end_t = _UNCHANGED, t
+        duplicates += part.duplicate
         if part.error != Error.NONE:
-            part.heap = SETTLED
+            part.queue = SETTLED
             if part.error == Error.RECORDED:
-                part.text += w.errors
+                part.text += arena.error_base
         else:
-            if replica_log.append(w, key, part.offset, part.size, 1):
-                part.news = _INCREASED if replica_state.advance_watermark(w, key) else _SAME
-                key.news += 1
-                key.stamped, key.stamp_order, key.stamp_all = w.produced, changed, part.news == _INCREASED
+            if replica_log.append(arena, key, part.offset, part.size, 1):
+                hw_advanced = replica_state.advance_high_watermark(arena, key)
+                part.append_effect = _HW_ADVANCED if hw_advanced else _LOG_END_MOVED
+                key.updates += 1
+                key.last_append, key.last_append_order = arena.produce_count, changed
+                key.last_append_raised_hw = part.append_effect == _HW_ADVANCED
                 changed += 1
             if mode != Acks.DELAYED:
-                part.heap = SETTLED
+                part.queue = SETTLED
             else:
-                # What is appended to the keys behind it moves no watermark of this one.
-                rule_ = produce_rules.settle(key, part, Code.PRODUCE, t)
-                if rule_ == Rule.PENDING:
+                # Appends to the keys behind this one do not move its watermarks.
+                rule = produce_rules.settle(key, part, Code.PRODUCE, t)
+                if rule == Rule.PENDING:
                     pending += 1
-                    waiter_queues.push_to_heap(w, at, SETTLING_PRODUCES, part.offset)
+                    waiter_queues.push_to_heap(arena, at, PRODUCE_HEAP, part.offset)
                 else:
-                    operation.rule = rule_
+                    operation.rule = rule
     if mode == Acks.INVALID:
-        _answer_at_once(w, o, Rule.INVALID_ACKS)
+        _complete_on_arrival(arena, o, Rule.INVALID_ACKS)
     elif mode == Acks.AT_ONCE:
-        _answer_at_once(w, o, Rule.ACKS)
+        _complete_on_arrival(arena, o, Rule.ACKS)
     elif mode != Acks.DELAYED:
-        _answer_at_once(w, o, Rule.APPEND_ERROR if event.total > 0 else Rule.EMPTY)
+        _complete_on_arrival(arena, o, Rule.APPEND_ERROR if event.total > 0 else Rule.EMPTY)
     elif pending == 0:
-        _answer_at_once(w, o, operation.rule)
+        _complete_on_arrival(arena, o, operation.rule)
     else:
         operation.pending = pending
-        lists.watch(w, o, event.count - repeated)
+        engine_purgatory.watch(arena, o, event.count - duplicates)
     if changed > 0:
-        _check_appends(w, o, t, changed)
+        _check_appends(arena, o, t, changed)
 
 
 @inlined
-def _check_appends(w: World, o: int, t: int, changed: int) -> None:
-    operation = operation_at(w, o)
+def _check_appends(arena: Arena, o: int, t: int, changed: int) -> None:
+    """Check the `changed` keys to which the produce has appended."""
+    operation = operation_at(arena, o)
     order = 0
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        if part.news != _NOTHING:
-            w.checking = order if changed > 1 else NONE
+        part = part_at(arena, at)
+        if part.append_effect != _UNCHANGED:
+            arena.check_order = order if changed > 1 else NONE
             order += 1
-            if part.news == _INCREASED:
-                check_all(w, part.key, t, fetch_rules.OF_ANY)
+            if part.append_effect == _HW_ADVANCED:
+                check_all(arena, part.key, t, fetch_rules.ANY_END_MOVED)
             else:
-                check_fetches(w, part.key, t, fetch_rules.OF_LOG_END)
-    w.checking = NONE
+                check_fetches(arena, part.key, t, fetch_rules.LOG_END_MOVED)
+    arena.check_order = NONE
 
 
-@rule
-def fetch_messages(w: World, e: int) -> None:
-    """A follower's fetch says how far that follower is, before it is served."""
-    event = event_at(w, e)
-    t, who = event.t, event.who
-    if who >= 0:
+@helper
+def handle_fetch(arena: Arena, e: int) -> None:
+    """Apply a follower's fetch offsets to the log ends known of it, then serve the fetch."""
+    event = event_at(arena, e)
+    t, replica_id = event.t, event.replica_id
+    if replica_id >= 0:
         for at in range(event.first, event.first + event.count):
-            asked = asked_at(w, at)
-            k = place_at(w, asked.key).key
-            key = key_at(w, k)
-            if replica_state.follower_reached(w, key, who, asked.offset):
-                key.news += 1
-                check_all(w, k, t, fetch_rules.OF_WATERMARK)
+            requested = request_part_at(arena, at)
+            k = key_number_at(arena, requested.key).key
+            key = key_at(arena, k)
+            if replica_state.update_follower(arena, key, replica_id, requested.offset):
+                key.updates += 1
+                check_all(arena, k, t, fetch_rules.WATERMARK_MOVED)
     if event.total == 0:
-        _answer_at_once(w, arrived(w, e), Rule.NO_PARTITIONS)
+        _complete_on_arrival(arena, add_with_parts(arena, e), Rule.NO_PARTITIONS)
     else:
-        fetch_rules.arrive(w, e)
+        fetch_rules.try_complete_else_watch(arena, e)
 
 
-@rule
-def delete_records(w: World, e: int) -> None:
-    """An offset of -1 asks for everything below the high watermark."""
-    o = arrived(w, e)
-    operation = operation_at(w, o)
+@helper
+def handle_delete_records(arena: Arena, e: int) -> None:
+    """Resolve offset -1, the high watermark, and settle the request or let it wait."""
+    o = add_with_parts(arena, e)
+    operation = operation_at(arena, o)
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
+        part = part_at(arena, at)
         if part.offset == UNKNOWN:
-            part.offset = max(0, key_at(w, part.key).hw)
-    _settle(w, o, False)
+            part.offset = max(0, key_at(arena, part.key).hw)
+    _settle_or_watch(arena, o, False)
 
 
-@rule
-def create_topics(w: World, e: int) -> None:
-    _settle(w, arrived(w, e), event_at(w, e).delay <= 0)
+@helper
+def handle_create_topics(arena: Arena, e: int) -> None:
+    """Settle the request or let it wait; without a timeout it does not wait."""
+    _settle_or_watch(arena, add_with_parts(arena, e), event_at(arena, e).delay <= 0)
 
 
-@rule
-def _settle(w: World, o: int, at_once: bool) -> None:
-    operation = operation_at(w, o)
-    entries = produce_rules.first_try(w, o)
+@helper
+def _settle_or_watch(arena: Arena, o: int, at_once: bool) -> None:
+    operation = operation_at(arena, o)
+    entries = produce_rules.settle_or_enqueue(arena, o)
     if operation.total == 0:
-        _answer_at_once(w, o, Rule.EMPTY)
+        _complete_on_arrival(arena, o, Rule.EMPTY)
     elif at_once:
-        _answer_at_once(w, o, Rule.NO_WAIT)
+        _complete_on_arrival(arena, o, Rule.NO_WAIT)
     elif operation.pending == 0:
-        _answer_at_once(w, o, operation.rule)
+        _complete_on_arrival(arena, o, operation.rule)
     else:
-        lists.watch(w, o, entries)
+        engine_purgatory.watch(arena, o, entries)
 
 
-# How many events ahead of their turn keys are brought near, and how many the events themselves; and how many keys are
-# near anyhow.
-_AHEAD, _FURTHER_AHEAD, _FEW = 6, 24, 128
+# Prefetch distances in events, and the number of keys from which on they do not stay in the cache anyway.
+_KEYS_AHEAD, _EVENTS_AHEAD, _MIN_PREFETCH_KEYS = 6, 24, 128
 
 
 @inlined
-def _bring_near(w: World, e: int, last_name: int) -> None:
-    """A change's key. Of a request some key or other: to ask which it is costs more than to bring one near in vain."""
-    event_soon(w, e + _FURTHER_AHEAD)
-    key_soon(w, place_at(w, min(event_at(w, e).key, last_name)).key)
+def _prefetch(arena: Arena, e: int, last_key: int) -> None:
+    """Prefetch an event, and the key of a nearer one.
+
+    A request has row numbers where a change has its key, so it prefetches an arbitrary key: cheaper than a branch.
+    """
+    prefetch_event(arena, e + _EVENTS_AHEAD)
+    prefetch_key(arena, key_number_at(arena, min(event_at(arena, e).key, last_key)).key)
 
 
-@entry
-def run(world: Records, events: int, horizon_ms: int) -> None:
-    """Apply the events, then expire what is due by the horizon; `FOREVER` lets the clock run out."""
-    w = world[0]
-    last_name = w.places_room - 1
-    near_until = events - _AHEAD if w.keys_room > _FEW and last_name >= 0 else 0
+@entry_point
+def run(arenas: Records, events: int, horizon_ms: int) -> None:
+    """Apply the call's events, then expire what is due by the horizon; `FOREVER` drains all operations."""
+    arena = arenas[0]
+    last_key = arena.key_numbers_capacity - 1
+    prefetch_until = events - _KEYS_AHEAD if arena.keys_capacity > _MIN_PREFETCH_KEYS and last_key >= 0 else 0
     for e in range(events):
-        if e < near_until:
-            _bring_near(w, e + _AHEAD, last_name)
-        event = event_at(w, e)
+        if e < prefetch_until:
+            _prefetch(arena, e + _KEYS_AHEAD, last_key)
+        event = event_at(arena, e)
         code = event.code
-        clock_advance.advance(w, event.t)
-        # Where this leads to cannot be foreseen, so it is asked once.
+        clock_advance.advance(arena, event.t)
+        # The branch is unpredictable, so the most frequent events come first and there is only one such chain.
         if code == Code.FETCH:
-            fetch_messages(w, e)
+            handle_fetch(arena, e)
         elif code == Code.PRODUCE:
-            produce(w, e)
+            handle_produce(arena, e)
         elif code == Code.LOG_END:
-            change_events.log_end(w, e)
+            change_events.log_end(arena, e)
         elif code == Code.HIGH_WATERMARK:
-            change_events.high_watermark(w, e)
+            change_events.high_watermark(arena, e)
         elif code == Code.LAST_STABLE:
-            change_events.last_stable(w, e)
+            change_events.last_stable(arena, e)
         elif code == Code.REPLICA_END:
-            change_events.replica_end(w, e)
+            change_events.replica_end(arena, e)
         elif code == Code.DELETE_RECORDS:
-            delete_records(w, e)
+            handle_delete_records(arena, e)
         elif code == Code.CREATE_TOPICS:
-            create_topics(w, e)
+            handle_create_topics(arena, e)
         else:
-            change_events.rarer(w, e)
+            change_events.rare_change(arena, e)
     if horizon_ms >= FOREVER:
-        clock_advance.run_out(w)
+        clock_advance.drain(arena)
     else:
-        clock_advance.advance(w, max(horizon_ms * 1000, w.now))
+        clock_advance.advance(arena, max(horizon_ms * 1000, arena.now))

@@ -1,142 +1,149 @@
-"""A purgatory's timer: Kafka's hierarchical wheels (see `purgatory.timing_wheel`).
+"""A purgatory's timer: Kafka's hierarchical timing wheels (see `rules.purgatory.timing_wheel`).
 
-Wheel n has 20 buckets of 20^n ms. A bucket begins with its slot, and puts its operations into finer wheels. The
-clock of all wheels of a timer is the beginning of the bucket that began last, so it may lag behind the time. A bucket
-whose operations have all ended still begins, and wakes the reaper; `queued` has a bit for every bucket that will.
+Wheel n has 20 buckets of 20^n ms. When a bucket's time comes, its operations move to finer wheels. All wheels of a
+timer share one clock, `wheel_ms`: the start of the last bucket that was due, so it may lag behind the time. A bucket
+whose operations have all ended still becomes due and wakes the reaper; `bucket_bits` has a bit for each such queued
+bucket.
 """
 
 from __future__ import annotations
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, rule
-from purgatory_udf.rules.engine.jit.intrinsics import lowest_bit, units
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
+from purgatory_udf.rules.engine.jit.intrinsics import floor_div, lowest_set_bit
 from purgatory_udf.rules.engine.loop.arena import (
-    BUCKETS,
+    BUCKETS_PER_TIMER,
     NONE,
-    TIMER,
+    WHEEL_SIZE,
     WHEELS,
-    World,
+    Arena,
+    bucket_bits_at,
     operation_at,
     purgatory_at,
-    queued_at,
-    turn_at,
+    timer_link_at,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER
 
-# What the second and the third wheel turn once in.
-_ROUND, _ROUNDS = BUCKETS * BUCKETS, BUCKETS * BUCKETS * BUCKETS
+# Bucket lengths of wheels 2 and 3, in ms.
+_TICK_2, _TICK_3 = WHEEL_SIZE * WHEEL_SIZE, WHEEL_SIZE * WHEEL_SIZE * WHEEL_SIZE
 
 
 @inlined
-def add(w: World, p: int, o: int) -> bool:
-    """Put the operation into its bucket. False if it is due already, by the wheels' clock, so that it is in none."""
-    purgatory, operation = purgatory_at(w, p), operation_at(w, o)
+def add(arena: Arena, p: int, o: int) -> bool:
+    """Put the operation into its bucket. Return False if its deadline is not after the wheels' clock."""
+    purgatory, operation = purgatory_at(arena, p), operation_at(arena, o)
     deadline, now = operation.deadline, purgatory.wheel_ms
     if deadline <= now:
         return False
-    wheel, slot, begins = _slot_of(deadline, now)
-    at = _place_of(slot)
-    bucket = wheel * BUCKETS + at
+    wheel, slot, begin_ms = _find_slot(deadline, now)
+    offset = _bucket_in_wheel(slot)
+    bucket = wheel * WHEEL_SIZE + offset
     operation.bucket = bucket
-    enter(w, root_of(w, p, bucket), o)
-    queued_at(w, p * WHEELS + wheel).bits |= 1 << at
-    # Of buckets that begin together the finer wheel's is the first, as for `find_next_bucket`.
-    if begins < purgatory.next_bucket_ms or (begins == purgatory.next_bucket_ms and bucket < purgatory.next_bucket):
-        purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
+    push_to_bucket(arena, bucket_root(arena, p, bucket), o)
+    bucket_bits_at(arena, p * WHEELS + wheel).bits |= 1 << offset
+    # Of buckets that start together, the finer wheel's comes first, as in `find_next_bucket`.
+    if begin_ms < purgatory.next_bucket_ms or (begin_ms == purgatory.next_bucket_ms and bucket < purgatory.next_bucket):
+        purgatory.next_bucket_ms, purgatory.next_bucket = begin_ms, bucket
     purgatory.delayed += 1
     return True
 
 
 @inlined
-def _slot_of(deadline: int, now: int) -> tuple[int, int, int]:
-    """The finest wheel that reaches so far from the clock, the slot there, and when that begins. Nearly all time-outs
-    lie in the first three; to divide by a number that the compiler knows is many times as fast."""
-    if deadline < now + BUCKETS:
+def _find_slot(deadline: int, now: int) -> tuple[int, int, int]:
+    """Return the finest wheel that reaches the deadline, the slot there, and the slot's start.
+
+    Nearly all timeouts are within the first three wheels; dividing by a constant is many times faster.
+    """
+    if deadline < now + WHEEL_SIZE:
         return 0, deadline, deadline
-    slot = units(deadline, BUCKETS)
-    if slot < units(now, BUCKETS) + BUCKETS:
-        return 1, slot, slot * BUCKETS
-    slot = units(deadline, _ROUND)
-    if slot < units(now, _ROUND) + BUCKETS:
-        return 2, slot, slot * _ROUND
-    wheel, tick = 3, _ROUNDS
-    slot = units(deadline, tick)
-    while slot >= units(now, tick) + BUCKETS:
+    slot = floor_div(deadline, WHEEL_SIZE)
+    if slot < floor_div(now, WHEEL_SIZE) + WHEEL_SIZE:
+        return 1, slot, slot * WHEEL_SIZE
+    slot = floor_div(deadline, _TICK_2)
+    if slot < floor_div(now, _TICK_2) + WHEEL_SIZE:
+        return 2, slot, slot * _TICK_2
+    wheel, tick = 3, _TICK_3
+    slot = floor_div(deadline, tick)
+    while slot >= floor_div(now, tick) + WHEEL_SIZE:
         wheel += 1
-        tick *= BUCKETS
-        slot = units(deadline, tick)
+        tick *= WHEEL_SIZE
+        slot = floor_div(deadline, tick)
     return wheel, slot, slot * tick
 
 
 @inlined
-def _place_of(slot: int) -> int:
-    """In its wheel."""
-    return slot - units(slot, BUCKETS) * BUCKETS
+def _bucket_in_wheel(slot: int) -> int:
+    """Return the slot modulo the wheel's size."""
+    return slot - floor_div(slot, WHEEL_SIZE) * WHEEL_SIZE
 
 
 @inlined
-def root_of(w: World, p: int, bucket: int) -> int:
-    """A bucket is a ring (as `listed` has them), whose root is one of the turns, behind those of the operations."""
-    return w.operations_room + p * TIMER + bucket
+def bucket_root(arena: Arena, p: int, bucket: int) -> int:
+    """Return the row of the bucket's root in `timer_links`.
+
+    Buckets are rings as in `waiter_queues`; their roots follow the operations' rows.
+    """
+    return arena.operations_capacity + p * BUCKETS_PER_TIMER + bucket
 
 
 @inlined
-def enter(w: World, root: int, o: int) -> None:
-    turn, following = turn_at(w, o), turn_at(w, root).next
-    turn.prev, turn.next = root, following
-    turn_at(w, following).prev = o
-    turn_at(w, root).next = o
+def push_to_bucket(arena: Arena, root: int, o: int) -> None:
+    """Insert the operation into the bucket with this root."""
+    link, following = timer_link_at(arena, o), timer_link_at(arena, root).next
+    link.prev, link.next = root, following
+    timer_link_at(arena, following).prev = o
+    timer_link_at(arena, root).next = o
 
 
 @inlined
-def after(w: World, at: int) -> int:
-    """Who follows in the bucket, if anybody does."""
-    following = turn_at(w, at).next
-    return following if following < w.operations_room else NONE
+def next_in_bucket(arena: Arena, at: int) -> int:
+    """Return the operation behind row `at` in its bucket, or `NONE`."""
+    following = timer_link_at(arena, at).next
+    return following if following < arena.operations_capacity else NONE
 
 
 @inlined
-def cancel(w: World, o: int) -> None:
-    """Leave the timer at once. The bucket stays queued, even if it is empty now."""
-    operation = operation_at(w, o)
+def cancel(arena: Arena, o: int) -> None:
+    """Remove the operation from its bucket, if it is in one. The bucket stays queued even if it is empty now."""
+    operation = operation_at(arena, o)
     if operation.bucket == NONE:
         return
-    turn = turn_at(w, o)
-    before, following = turn.prev, turn.next
-    turn_at(w, before).next = following
-    turn_at(w, following).prev = before
+    link = timer_link_at(arena, o)
+    before, following = link.prev, link.next
+    timer_link_at(arena, before).next = following
+    timer_link_at(arena, following).prev = before
     operation.bucket = NONE
-    purgatory_at(w, operation.purgatory).delayed -= 1
+    purgatory_at(arena, operation.purgatory).delayed -= 1
 
 
-@rule
-def find_next_bucket(w: World, p: int) -> None:
-    """The queued bucket that begins next, if any is queued."""
-    purgatory = purgatory_at(w, p)
-    bucket, begins, tick = NONE, FOREVER, 1
+@helper
+def find_next_bucket(arena: Arena, p: int) -> None:
+    """Find the queued bucket that starts next, if there is any."""
+    purgatory = purgatory_at(arena, p)
+    bucket, begin_ms, tick = NONE, FOREVER, 1
     for wheel in range(WHEELS):
-        queued = queued_at(w, p * WHEELS + wheel).bits
+        queued = bucket_bits_at(arena, p * WHEELS + wheel).bits
         if queued != 0:
-            slot = units(purgatory.wheel_ms, tick)
-            # Bits from this slot on, round the wheel.
-            at = _place_of(slot)
-            further = lowest_bit((queued >> at) | (queued << (BUCKETS - at)))
-            if (slot + further) * tick < begins:
-                at += further
-                bucket = wheel * BUCKETS + (at - BUCKETS if at >= BUCKETS else at)
-                begins = (slot + further) * tick
-        tick *= BUCKETS
-    purgatory.next_bucket_ms, purgatory.next_bucket = begins, bucket
+            slot = floor_div(purgatory.wheel_ms, tick)
+            # Rotate the bits, so that those from this slot on come first.
+            offset = _bucket_in_wheel(slot)
+            further = lowest_set_bit((queued >> offset) | (queued << (WHEEL_SIZE - offset)))
+            if (slot + further) * tick < begin_ms:
+                offset += further
+                bucket = wheel * WHEEL_SIZE + (offset - WHEEL_SIZE if offset >= WHEEL_SIZE else offset)
+                begin_ms = (slot + further) * tick
+        tick *= WHEEL_SIZE
+    purgatory.next_bucket_ms, purgatory.next_bucket = begin_ms, bucket
 
 
 @inlined
-def take_bucket(w: World, p: int) -> int:
-    """The next bucket begins: the wheels' clock moves to it. Its first operation; the others come `after` it."""
-    purgatory = purgatory_at(w, p)
+def take_bucket(arena: Arena, p: int) -> int:
+    """Move the wheels' clock to the next bucket, empty it, and return its first operation."""
+    purgatory = purgatory_at(arena, p)
     bucket = purgatory.next_bucket
     purgatory.wheel_ms = purgatory.next_bucket_ms
-    wheel = units(bucket, BUCKETS)
-    queued_at(w, p * WHEELS + wheel).bits &= ~(1 << (bucket - wheel * BUCKETS))
-    at = root_of(w, p, bucket)
-    first, root = after(w, at), turn_at(w, at)
+    wheel = floor_div(bucket, WHEEL_SIZE)
+    bucket_bits_at(arena, p * WHEELS + wheel).bits &= ~(1 << (bucket - wheel * WHEEL_SIZE))
+    at = bucket_root(arena, p, bucket)
+    first, root = next_in_bucket(arena, at), timer_link_at(arena, at)
     root.prev = root.next = at
     return first

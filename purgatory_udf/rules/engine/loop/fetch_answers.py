@@ -1,35 +1,35 @@
-"""What a fetch reads: errors, what could be read, and what an answer carries of that (see `reference.fetch`).
+"""What a fetch reads: errors, available bytes, and what its response carries (see `rules.reference.delayed_fetch`).
 
-The answer is filled partition by partition (Kafka: `ReplicaManager.readFromLog`): what one carries, the request's limit
-loses for those behind it, and the first partition with data gives one batch at least, however large. A read stays
-within the segment where it begins.
+A response is filled partition by partition, as by Kafka's `ReplicaManager.readFromLog`: the bytes of one partition
+reduce the request's limit for those behind it, and the first partition with data provides at least one batch, however
+large. A read does not cross the end of the segment where it starts.
 
-Of the log far behind its watermarks only batches larger than any fetch's maximum are remembered one by one (see
-`state`), so a read that begins there is taken to find a segment's worth of smaller ones.
+Far behind the watermarks, only batches larger than any fetch's maximum are kept individually (`state_layout`). A read
+that starts there is assumed to find as many smaller batches as its limit allows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, rule
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined
 from purgatory_udf.rules.engine.loop import replica_log
-from purgatory_udf.rules.engine.loop.arena import World, batch_at, end_of, key_at, operation_at, part_at, roll_at
+from purgatory_udf.rules.engine.loop.arena import Arena, batch_at, end_at, key_at, operation_at, part_at, roll_at
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Error
 
 
 @inlined
 def reader_end(key: Any, reader: int) -> tuple[int, int, int]:
-    """Up to where a reader may read: offset, segment, position."""
-    end = end_of(key, reader)
+    """Return the offset, segment and position up to which this kind of reader may read."""
+    end = end_at(key, reader)
     return end.offset, end.seg, end.pos
 
 
 @inlined
-def error_of(key: Any, part: Any) -> int:
-    """What reading the partition now would be answered with."""
-    if key.standing != Error.NONE:
-        return key.standing
+def read_error(key: Any, part: Any) -> int:
+    """Return the error with which a read of the partition would be answered now."""
+    if key.partition_error != Error.NONE:
+        return key.partition_error
     if part.epoch >= 0 and key.epoch != UNKNOWN:
         if part.epoch < key.epoch:
             return Error.FENCED_LEADER_EPOCH
@@ -37,83 +37,94 @@ def error_of(key: Any, part: Any) -> int:
             return Error.UNKNOWN_LEADER_EPOCH
     if part.offset > key.end and key.end != UNKNOWN:
         return Error.OFFSET_OUT_OF_RANGE
-    # No offset is less than one that is unknown.
+    # Never true while the log start is unknown: no offset is lower than `UNKNOWN`.
     return Error.OFFSET_OUT_OF_RANGE if part.offset < key.log_start else Error.NONE
 
 
 @inlined
 def _has_data(key: Any, part: Any, reader: int) -> bool:
-    return part.offset < end_of(key, reader).offset and not part.throttled and key.standing == Error.NONE
+    return part.offset < end_at(key, reader).offset and not part.throttled and key.partition_error == Error.NONE
 
 
 @inlined
-def _readable_to(w: World, key: Any, offset: int, begin: int, reader: int) -> int:
-    """The position where the offset's segment ends, or the reader's end if that lies on it; of a later one, nothing."""
+def _readable_end(arena: Arena, key: Any, offset: int, begin: int, reader: int) -> int:
+    """Return the position where a read from the offset ends.
+
+    That is the end of the offset's segment, or the reader's end if it is on that segment. If the segment is later than
+    the reader's end, nothing is readable (`begin`).
+    """
     _, end_seg, end_pos = reader_end(key, reader)
     if key.roll_count == 0:
         return end_pos
-    at = replica_log.roll_of(w, key, offset)
-    segment = roll_at(w, at).base if at >= key.roll_begin else 0
+    at = replica_log.last_roll(arena, key, offset)
+    segment = roll_at(arena, at).base if at >= key.roll_begin else 0
     if segment == end_seg:
         return end_pos
     if segment > end_seg:
         return begin
-    return replica_log.position(w, key, roll_at(w, at + 1).base)
+    return replica_log.position_of(arena, key, roll_at(arena, at + 1).base)
 
 
 @inlined
-def _is_far(w: World, key: Any, begin: int, size: int) -> bool:
-    """Whether batches there may have been merged: a rule of positions, so that it is the same however calls are cut."""
-    if key.hw == UNKNOWN or size > w.retain_bytes:
+def _may_be_merged(arena: Arena, key: Any, begin: int, size: int) -> bool:
+    """Return whether batches at this position may have been merged after an earlier call.
+
+    Only positions decide, so the result does not depend on how events are divided into calls.
+    """
+    if key.hw == UNKNOWN or size > arena.retain_bytes:
         return False
-    return begin <= min(key.hw_pos, key.lso_pos) - w.retain_bytes
+    return begin <= min(key.hw_pos, key.lso_pos) - arena.retain_bytes
 
 
 @inlined
-def _with_bytes(w: World, key: Any, at: int) -> int:
-    """The first batch from there on that has any, or the log's last."""
+def _skip_empty_batches(arena: Arena, key: Any, at: int) -> int:
+    """Return the first batch from `at` on that has bytes, or the log's last batch."""
     last = key.batch_begin + key.end_batch - 1
-    while at < last and replica_log.begins(batch_at(w, at + 1)) == replica_log.begins(batch_at(w, at)):
+    while at < last and replica_log.start_of(batch_at(arena, at + 1)) == replica_log.start_of(batch_at(arena, at)):
         at += 1
     return at
 
 
 @inlined
-def is_large(w: World, key: Any, at: int, size: int) -> bool:
-    """Whether a read that begins there may give more than so many bytes, for the sake of one batch. (Behind the log's
-    last that may be said in vain.)"""
-    return replica_log.size_of(w, _with_bytes(w, key, at)) > size
+def first_batch_exceeds(arena: Arena, key: Any, at: int, size: int) -> bool:
+    """Return whether a read from batch `at` on may return more than `size` bytes for the sake of its first batch.
+
+    It may be a false positive at the end of the log.
+    """
+    return replica_log.size_of(arena, _skip_empty_batches(arena, key, at)) > size
 
 
 @inlined
-def _carried(w: World, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
-    """What the answer carries of a partition with data (`LogSegment.read`), from its batch `at` on: cut at the limits,
-    but a first batch."""
+def _read_bytes(arena: Arena, key: Any, part: Any, operation: Any, at: int, left: int, at_least_one: bool) -> int:
+    """Return the bytes read from a partition with data (`LogSegment.read`), from its batch `at` on.
+
+    The limits apply to all but the first batch of a response.
+    """
     if at == key.batch_begin + key.end_batch:
         return 0
-    at = _with_bytes(w, key, at)
-    begin, whole = replica_log.begins(batch_at(w, at)), replica_log.size_of(w, at)
+    at = _skip_empty_batches(arena, key, at)
+    begin, batch_size = replica_log.start_of(batch_at(arena, at)), replica_log.size_of(arena, at)
     limit = min(part.size, left)
-    if _is_far(w, key, begin, whole):
+    if _may_be_merged(arena, key, begin, batch_size):
         return limit
     if at_least_one:
-        limit = max(limit, whole)
-    elif limit < whole and not operation.hard:
+        limit = max(limit, batch_size)
+    elif limit < batch_size and not operation.hard_max:
         return 0
-    return max(0, min(limit, _readable_to(w, key, part.offset, begin, operation.mode) - begin))
+    return max(0, min(limit, _readable_end(arena, key, part.offset, begin, operation.mode) - begin))
 
 
 @inlined
-def first_read(w: World, o: int) -> int:
-    """How many bytes an answer would carry now."""
-    operation = operation_at(w, o)
-    left, at_least_one, total = operation.most, operation.hard == 0, 0
+def first_read_bytes(arena: Arena, o: int) -> int:
+    """Return the bytes that a response would carry now."""
+    operation = operation_at(arena, o)
+    left, at_least_one, total = operation.max_bytes, operation.hard_max == 0, 0
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        key = key_at(w, part.key)
-        if _has_data(key, part, operation.mode) and error_of(key, part) == Error.NONE:
-            batch = replica_log.batch_of(w, key, part.offset)
-            carried = _carried(w, key, part, operation, batch, left, at_least_one)
+        part = part_at(arena, at)
+        key = key_at(arena, part.key)
+        if _has_data(key, part, operation.mode) and read_error(key, part) == Error.NONE:
+            batch = replica_log.batch_of(arena, key, part.offset)
+            carried = _read_bytes(arena, key, part, operation, batch, left, at_least_one)
             at_least_one = at_least_one and carried == 0
             left = max(0, left - carried)
             total += carried
@@ -121,34 +132,50 @@ def first_read(w: World, o: int) -> int:
 
 
 @inlined
-def answer(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
-    """Whatever ended a fetch, even its deadline: read the partition again. How many bytes the answer carries of it.
-    `left`: of the limit; less than nothing, if a first batch was larger than that.
-    `calm`: nothing has happened since it came that could make an error of it, or take away batches before it."""
-    part = part_at(w, at)
-    if calm and key.roll_count == 0:
-        # Most answers carry all that there is. Whether that is anything is not asked, but counted.
+def read_answer(
+    arena: Arena, key: Any, at: int, operation: Any, undisturbed: bool, left: int, at_least_one: bool
+) -> int:
+    """Read the partition again for the response; return the bytes that the response carries.
+
+    Kafka does this whatever ended the fetch, even its deadline.
+
+    Args:
+        arena: The call's tables.
+        key: The partition.
+        at: The fetch's part; gets the error and the bytes available.
+        operation: The fetch.
+        undisturbed: Nothing has happened since the fetch arrived that could make the read fail or remove earlier
+            batches.
+        left: What is left of the request's limit; negative if a first batch exceeded it.
+        at_least_one: No earlier partition had data, so the first batch is read whatever its size.
+    """
+    part = part_at(arena, at)
+    if undisturbed and key.roll_count == 0:
+        # Most responses carry all that is available. Without a branch on whether that is anything, which is
+        # unpredictable.
         end, _, end_pos = reader_end(key, operation.mode)
         size = (end_pos - part.start_pos) * (part.offset < end)
         if size <= part.size and size <= left:
             part.size = size
             return size
-    return _answer_in_full(w, key, at, operation, calm, left, at_least_one)
+    return _read_answer_in_full(arena, key, at, operation, undisturbed, left, at_least_one)
 
 
-@rule
-def _answer_in_full(w: World, key: Any, at: int, operation: Any, calm: bool, left: int, at_least_one: bool) -> int:
-    part = part_at(w, at)
-    if not calm:
-        part.error = error_of(key, part)
+@helper
+def _read_answer_in_full(
+    arena: Arena, key: Any, at: int, operation: Any, undisturbed: bool, left: int, at_least_one: bool
+) -> int:
+    part = part_at(arena, at)
+    if not undisturbed:
+        part.error = read_error(key, part)
     if not _has_data(key, part, operation.mode):
         part.size = 0
         return 0
-    batch = replica_log.batch_of(w, key, part.offset)
+    batch = replica_log.batch_of(arena, key, part.offset)
     carried = 0
     if part.error == Error.NONE:
-        carried = _carried(w, key, part, operation, batch, max(0, left), at_least_one)
-    # Bytes from the batch that holds the fetch offset to the reader's end, over all segments.
+        carried = _read_bytes(arena, key, part, operation, batch, max(0, left), at_least_one)
+    # From the batch that holds the fetch offset to the reader's end, over all segments.
     _, _, end_pos = reader_end(key, operation.mode)
-    part.size = min(part.size, max(0, end_pos - replica_log.begins(batch_at(w, batch))))
+    part.size = min(part.size, max(0, end_pos - replica_log.start_of(batch_at(arena, batch))))
     return carried

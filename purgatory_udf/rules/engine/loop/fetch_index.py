@@ -1,7 +1,7 @@
 """Index of waiting fetches: an event checks only the fetches that it may complete.
 
-Kafka tries every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in one of
-three ways:
+Kafka tries every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in one
+of three ways:
 
 - *By share.* The partitions of a fetch together miss some bytes. Before all of them are available, at least one
   partition must grow by its equal share, so each part is queued in its key's heap at the position where the end would
@@ -9,10 +9,10 @@ three ways:
   one partition is evaluated exactly when it is complete.
 - *Counted.* If the share of a fetch over several partitions is only a few batches, its parts are in plain lists, and
   each growth of a partition is subtracted from the fetch's `missing_bytes`.
-- *Full check.* The other two rely on ends that only grow, within one segment. Whatever breaks that, or makes cases A, B,
-  C, E or F of `fetch_rules` possible, invalidates them: truncations, segment rolls, a new leader epoch, a high watermark
-  that moves to the next segment, a last stable offset that rises without a check, an unknown end. From then on every
-  check of any of its keys evaluates the whole fetch.
+- *Full check.* The other two rely on ends that only grow, within one segment. Whatever breaks that, or makes cases A,
+  B, C, E or F of `fetch_rules` possible, invalidates them: truncations, segment rolls, a new leader epoch, a high
+  watermark that moves to the next segment, a last stable offset that rises without a check, an unknown end. From then
+  on every check of any of its keys evaluates the whole fetch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _MIN_SHARED_BATCHES = 16
 def needs_full_check(part: Any, end: int, end_seg: int, end_pos: int) -> bool:
     """Return whether growth alone cannot complete the part.
 
-    The reader's end is unknown, on another segment than the fetch offset, or at the fetch offset but at another position.
+    The reader's end is unknown, on another segment than the fetch offset, or at the fetch offset but at another
+    position.
     """
     moved = part.start_seg != end_seg or part.start_pos > end_pos
     stale_position = part.offset == end and part.start_pos != end_pos

@@ -62,7 +62,8 @@ ANY_END_MOVED = LOG_END_MOVED | WATERMARK_MOVED
 def try_complete_else_watch(arena: Arena, e: int) -> None:
     """Handle an arriving fetch: answer it after the first read, or index it and start its timer.
 
-    Only the first read returns errors of offset and epoch. A consumer may be told to read from a preferred replica at once.
+    Only the first read returns errors of offset and epoch. A consumer may be told to read from a preferred replica at
+    once.
     """
     event, o = event_at(arena, e), add_operation(arena, e)
     t, mode, replica_id, min_bytes, count = event.t, event.mode, event.replica_id, _min_bytes(event), event.count
@@ -165,9 +166,8 @@ def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bo
 def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
     """Look the fetch offset up in the log.
 
-    Returns:
-        The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch exceeds
-        the partition's maximum.
+    Returns: The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch
+        exceeds the partition's maximum.
     """
     part = part_at(arena, at)
     end, end_seg, end_pos = fetch_answers.reader_end(key, reader)
@@ -244,8 +244,8 @@ def _complete(arena: Arena, o: int, rule: int, t: int, trigger: int, forced_by: 
 def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -> None:
     """Subtract the growth of the reader's end from the missing bytes of the key's counted fetches.
 
-    A fetch that misses nothing any more is complete. If this is not a check (`is_check`), it needs full checks instead, for
-    the next check of any of its keys completes it.
+    A fetch that misses nothing any more is complete. If this is not a check (`is_check`), it needs full checks instead,
+    for the next check of any of its keys completes it.
     """
     _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), reader)
     at = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
@@ -284,7 +284,7 @@ def _check_fetch(arena: Arena, at: int, t: int) -> bool:
 
 @helper
 def set_throttle(arena: Arena, k: int, replica_id: int, throttled: int) -> None:
-    """Set or clear the replication throttle of a follower on the key; its waiting fetches see it at their next check."""
+    """Set or clear a follower's replication throttle on the key; its waiting fetches see it at their next check."""
     key = key_at(arena, k)
     node = find_node(arena, key.throttle_nodes, replica_id)
     if node == NONE:
@@ -304,7 +304,10 @@ def set_throttle(arena: Arena, k: int, replica_id: int, throttled: int) -> None:
 
 @inlined
 def on_lso_advance(arena: Arena, k: int) -> None:
-    """Require full checks of the fetches that a higher last stable offset may complete: Kafka checks none when it advances."""
+    """Require full checks of the fetches that a higher last stable offset may complete.
+
+    Kafka checks no fetch when the last stable offset advances.
+    """
     if key_at(arena, k).waiter_mask & _COMMITTED_READERS == 0:
         return
     _, _, end_pos = fetch_answers.reader_end(key_at(arena, k), Reader.COMMITTED)
@@ -339,7 +342,7 @@ def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
 
 @inlined
 def check(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of the fetches that it concerns."""
+    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of those that it concerns."""
     key = key_at(arena, k)
     if key.partition_error != Error.NONE:
         fetch_index.invalidate_all_waiters(arena, k)

@@ -2,29 +2,28 @@
 
 A pending part is settled, once and for good, by the first of
 
-A) its broker does not lead the partition (any more), does not know it, or its log directory is offline: that error
-B) a watermark has reached what it wants: for a produce the high watermark (no error, or, if meanwhile the in-sync set
-   is smaller than min.insync.replicas, NOT_ENOUGH_REPLICAS_AFTER_APPEND); for delete-records the low one; for
-   create-topics the number of the first of the topic's partitions that nobody leads
+A) the broker does not lead the partition (any more), does not know it, or its log directory is offline: that error
+B) a watermark has reached the part's offset: the high watermark for a produce (without error, or with
+   NOT_ENOUGH_REPLICAS_AFTER_APPEND if the in-sync set is smaller than min.insync.replicas now), the low watermark for
+   delete-records, and for create-topics the number of the topic's first partition without a leader
 
-The operation completes when no part is pending: one part's error does not release the others. What can settle a part
-also checks its key, so no other key's check has to look at it.
+The operation completes when no part is pending; an error of one part does not settle the others. Every event that can
+settle a part checks the part's own key, so checks of other keys need not evaluate it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number
-from purgatory_udf.rules.engine.loop import engine_purgatory as lists
-from purgatory_udf.rules.engine.loop import waiter_queues
+from purgatory_udf.rules.engine.jit.compiled_functions import inlined, int64
+from purgatory_udf.rules.engine.loop import engine_purgatory, waiter_queues
 from purgatory_udf.rules.engine.loop.arena import (
     NONE,
-    NOTHING_YET,
+    OTHER_HEAP,
+    PRODUCE_HEAP,
     SETTLED,
-    SETTLING_OTHERS,
-    SETTLING_PRODUCES,
-    World,
+    ZERO,
+    Arena,
     key_at,
     operation_at,
     part_at,
@@ -32,18 +31,20 @@ from purgatory_udf.rules.engine.loop.arena import (
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code, Error, Rule
 from purgatory_udf.rules.engine.loop.replica_state import under_min_isr
 
-_ANY = number(2**63 - 1)
+_MAX_OFFSET = int64(2**63 - 1)
 
 
 @inlined
-def rule_of_standing(standing: int) -> int:
-    if standing == Error.NOT_LEADER_OR_FOLLOWER:
+def rule_for_partition_error(error: int) -> int:
+    """Return the rule of an operation that this partition error ends."""
+    if error == Error.NOT_LEADER_OR_FOLLOWER:
         return Rule.NOT_LEADER
-    return Rule.OFFLINE if standing == Error.KAFKA_STORAGE_ERROR else Rule.UNKNOWN_PARTITION
+    return Rule.OFFLINE if error == Error.KAFKA_STORAGE_ERROR else Rule.UNKNOWN_PARTITION
 
 
 @inlined
 def watermark(key: Any, code: int) -> int:
+    """Return the offset that settles this kind of request."""
     if code == Code.PRODUCE:
         return key.hw
     return key.log_start
@@ -51,20 +52,20 @@ def watermark(key: Any, code: int) -> int:
 
 @inlined
 def settle(key: Any, part: Any, code: int, t: int) -> int:
-    """Settle the part if anything does now: the rule, or `PENDING`."""
+    """Settle the part if case A or B holds; return the rule, or `PENDING`."""
     reached = watermark(key, code)
-    if key.standing == Error.NONE and (reached == UNKNOWN or reached < part.offset):
+    if key.partition_error == Error.NONE and (reached == UNKNOWN or reached < part.offset):
         return Rule.PENDING
-    return _settled(key, part, code, t)
+    return _settle_now(key, part, code, t)
 
 
 @inlined
-def _settled(key: Any, part: Any, code: int, t: int) -> int:
-    """The rule that settles the part now; one does."""
-    if key.standing != Error.NONE:  # Case A
-        part.error, part.heap, part.end_t = key.standing, SETTLED, t
-        return rule_of_standing(key.standing)
-    part.error, part.heap, part.end_t = Error.NONE, SETTLED, t  # Case B
+def _settle_now(key: Any, part: Any, code: int, t: int) -> int:
+    """Settle a part for which case A or B holds, and return the rule."""
+    if key.partition_error != Error.NONE:  # Case A
+        part.error, part.queue, part.end_t = key.partition_error, SETTLED, t
+        return rule_for_partition_error(key.partition_error)
+    part.error, part.queue, part.end_t = Error.NONE, SETTLED, t  # Case B
     if code == Code.PRODUCE:
         if under_min_isr(key):
             part.error = Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -74,53 +75,57 @@ def _settled(key: Any, part: Any, code: int, t: int) -> int:
 
 
 @inlined
-def first_try(w: World, o: int) -> int:
-    """On arrival: each part is settled, or pending and hung up. How many lists the operation is on if it waits. (A
-    produce's parts are tried while others are still to be appended: see `requests`.)"""
-    operation = operation_at(w, o)
-    pending, entries = 0, NOTHING_YET
+def settle_or_enqueue(arena: Arena, o: int) -> int:
+    """On arrival, settle each part or queue it; return the number of watcher lists the operation would be on.
+
+    Produces do the same while they append (`event_loop.handle_produce`).
+    """
+    operation = operation_at(arena, o)
+    pending, entries = 0, ZERO
     for at in range(operation.first, operation.first + operation.count):
-        part = part_at(w, at)
-        entries += 1 - part.again
-        rule_ = settle(key_at(w, part.key), part, operation.code, operation.t)
-        if rule_ == Rule.PENDING:
+        part = part_at(arena, at)
+        entries += 1 - part.duplicate
+        rule = settle(key_at(arena, part.key), part, operation.code, operation.t)
+        if rule == Rule.PENDING:
             pending += 1
-            waiter_queues.push_to_heap(w, at, SETTLING_OTHERS, part.offset)
+            waiter_queues.push_to_heap(arena, at, OTHER_HEAP, part.offset)
         else:
-            operation.rule = rule_
+            operation.rule = rule
     operation.pending = pending
     return entries
 
 
 @inlined
-def _give_up(w: World, k: int, kind: int, code: int, t: int) -> None:
-    """The key's part that wants least is settled now. Its operation's rule is that of the part settled last, in the
-    order of the request."""
-    at = waiter_queues.take_first_in_heap(w, k, kind)
-    part = part_at(w, at)
+def _settle_first(arena: Arena, k: int, kind: int, code: int, t: int) -> None:
+    """Settle the part with the lowest threshold in the heap, and complete its operation if no other part is pending.
+
+    The operation's rule is that of the part settled last; among those settled by one event, of the last in the request.
+    """
+    at = waiter_queues.pop_heap(arena, k, kind)
+    part = part_at(arena, at)
     o = part.operation
-    operation = operation_at(w, o)
-    rule_ = _settled(key_at(w, k), part, code, t)
-    if w.checking < 0:
-        operation.rule = rule_
-    elif operation.settled_by != w.produced or operation.settled_last < at:
-        operation.rule = rule_
-        operation.settled_by, operation.settled_last = w.produced, at
+    operation = operation_at(arena, o)
+    rule = _settle_now(key_at(arena, k), part, code, t)
+    if arena.check_order < 0:
+        operation.rule = rule
+    elif operation.settling_produce != arena.produce_count or operation.last_settled_part < at:
+        operation.rule = rule
+        operation.settling_produce, operation.last_settled_part = arena.produce_count, at
     operation.pending -= 1
     if operation.pending == 0:
-        lists.end(w, o, operation.rule, t, lists.trigger_of(w, o, at))
+        engine_purgatory.finish(arena, o, operation.rule, t, engine_purgatory.trigger_of(arena, o, at))
 
 
 @inlined
-def check(w: World, k: int, code: int, t: int) -> None:
-    """Something happened to the key: settle what it settles."""
-    key = key_at(w, k)
-    kind = SETTLING_PRODUCES if code == Code.PRODUCE else SETTLING_OTHERS
-    # An error settles all of them.
-    reached = watermark(key, code) if key.standing == Error.NONE else _ANY
+def check(arena: Arena, k: int, code: int, t: int) -> None:
+    """Settle the parts on the key that the event has settled."""
+    key = key_at(arena, k)
+    kind = PRODUCE_HEAP if code == Code.PRODUCE else OTHER_HEAP
+    # An error settles all parts.
+    reached = watermark(key, code) if key.partition_error == Error.NONE else _MAX_OFFSET
     if reached != UNKNOWN:
         while (
-            waiter_queues.first_in_heap(w, k, kind) != NONE
-            and part_at(w, waiter_queues.first_in_heap(w, k, kind)).wants <= reached
+            waiter_queues.first_in_heap(arena, k, kind) != NONE
+            and part_at(arena, waiter_queues.first_in_heap(arena, k, kind)).threshold <= reached
         ):
-            _give_up(w, k, kind, code, t)
+            _settle_first(arena, k, kind, code, t)

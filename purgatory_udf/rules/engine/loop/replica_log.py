@@ -1,61 +1,62 @@
-"""One replica's log: offsets, the batches' positions, and the segments' bases (see `reference.partition_log`).
+"""The log of one replica: end offsets and positions of its batches, base offsets of its segments.
 
-A batch says where it begins, and ends where the next one does. Behind a log's last batch lies one that never ends, and
-begins where the log ends: so who looks for a position need not ask whether there is such a batch.
+A record of `batches` may stand for several adjacent batches that have been merged (`state_layout`); then all bits of
+its start position are inverted. Behind the last batch of a log there is a sentinel that starts at the log end and never
+ends, so a search need not test for the end of the log. See `rules.reference.partition` for the readable version.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number, rule
-from purgatory_udf.rules.engine.loop.arena import NONE, World, batch_at, batch_soon, roll_at
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.loop.arena import NONE, Arena, batch_at, prefetch_batch, roll_at
 from purgatory_udf.rules.engine.loop.codes import UNKNOWN
 
-# Where the batch ends that never does.
-NEVER = number(2**63 - 1)
+# The sentinel's end offset.
+SENTINEL_END = int64(2**63 - 1)
 
-# A log's batches lie side by side. So many batches ahead begins what no append has written to yet.
-_AHEAD = 3
-
-
-@inlined
-def begins(batch: Any) -> int:
-    """The position where it starts."""
-    return batch.turned ^ (batch.turned >> 63)
+# Prefetch distance of appends, in batches.
+_BATCHES_AHEAD = 3
 
 
 @inlined
-def turned(pos: int, whole: int) -> int:
-    """How that is written of one batch, if it is `whole`, or of what may be several."""
-    return pos ^ (whole - 1)
+def start_of(batch: Any) -> int:
+    """Return the position of the batch's first byte."""
+    return batch.encoded_start ^ (batch.encoded_start >> 63)
 
 
 @inlined
-def size_of(w: World, at: int) -> int:
-    """The batch's bytes; 0, if it is not known to be one."""
-    batch = batch_at(w, at)
-    if batch.turned < 0:
+def encode_start(pos: int, single_batch: int) -> int:
+    """Encode a start position; inverted if the record may stand for several batches."""
+    return pos ^ (single_batch - 1)
+
+
+@inlined
+def size_of(arena: Arena, at: int) -> int:
+    """Return the bytes of the batch in row `at`, 0 if it may be several batches."""
+    batch = batch_at(arena, at)
+    if batch.encoded_start < 0:
         return 0
-    return begins(batch_at(w, at + 1)) - batch.turned
+    return start_of(batch_at(arena, at + 1)) - batch.encoded_start
 
 
-@rule
-def batch_of(w: World, key: Any, offset: int) -> int:
-    """The first batch of the log that ends beyond the offset."""
+@helper
+def batch_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the row of the first batch that ends beyond the offset; the sentinel's at or beyond the log end."""
     first = low = key.batch_begin
     high = first + key.end_batch
-    # Nearly everybody reads near the end: from there backwards, in steps that double.
+    # Most reads are near the log end: search backwards from there in steps that double.
     back = 1
     while high - first >= back:
-        if batch_at(w, high - back).end <= offset:
+        if batch_at(arena, high - back).end <= offset:
             low = high - back + 1
             break
         high -= back
         back *= 2
     while low < high:
         middle = (low + high) // 2
-        if batch_at(w, middle).end <= offset:
+        if batch_at(arena, middle).end <= offset:
             low = middle + 1
         else:
             high = middle
@@ -63,86 +64,95 @@ def batch_of(w: World, key: Any, offset: int) -> int:
 
 
 @inlined
-def position(w: World, key: Any, offset: int) -> int:
-    """Where the batch that holds the offset starts; at or beyond the log end, the end's position."""
-    return begins(batch_at(w, batch_of(w, key, offset)))
+def position_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the start position of the batch that holds the offset; at or beyond the log end, the end's position."""
+    return start_of(batch_at(arena, batch_of(arena, key, offset)))
 
 
 @inlined
-def further(w: World, key: Any, below: int, offset: int) -> int:
-    """How many batches end at or before the offset, if `below` do or that is `NONE`: most often one more."""
+def count_batches_until(arena: Arena, key: Any, below: int, offset: int) -> int:
+    """Return how many batches of the log end at or before the offset.
+
+    `below` is a lower bound, usually less by one, or `NONE`.
+    """
     if below == NONE:
-        return batch_of(w, key, offset) - key.batch_begin
-    while batch_at(w, key.batch_begin + below).end <= offset and below < key.end_batch:
+        return batch_of(arena, key, offset) - key.batch_begin
+    while batch_at(arena, key.batch_begin + below).end <= offset and below < key.end_batch:
         below += 1
     return below
 
 
 @inlined
-def roll_of(w: World, key: Any, offset: int) -> int:
-    """The last roll at or before the offset; the place before the log's rolls, if there is none."""
+def last_roll(arena: Arena, key: Any, offset: int) -> int:
+    """Return the row of the last roll at or before the offset; the row before the log's rolls if there is none."""
     at = key.roll_begin + key.roll_count - 1
-    while at >= key.roll_begin and roll_at(w, at).base > offset:
+    while at >= key.roll_begin and roll_at(arena, at).base > offset:
         at -= 1
     return at
 
 
 @inlined
-def segment(w: World, key: Any, offset: int) -> int:
-    """The base of the segment that the offset belongs to: 0 before the first roll that is known."""
+def segment_of(arena: Arena, key: Any, offset: int) -> int:
+    """Return the base offset of the segment that holds the offset, 0 before the first known roll."""
     if key.roll_count == 0:
         return 0
-    at = roll_of(w, key, offset)
-    return roll_at(w, at).base if at >= key.roll_begin else 0
+    at = last_roll(arena, key, offset)
+    return roll_at(arena, at).base if at >= key.roll_begin else 0
 
 
 @inlined
-def append(w: World, key: Any, end: int, size: int, whole: int) -> bool:
-    """From the log end to `end`, one batch if `whole`. False, and nothing happens, if that moves the end nowhere."""
+def append(arena: Arena, key: Any, end: int, size: int, single_batch: int) -> bool:
+    """Append up to the offset `end`, exactly one batch if `single_batch`.
+
+    Return False if the log already reaches the offset.
+    """
     if key.end == UNKNOWN:
-        w.upheavals += 1
+        arena.disruptions += 1
     elif end <= key.end:
         return False
     at = key.batch_begin + key.end_batch
-    batch = batch_at(w, at)
-    batch.end, batch.turned = end, turned(key.end_pos, whole)
-    batch_soon(w, at + _AHEAD)
-    w.appends += 1
-    w.appended += size
+    batch = batch_at(arena, at)
+    batch.end, batch.encoded_start = end, encode_start(key.end_pos, single_batch)
+    prefetch_batch(arena, at + _BATCHES_AHEAD)
+    arena.append_count += 1
+    arena.append_bytes += size
     key.end_batch += 1
     key.end_pos += size
-    never = batch_at(w, at + 1)
-    never.end, never.turned = NEVER, turned(key.end_pos, 0)
+    sentinel = batch_at(arena, at + 1)
+    sentinel.end, sentinel.encoded_start = SENTINEL_END, encode_start(key.end_pos, 0)
     key.end = end
-    key.end_seg = segment(w, key, end)
+    key.end_seg = segment_of(arena, key, end)
     return True
 
 
-@rule
-def roll(w: World, key: Any, base: int) -> bool:
-    """A new segment begins; a roll at the log end takes the end along at once."""
-    last = roll_at(w, key.roll_begin + key.roll_count - 1).base if key.roll_count > 0 else 0
+@helper
+def roll(arena: Arena, key: Any, base: int) -> bool:
+    """Roll a new segment; if it starts at the log end, the end moves to it. Return False if it is not new."""
+    last = roll_at(arena, key.roll_begin + key.roll_count - 1).base if key.roll_count > 0 else 0
     if base <= last:
         return False
-    roll_at(w, key.roll_begin + key.roll_count).base = base
+    roll_at(arena, key.roll_begin + key.roll_count).base = base
     key.roll_count += 1
     if key.end != UNKNOWN:
-        key.end_seg = segment(w, key, key.end)
+        key.end_seg = segment_of(arena, key, key.end)
     return True
 
 
-@rule
-def truncate(w: World, key: Any, offset: int) -> bool:
-    """Cut the log back to the offset; the batch that holds it goes whole. False if the log ends there or before."""
+@helper
+def truncate(arena: Arena, key: Any, offset: int) -> bool:
+    """Truncate the log to the offset, and remove the batch that holds it.
+
+    Return False if the log ends at or before the offset.
+    """
     if key.end == UNKNOWN or offset >= key.end:
         return False
-    at = batch_of(w, key, offset)
-    never = batch_at(w, at)
-    key.end_pos = begins(never)
-    never.end, never.turned = NEVER, turned(key.end_pos, 0)
+    at = batch_of(arena, key, offset)
+    sentinel = batch_at(arena, at)
+    key.end_pos = start_of(sentinel)
+    sentinel.end, sentinel.encoded_start = SENTINEL_END, encode_start(key.end_pos, 0)
     key.end_batch = at - key.batch_begin
-    while key.roll_count > 0 and roll_at(w, key.roll_begin + key.roll_count - 1).base > offset:
+    while key.roll_count > 0 and roll_at(arena, key.roll_begin + key.roll_count - 1).base > offset:
         key.roll_count -= 1
     key.end = offset
-    key.end_seg = segment(w, key, offset)
+    key.end_seg = segment_of(arena, key, offset)
     return True

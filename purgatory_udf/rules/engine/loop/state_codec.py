@@ -1,7 +1,7 @@
-"""A state, or a call, as one value: what Spark keeps in its state store and sends between its stages.
+"""Serializes states, which Spark keeps in its state store, and calls, which it shuffles.
 
-Records are written as they lie in memory. What is kept is packed byte by byte across records (all first bytes, then all
-second bytes, …) and compressed, for neighbouring records differ in few of their bytes; what only travels is not.
+Records are written as they are in memory. Those of a state are transposed (all first bytes, then all second bytes, …)
+and compressed, because adjacent records differ in few of their bytes. Calls are neither.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory_udf.common.versioned_bytes import add_header, strip_header
-from purgatory_udf.rules.engine.jit.intrinsics import copy_records
+from purgatory_udf.rules.engine.jit.record_arrays import copy_records
 from purgatory_udf.rules.engine.jit.records import Records
 from purgatory_udf.rules.engine.loop.arena import TABLES
 from purgatory_udf.rules.engine.loop.engine_call import Call, no_strings
 from purgatory_udf.rules.engine.loop.engine_state import State
 
-# Of the loop's records. To be raised whenever any of them changes: a test knows their fields.
+# Format of the records. Increment it when their layout or meaning changes; a test compares their fields.
 VERSION = 17
 
 _KIND = b"PRst"
@@ -31,6 +31,7 @@ _CALL = ("events", "request_parts", "leader_and_isr", "in_sync")
 
 
 def encode_state(state: State) -> bytes:
+    """Serialize a state."""
     sections = [_encode_records(getattr(state, name), True) for name in _STATE]
     sections += [np.int64(state.now_ms).tobytes(), *_encode_strings(pa.array(state.names, pa.string()))]
     for column in (state.request_ids, state.client_ids, state.errors):
@@ -39,6 +40,7 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(value: bytes) -> State:
+    """Deserialize a state; a UserError if another format or something else is in the value."""
     sections = _read_sections(value)
     records = {name: _decode_records(next(sections), name, True) for name in _STATE}
     now_ms = int(np.frombuffer(next(sections), np.int64)[0])
@@ -54,6 +56,7 @@ def decode_state(value: bytes) -> State:
 
 
 def encode_call(call: Call) -> bytes:
+    """Serialize a call."""
     sections = [_encode_records(getattr(call, name), False) for name in _CALL]
     for column in (pa.array(call.names, pa.string()), call.request_ids, call.client_ids, call.errors):
         sections += _encode_strings(column)
@@ -61,6 +64,7 @@ def encode_call(call: Call) -> bytes:
 
 
 def decode_call(value: bytes) -> Call:
+    """Deserialize a call; a UserError if another format or something else is in the value."""
     sections = _read_sections(value)
     events, requested, leader_and_isr, in_sync = (_decode_records(next(sections), name, False) for name in _CALL)
     names, request_ids, client_ids, errors = (_next_strings(sections) for _ in range(4))
@@ -73,7 +77,7 @@ def _seal_sections(sections: list[bytes], keep: bool) -> bytes:
 
 
 def _read_sections(value: bytes) -> Iterator[memoryview]:
-    """The sections of a value, one after the other; a value of another version is refused."""
+    """Iterate over the sections of a value."""
     body, end = strip_header(_KIND, VERSION, value), 0
     while end < len(body):
         length, _ = _SECTION.unpack_from(body, end)
@@ -82,24 +86,24 @@ def _read_sections(value: bytes) -> Iterator[memoryview]:
         yield body[begin:end]
 
 
-def _encode_records(rows: Records, across: bool) -> bytes:
+def _encode_records(rows: Records, transposed: bool) -> bytes:
     raw = np.ascontiguousarray(rows)
-    if not across or not len(raw):
+    if not transposed or not len(raw):
         return raw.tobytes()
     return raw.view(np.uint8).reshape(len(raw), raw.itemsize).T.tobytes()
 
 
-def _decode_records(section: memoryview, table: str, across: bool) -> Records:
-    """A copy that may be written to."""
-    kind = TABLES[table]
-    if not across or not len(section):
-        return copy_records(np.frombuffer(section, kind))
-    packed = np.frombuffer(section, np.uint8).reshape(kind.itemsize, -1)
-    return packed.T.copy().view(kind).reshape(-1)
+def _decode_records(section: memoryview, table: str, transposed: bool) -> Records:
+    """Return a writable copy of a table."""
+    dtype = TABLES[table]
+    if not transposed or not len(section):
+        return copy_records(np.frombuffer(section, dtype))
+    columns = np.frombuffer(section, np.uint8).reshape(dtype.itemsize, -1)
+    return columns.T.copy().view(dtype).reshape(-1)
 
 
 def _encode_strings(column: pa.Array) -> list[bytes]:
-    """Which are told, how long each is, and all of them in one."""
+    """Serialize a column as three sections: validity bits, lengths, and all strings concatenated."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not len(column):
@@ -131,5 +135,5 @@ def _decode_strings(valid: memoryview, lengths: memoryview, text: memoryview) ->
 
 
 def layout_signature() -> str:
-    """All that a value's meaning hangs on, for the test that holds `VERSION` to it."""
+    """Describe the records' layout, for the test that compares it with `VERSION`."""
     return "; ".join(f"{name}: {TABLES[name].fields}" for name in dict.fromkeys(_STATE + _CALL))

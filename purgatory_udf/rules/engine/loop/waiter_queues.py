@@ -1,184 +1,187 @@
-"""The parts that wait on a key, by what they wait for: a pairing heap for each kind of watermark (see `world.HEAPS`).
+"""The queues of a key: waiting parts, indexed by the event that can complete their operation.
 
-An event moves a watermark, and gives up the parts with `wants` at or below it; nobody else is touched. A part that
-ends otherwise is taken out from wherever it is. Parts that every event must look at are in plain lists (`listed`).
+Most parts wait for an offset or position, their `threshold`. They are in a pairing heap for each kind of end (see
+`arena`); when that end moves, only parts whose threshold it has reached are released, and no other part is touched.
 
-    roots[key, kind] ──► part ──child──► part ──next──► part        prev: the sibling before, or the parent
+    heap_roots[key, kind] ──► part ──child──► part ──next──► part        prev: the previous sibling, or the parent
+
+Parts that every check of their key must visit (counted fetches, and fetches that need full checks) are in doubly linked
+rings instead, whose root is a row of `queue_links` behind those of the parts:
+
+    root ⇄ part ⇄ part ⇄ root
+
+An ended operation's parts are unlinked at once. Unlinking them lazily, as Kafka does, was slower: fewer instructions,
+but a chain of dependent loads.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number, rule
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
 from purgatory_udf.rules.engine.loop.arena import (
     BIT,
-    COUNTED,
-    HEAPS,
-    LISTS,
+    COUNTED_LISTS,
+    HEAP_STRIDE,
+    LIST_COUNT,
     NONE,
-    World,
+    Arena,
     key_at,
     link_at,
     part_at,
     root_at,
 )
 
-# The parts that every event of their key must look at, in plain lists: those that are counted, and the odd ones.
-#
-#     root ⇄ part ⇄ part ⇄ root        a ring, its root one of the links: so nobody has to ask whether it is at an end
-#
-# Who ends is taken out at once. To leave it for whoever comes by next, as Kafka does, was tried: fewer instructions,
-# but each waits for the one before, where an operation's parts are taken out of many lists side by side.
+
+@inlined
+def _list_root(arena: Arena, k: int, kind: int) -> int:
+    """Return the row of the list's root in `queue_links`."""
+    return arena.parts_capacity + k * LIST_COUNT + kind - COUNTED_LISTS
 
 
 @inlined
-def _root(w: World, k: int, kind: int) -> int:
-    """Roots lie behind the links of parts."""
-    return w.parts_room + k * LISTS + kind - COUNTED
+def push_to_list(arena: Arena, k: int, key: Any, at: int, kind: int) -> None:
+    """Insert the part at the front of the key's list of this kind."""
+    part_at(arena, at).queue = kind
+    root_row = _list_root(arena, k, kind)
+    root = link_at(arena, root_row)
+    link, following = link_at(arena, at), root.next
+    link.prev, link.next = root_row, following
+    link_at(arena, following).prev = at
+    root.next = at
+    key.waiter_mask |= BIT << kind
 
 
 @inlined
-def append_to_list(w: World, k: int, key: Any, p: int, kind: int) -> None:
-    """To the front of its key's list of this kind."""
-    part_at(w, p).heap = kind
-    at = _root(w, k, kind)
-    root = link_at(w, at)
-    link, following = link_at(w, p), root.next
-    link.prev, link.next = at, following
-    link_at(w, following).prev = p
-    root.next = p
-    key.hung |= BIT << kind
-
-
-@inlined
-def remove_from_list(w: World, p: int, key: Any, kind: int) -> None:
-    link = link_at(w, p)
+def _unlink(arena: Arena, at: int, key: Any, kind: int) -> None:
+    link = link_at(arena, at)
     before, following = link.prev, link.next
-    link_at(w, before).next = following
-    link_at(w, following).prev = before
-    # Nobody but the root lies on both sides of the last one.
-    key.hung &= ~(BIT * (before == following) << kind)
+    link_at(arena, before).next = following
+    link_at(arena, following).prev = before
+    # The last part of a list has the root on both sides.
+    key.waiter_mask &= ~(BIT * (before == following) << kind)
 
 
 @inlined
-def first_in_list(w: World, k: int, kind: int) -> int:
-    return next_in_list(w, _root(w, k, kind))
+def first_in_list(arena: Arena, k: int, kind: int) -> int:
+    """Return the first part of the list, or `NONE`."""
+    return next_in_list(arena, _list_root(arena, k, kind))
 
 
 @inlined
-def next_in_list(w: World, p: int) -> int:
-    """Who follows in the list, if anybody does."""
-    following = link_at(w, p).next
-    return following if following < w.parts_room else NONE
+def next_in_list(arena: Arena, at: int) -> int:
+    """Return the part behind this one in its list, or `NONE`."""
+    following = link_at(arena, at).next
+    return following if following < arena.parts_capacity else NONE
 
 
 @inlined
-def _meld(w: World, left: int, right: int) -> int:
-    """Two heaps as one: the greater root becomes the first child of the smaller."""
+def _meld(arena: Arena, left: int, right: int) -> int:
+    """Merge two heaps: the root with the greater threshold becomes the first child of the other."""
     if left == NONE:
         return right
     if right == NONE:
         return left
-    if part_at(w, right).wants < part_at(w, left).wants:
+    if part_at(arena, right).threshold < part_at(arena, left).threshold:
         left, right = right, left
-    below = link_at(w, right)
-    child = part_at(w, left).child
+    below = link_at(arena, right)
+    child = part_at(arena, left).child
     below.prev, below.next = left, child
     if child != NONE:
-        link_at(w, child).prev = right
-    part_at(w, left).child = right
+        link_at(arena, child).prev = right
+    part_at(arena, left).child = right
     return left
 
 
-@rule
-def _merged(w: World, first: int) -> int:
-    """Siblings as one heap: in pairs from the left, then all pairs from the right."""
+@helper
+def _merge_siblings(arena: Arena, first: int) -> int:
+    """Merge a list of siblings into one heap: in pairs from the left, then all pairs from the right."""
     pairs = NONE
     while first != NONE:
-        second = link_at(w, first).next
+        second = link_at(arena, first).next
         rest = NONE
-        link_at(w, first).next = NONE
+        link_at(arena, first).next = NONE
         if second != NONE:
-            rest = link_at(w, second).next
-            link_at(w, second).next = NONE
-        pair = _meld(w, first, second)
-        link_at(w, pair).next = pairs
+            rest = link_at(arena, second).next
+            link_at(arena, second).next = NONE
+        pair = _meld(arena, first, second)
+        link_at(arena, pair).next = pairs
         pairs = pair
         first = rest
     root = NONE
     while pairs != NONE:
-        rest = link_at(w, pairs).next
-        link_at(w, pairs).next = NONE
-        root = _meld(w, root, pairs)
+        rest = link_at(arena, pairs).next
+        link_at(arena, pairs).next = NONE
+        root = _meld(arena, root, pairs)
         pairs = rest
     if root != NONE:
-        link_at(w, root).prev = NONE
-        link_at(w, root).next = NONE
+        link_at(arena, root).prev = NONE
+        link_at(arena, root).next = NONE
     return root
 
 
 @inlined
-def first_in_heap(w: World, k: int, kind: int) -> int:
-    """Of a heap the part that wants least."""
-    return number(root_at(w, k * HEAPS + kind).part)
+def first_in_heap(arena: Arena, k: int, kind: int) -> int:
+    """Return the part with the lowest threshold, or `NONE`."""
+    return int64(root_at(arena, k * HEAP_STRIDE + kind).part)
 
 
 @inlined
-def push_to_heap(w: World, p: int, kind: int, wants: int) -> None:
-    part, link = part_at(w, p), link_at(w, p)
-    part.wants, part.heap = wants, kind
+def push_to_heap(arena: Arena, at: int, kind: int, threshold: int) -> None:
+    """Insert the part into its key's heap of this kind."""
+    part, link = part_at(arena, at), link_at(arena, at)
+    part.threshold, part.queue = threshold, kind
     part.child = link.next = link.prev = NONE
-    root = root_at(w, part.key * HEAPS + kind)
-    root.part = _meld(w, root.part, p)
-    key_at(w, part.key).hung |= BIT << kind
+    root = root_at(arena, part.key * HEAP_STRIDE + kind)
+    root.part = _meld(arena, root.part, at)
+    key_at(arena, part.key).waiter_mask |= BIT << kind
 
 
 @inlined
-def take_first_in_heap(w: World, k: int, kind: int) -> int:
-    """Out of a heap that has somebody: the part that wants least."""
-    root, key = root_at(w, k * HEAPS + kind), key_at(w, k)
+def pop_heap(arena: Arena, k: int, kind: int) -> int:
+    """Remove the part with the lowest threshold from a heap that is not empty, and return it."""
+    root, key = root_at(arena, k * HEAP_STRIDE + kind), key_at(arena, k)
     first = root.part
-    part = part_at(w, first)
-    part.heap = NONE
+    part = part_at(arena, first)
+    part.queue = NONE
     below = part.child
     if below != NONE:
-        below = _merged(w, below)
+        below = _merge_siblings(arena, below)
         part.child = NONE
     root.part = below
-    key.hung &= ~(BIT * (below == NONE) << kind)
+    key.waiter_mask &= ~(BIT * (below == NONE) << kind)
     return first
 
 
 @inlined
-def remove_from_heap(w: World, p: int, key: Any) -> None:
-    """Out of whichever of its key's heaps and lists it is in; nothing if it is in none."""
-    part = part_at(w, p)
-    kind = part.heap
-    if kind >= COUNTED:
-        part.heap = NONE
-        remove_from_list(w, p, key, kind)
+def dequeue(arena: Arena, at: int, key: Any) -> None:
+    """Remove the part from the queue of its key that holds it, if any does."""
+    part = part_at(arena, at)
+    kind = part.queue
+    if kind >= COUNTED_LISTS:
+        part.queue = NONE
+        _unlink(arena, at, key, kind)
     elif kind > NONE:
-        _remove(w, number(p), number(kind))
+        _remove_from_heap(arena, int64(at), int64(kind))
 
 
-@rule
-def _remove(w: World, p: int, kind: int) -> None:
-    part, link = part_at(w, p), link_at(w, p)
-    part.heap = NONE
-    root = root_at(w, part.key * HEAPS + kind)
-    below = _merged(w, part.child)
+@helper
+def _remove_from_heap(arena: Arena, at: int, kind: int) -> None:
+    part, link = part_at(arena, at), link_at(arena, at)
+    part.queue = NONE
+    root = root_at(arena, part.key * HEAP_STRIDE + kind)
+    below = _merge_siblings(arena, part.child)
     part.child = NONE
-    if root.part == p:
+    if root.part == at:
         root.part = below
     else:
-        before = part_at(w, link.prev)
-        if before.child == p:
+        before = part_at(arena, link.prev)
+        if before.child == at:
             before.child = link.next
         else:
-            link_at(w, link.prev).next = link.next
+            link_at(arena, link.prev).next = link.next
         if link.next != NONE:
-            link_at(w, link.next).prev = link.prev
-        root.part = _meld(w, root.part, below)
+            link_at(arena, link.next).prev = link.prev
+        root.part = _meld(arena, root.part, below)
     if root.part == NONE:
-        key_at(w, part.key).hung &= ~(BIT << kind)
+        key_at(arena, part.key).waiter_mask &= ~(BIT << kind)

@@ -1,0 +1,231 @@
+"""Lays a state out in the tables of a call, and compacts it afterwards.
+
+Heaps, lists and timer buckets are links between rows. They are not kept between calls: an operation keeps its bucket
+and a part its queue, and `rebuild_links` queues them again.
+
+Logs get room for the call's appends before a call (`lay_out_logs`), and lose after it what no fetch can reach
+(`trim_logs`). A fetch counts at most its partition's maximum, and at most `fetch.max_bytes`. So a batch further than
+that behind both the high watermark and the last stable offset is merged with its predecessor: a fetch that starts there
+still finds its maximum ahead. A batch larger than that is kept, and so are its neighbours, which define where it starts
+and ends: it is returned whole to a fetch that starts there (`fetch_answers`). Batches without bytes are always merged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point, inlined
+from purgatory_udf.rules.engine.jit.records import Records, copy_rows
+from purgatory_udf.rules.engine.loop import engine_purgatory, expiry_timer, waiter_queues
+from purgatory_udf.rules.engine.loop.arena import (
+    CANCELLED,
+    COMPLETED,
+    COUNTED_LISTS,
+    DEAD_DELETIONS,
+    DEAD_FETCHES,
+    DEAD_PRODUCES,
+    ENDED,
+    EXPIRED,
+    HAS_THROTTLES,
+    ISR_KNOWN,
+    NONE,
+    key_at,
+    operation_at,
+    part_at,
+)
+from purgatory_udf.rules.engine.loop.codes import UNKNOWN, Code
+from purgatory_udf.rules.engine.loop.replica_log import SENTINEL_END, encode_start, start_of
+
+
+@entry_point
+def sort_by_outcome(outcomes: Records, completed: int, expired: int, rows: Records) -> None:
+    """List the rows of completed, expired and cancelled operations, each in order of arrival.
+
+    Args:
+        outcomes: An outcome for each operation.
+        completed: Number of completed operations.
+        expired: Number of expired operations.
+        rows: Output.
+    """
+    complete, expire, cancel = 0, completed, completed + expired
+    for o in range(len(outcomes)):
+        outcome = outcomes[o].outcome
+        if outcome == COMPLETED:
+            rows[complete] = o
+            complete += 1
+        elif outcome == EXPIRED:
+            rows[expire] = o
+            expire += 1
+        elif outcome == CANCELLED:
+            rows[cancel] = o
+            cancel += 1
+
+
+@entry_point
+def keep_open(operations: Records, parts: Records, kept: Records, kept_parts: Records) -> None:
+    """Copy the open operations to `kept`, and their parts to `kept_parts`."""
+    place = first = 0
+    for o in range(len(operations)):
+        operation = operations[o]
+        if operation.state == ENDED:
+            continue
+        copy_rows(kept, place, operations, o, 1)
+        kept[place].first = first
+        copy_rows(kept_parts, first, parts, operation.first, operation.count)
+        for _ in range(operation.count):
+            part = kept_parts[first]
+            part.operation, part.child = place, NONE
+            first += 1
+        place += 1
+
+
+def init_rings(rows: Records, begin: int) -> None:
+    """Make each row from `begin` on the root of an empty ring."""
+    roots = rows[begin:]
+    roots["prev"] = roots["next"] = np.arange(begin, len(rows))
+
+
+@entry_point
+def rebuild_links(arenas: Records) -> None:
+    """Queue every waiting part and every operation where its record says, and set the purgatories of the keys."""
+    arena = arenas[0]
+    for k in range(arena.keys_capacity):
+        key = key_at(arena, k)
+        key.produce_purgatory = engine_purgatory.find_purgatory(arena, key.broker, Code.PRODUCE)
+        key.fetch_purgatory = engine_purgatory.find_purgatory(arena, key.broker, Code.FETCH)
+    for at in range(arena.parts):
+        part = part_at(arena, at)
+        if part.queue > NONE:
+            if part.queue >= COUNTED_LISTS:
+                waiter_queues.push_to_list(arena, part.key, key_at(arena, part.key), at, part.queue)
+            else:
+                waiter_queues.push_to_heap(arena, at, part.queue, part.threshold)
+    for o in range(arena.operations):
+        operation = operation_at(arena, o)
+        operation.disruptions = operation.settling_produce = NONE
+        # In the engine's own arenas every open operation is in the timer here; group gauges also have operations to
+        # come.
+        if operation.bucket != NONE:  # pragma: no branch
+            expiry_timer.push_to_bucket(
+                arena, expiry_timer.bucket_root(arena, operation.purgatory, operation.bucket), o
+            )
+
+
+@entry_point
+def lay_out_logs(
+    keys: Records, growth: Records, held: Records, held_rolls: Records, batches: Records, rolls: Records
+) -> None:
+    """Copy the state's logs to `batches` and `rolls`, with room for each key's `growth` and for the sentinel."""
+    begin = roll_begin = 0
+    for k in range(len(keys)):
+        key = keys[k]
+        copy_rows(batches, begin, held, key.batch_begin, key.end_batch)
+        key.batch_begin = begin
+        sentinel = batches[begin + key.end_batch]
+        sentinel["end"], sentinel["encoded_start"] = SENTINEL_END, encode_start(key.end_pos, 0)
+        begin += key.end_batch + growth[k].batches + 1
+        copy_rows(rolls, roll_begin, held_rolls, key.roll_begin, key.roll_count)
+        key.roll_begin = roll_begin
+        roll_begin += key.roll_count + growth[k].rolls
+
+
+@entry_point
+def trim_logs(
+    keys: Records,
+    batches: Records,
+    rolls: Records,
+    members: Records,
+    kept: Records,
+    kept_members: Records,
+    retain_bytes: int,
+) -> tuple[int, int, int]:
+    """Compact the logs and in-sync sets of all keys.
+
+    Args:
+        keys: Updated to the new rows.
+        batches: Source of the batches.
+        rolls: Compacted in place.
+        members: Source of the in-sync sets.
+        kept: Output, the batches that stay.
+        kept_members: Output, the in-sync sets.
+        retain_bytes: How far behind the watermarks a fetch can tell batches apart.
+
+    Returns:
+        The number of batches, rolls, and members of in-sync sets.
+    """
+    in_use = in_use_rolls = in_use_members = 0
+    for k in range(len(keys)):
+        key = keys[k]
+        begin, first, end, reach = in_use, key.batch_begin, key.batch_begin + key.end_batch, UNKNOWN
+        bound = _retention_bound(key, retain_bytes)
+        # A log's first reported end often has no bytes.
+        while first + 1 < end and start_of(batches[first + 1]) == start_of(batches[first]):
+            first += 1
+        if _nothing_to_merge(batches, first, end, bound):
+            in_use += end - first
+            copy_rows(kept, begin, batches, first, end - first)
+        else:
+            stay = begin
+            for at in range(first, end):
+                pos, following = start_of(batches[at]), start_of(batches[at + 1])
+                if at + 1 < end and pos == following:
+                    continue
+                small = batches[at].encoded_start < 0 or following - pos <= retain_bytes
+                if in_use > stay and pos <= bound and small:
+                    in_use -= 1
+                    reach = max(reach, kept[in_use].end)
+                    if in_use > begin:
+                        # It does not end where the next remaining batch starts.
+                        before = kept[in_use - 1]
+                        before["encoded_start"] = encode_start(start_of(before), 0)
+                copy_rows(kept, in_use, batches, at, 1)
+                in_use += 1
+                if not small:
+                    # Its successor stays as well.
+                    stay = in_use + 1
+        key.batch_begin, key.end_batch = begin, in_use - begin
+
+        begin, end = in_use_rolls, key.roll_begin + key.roll_count
+        for at in range(key.roll_begin, end):
+            if at + 1 == end or rolls[at + 1]["base"] > reach:
+                rolls[in_use_rolls] = rolls[at]
+                in_use_rolls += 1
+        key.roll_begin, key.roll_count = begin, in_use_rolls - begin
+
+        begin = in_use_members
+        for at in range(key.isr_begin, key.isr_begin + max(0, key.isr_count)):
+            kept_members[in_use_members] = members[at]
+            in_use_members += 1
+        key.isr_begin = begin
+        _reset_call_fields(key)
+    return in_use, in_use_rolls, in_use_members
+
+
+@inlined
+def _reset_call_fields(key: Any) -> None:
+    """Reset what is only valid during a call; `rebuild_links` sets the bits of waiting parts again."""
+    key.hw_batch = key.lso_batch = key.last_append = NONE
+    key.waiter_mask = DEAD_PRODUCES * (key.dead_produce > 0)
+    key.waiter_mask |= DEAD_FETCHES * (key.dead_fetch > 0)
+    key.waiter_mask |= DEAD_DELETIONS * (key.dead_delete > 0)
+    key.waiter_mask |= HAS_THROTTLES * (key.throttle_nodes != NONE)
+    key.waiter_mask |= ISR_KNOWN * (key.isr_count >= 0)
+
+
+@inlined
+def _nothing_to_merge(batches: Records, first: int, end: int, bound: int) -> bool:
+    """Return whether all batches are within the bound, and none is without bytes."""
+    at = first + 1
+    while at < end and start_of(batches[at]) != start_of(batches[at - 1]):
+        at += 1
+    return at >= end and (first == end or start_of(batches[first]) > bound)
+
+
+@inlined
+def _retention_bound(key: Any, retain_bytes: int) -> int:
+    """Return the position up to which batches may be merged."""
+    if key.hw == UNKNOWN:
+        return UNKNOWN
+    return min(key.hw_pos, key.lso_pos) - retain_bytes
