@@ -1,4 +1,7 @@
-"""Arrow's columns as compiled code reads them: where values and validity lie, nothing copied."""
+"""Reads Arrow columns in compiled code, without copying them.
+
+A column is passed as a record of addresses. Strings are pairs of address and length.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.compiled_functions import inlined, number, rule
-from purgatory_udf.rules.engine.jit.intrinsics import byte_at, int_at, long_at
+from purgatory_udf.rules.engine.jit.compiled_functions import helper, inlined, int64
+from purgatory_udf.rules.engine.jit.intrinsics import load_int32, load_int64, load_uint8
 from purgatory_udf.rules.engine.jit.records import Records, record
 
-# `values` is 0 where every row is null, `bits` where none is; `offset` is where a slice begins, and `base` where the
-# items of a slice of lists do. The values of lists and texts are where each begins; of texts, `base` is their bytes'.
+# `values`: address of the values, 0 if all rows are null; of lists and strings, of their offsets. `bits`: address of
+# the validity bitmap, 0 if no row is null. `offset`: first row of a slice. `base`: of a slice of lists, the offset of
+# its first item; of strings, the address of the bytes.
 COLUMN = record("values bits offset base")
-Column = Any  # the record
+Column = Any  # a `COLUMN` record
 
 
-def placed(array: pa.Array | None) -> tuple[int, int, int, int]:
-    """An array's record; the array must outlive it."""
+def column_record(array: pa.Array | None) -> tuple[int, int, int, int]:
+    """Return the array's record. The array must outlive it."""
     if array is None or array.null_count == len(array):
         return 0, 0, 0, 0
     bits, values = array.buffers()[:2]
@@ -33,115 +37,120 @@ def placed(array: pa.Array | None) -> tuple[int, int, int, int]:
     return values.address, bits.address if array.null_count else 0, array.offset, base
 
 
-def items_of(lists: pa.ListArray) -> pa.Array:
-    """What the lists hold: of a slice, no more than its own."""
+def list_items(lists: pa.ListArray) -> pa.Array:
+    """Return the items of the lists; of a slice, only its own."""
     begin, end = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
     return lists.values.slice(begin, end - begin)
 
 
 @inlined
-def _bit(bits: int, place: int) -> bool:
-    return ((byte_at(bits, place >> 3) >> (place & 7)) & 1) != 0
+def _bit(bits: int, row: int) -> bool:
+    return ((load_uint8(bits, row >> 3) >> (row & 7)) & 1) != 0
 
 
 @inlined
-def known(column: Column, row: int) -> bool:
+def is_valid(column: Column, row: int) -> bool:
+    """Return whether the row is not null."""
     return column.values != 0 and (column.bits == 0 or _bit(column.bits, column.offset + row))
 
 
 @inlined
-def long_of(column: Column, row: int, absent: int) -> int:
-    return long_at(column.values, column.offset + row) if known(column, row) else absent
+def int64_value(column: Column, row: int, absent: int) -> int:
+    """Return the row's value, or `absent` if it is null."""
+    return load_int64(column.values, column.offset + row) if is_valid(column, row) else absent
 
 
 @inlined
-def int_of(column: Column, row: int, absent: int) -> int:
-    return int_at(column.values, column.offset + row) if known(column, row) else absent
+def int32_value(column: Column, row: int, absent: int) -> int:
+    """Return the row's value, or `absent` if it is null."""
+    return load_int32(column.values, column.offset + row) if is_valid(column, row) else absent
 
 
 @inlined
-def flag_of(column: Column, row: int) -> bool:
-    return known(column, row) and _bit(column.values, column.offset + row)
+def bool_value(column: Column, row: int) -> bool:
+    """Return the row's value; null is false."""
+    return is_valid(column, row) and _bit(column.values, column.offset + row)
 
 
 @inlined
-def begin_of(lists: Column, row: int) -> int:
-    """Where the row's list begins among the items; it ends where the next row's begins."""
-    return int_at(lists.values, lists.offset + row) - lists.base
+def list_start(lists: Column, row: int) -> int:
+    """Return the index of the row's first item. The list ends where the next row's starts."""
+    return load_int32(lists.values, lists.offset + row) - lists.base
 
 
-# Texts in Arrow's columns as compiled code reads them: where one lies, whether two are the same, and known words.
+# Strings are read eight bytes at a time; the last eight bytes overlap the ones before.
 
 
-# Eight bytes are read at a time: the last eight overlap the ones before.
-_LONG = number(8)
-_LOW_BITS, _FACTOR = number(2**31 - 1), number(0x2C1B3C6D)
+_WORD_BYTES = int64(8)
+_LOW_BITS, _FACTOR = int64(2**31 - 1), int64(0x2C1B3C6D)
 
-# A word, where it lies, and the number that it stands for.
+# A word of a vocabulary: address, length, and the number that it stands for.
 WORD = record("text length number")
 
 
 @inlined
-def text_of(column: Column, row: int) -> tuple[int, int]:
-    """Where the row's text lies, and how long it is; nothing has no length."""
-    if not known(column, row):
+def string_value(column: Column, row: int) -> tuple[int, int]:
+    """Return the address and length of the row's string; null has length 0."""
+    if not is_valid(column, row):
         return 0, 0
-    begin = int_at(column.values, column.offset + row)
-    return column.base + begin, int_at(column.values, column.offset + row + 1) - begin
+    begin = load_int32(column.values, column.offset + row)
+    return column.base + begin, load_int32(column.values, column.offset + row + 1) - begin
 
 
 @inlined
-def same(left: int, right: int, length: int) -> bool:
-    """Whether two texts of this length are the same."""
+def strings_equal(left: int, right: int, length: int) -> bool:
+    """Return whether two strings of the same length are equal."""
     at = 0
-    while at + _LONG <= length:
-        if long_at(left + at, 0) != long_at(right + at, 0):
+    while at + _WORD_BYTES <= length:
+        if load_int64(left + at, 0) != load_int64(right + at, 0):
             return False
-        at += _LONG
+        at += _WORD_BYTES
     if at > 0:
-        return at == length or long_at(left + length - _LONG, 0) == long_at(right + length - _LONG, 0)
+        return at == length or load_int64(left + length - _WORD_BYTES, 0) == load_int64(right + length - _WORD_BYTES, 0)
     while at < length:
-        if byte_at(left, at) != byte_at(right, at):
+        if load_uint8(left, at) != load_uint8(right, at):
             return False
         at += 1
     return True
 
 
-@rule
-def spread(text: int, length: int) -> int:
-    """A number of 31 bits that differs for most texts that differ."""
+@helper
+def hash_string(text: int, length: int) -> int:
+    """Return a hash of 31 bits."""
     mixed, at = length, 0
-    while at + _LONG <= length:
-        mixed = _mix(mixed, long_at(text + at, 0))
-        at += _LONG
+    while at + _WORD_BYTES <= length:
+        mixed = _mix(mixed, load_int64(text + at, 0))
+        at += _WORD_BYTES
     if at > 0 and at < length:
-        return _mix(mixed, long_at(text + length - _LONG, 0))
+        return _mix(mixed, load_int64(text + length - _WORD_BYTES, 0))
     while at < length:
-        mixed = _mix(mixed, byte_at(text, at))
+        mixed = _mix(mixed, load_uint8(text, at))
         at += 1
     return mixed
 
 
 @inlined
-def _mix(mixed: int, more: int) -> int:
-    product = (mixed ^ ((more ^ (more >> 31)) & _LOW_BITS)) * _FACTOR
+def _mix(mixed: int, value: int) -> int:
+    product = (mixed ^ ((value ^ (value >> 31)) & _LOW_BITS)) * _FACTOR
     return (product ^ (product >> 29)) & _LOW_BITS
 
 
-class Words:
-    """Known words of several kinds, as one table of records, kind after kind: `borders` says where each begins, and
-    where the last one ends."""
+class Vocabulary:
+    """Several groups of known words in one table of `records`.
 
-    def __init__(self, kinds: Sequence[Mapping[str, int]]) -> None:
-        self.borders = [0, *accumulate(len(kind) for kind in kinds)]
-        texts = [word.encode() for kind in kinds for word in kind]
+    `bounds` has the first row of each group, and the number of all rows.
+    """
+
+    def __init__(self, groups: Sequence[Mapping[str, int]]) -> None:
+        self.bounds = [0, *accumulate(len(group) for group in groups)]
+        texts = [word.encode() for group in groups for word in group]
         self._bytes = np.frombuffer(b"".join(texts), np.uint8)
         self.records: Records = np.zeros(len(texts), WORD)
         self.records["length"] = [len(text) for text in texts]
         self.records["text"] = self._bytes.ctypes.data + np.cumsum(self.records["length"]) - self.records["length"]
-        self.records["number"] = [meant for kind in kinds for meant in kind.values()]
+        self.records["number"] = [number for group in groups for number in group.values()]
 
 
-def read(text: int, length: int) -> str:
-    """A text that compiled code has found."""
+def decode_string(text: int, length: int) -> str:
+    """Return a string that compiled code refers to."""
     return ctypes.string_at(text, length).decode()

@@ -1,6 +1,6 @@
-"""Events of the contract, as Arrow columns, become records: an event, and a row for each key that it touches.
+"""Tables of events become calls of the engine.
 
-What-if settings take effect here, so that everything after it sees one delay and one min_bytes per operation.
+What-if settings are applied here, so everything behind sees one timeout and one min_bytes per operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from purgatory_udf.rules.engine.loop.engine_call import Call, in_time_order
 
 _NO_STRINGS = pa.array([], pa.string())
 
-# All that is read of an event; whoever fetches events for this has to fetch these.
+# All columns that the engine reads. A stream must select them.
 READ_COLUMNS = (
     "time_us", "seq", "broker", "type", "request_id", "client_id", "acks", "timeout_ms", "replica_id", "max_wait_ms",
     "min_bytes", "max_bytes", "isolation", "partitions", "topics", "topic", "partition", "change", "offset", "bytes",
@@ -30,75 +30,102 @@ READ_COLUMNS = (
 
 
 def present_columns(names: Sequence[str]) -> list[str]:
-    """What is read of a table with these columns; those of earlier versions do not have all."""
+    """Return the columns to read of a table that has these; tables of earlier versions lack some."""
     return [name for name in READ_COLUMNS if name in names]
 
 
 def explode(table: pa.Table, config: Config, threads: int | None = None) -> Call:
-    """The table's events as one call; events of no partition (groups, clock) leave nothing. `threads`: at most so many
-    as are worth it, if nothing is said."""
+    """Return the table's events as one call.
+
+    Events without partitions or topics (of groups, of the clock) are skipped. Rows are parsed by `threads` threads; by
+    default as many as the number of rows is worth.
+    """
     columns = _Columns(table)
     partitions, topics, in_sync = columns["partitions"], columns["topics"], columns["isr"]
     items, new, members = list_items(partitions), list_items(topics), list_items(in_sync)
-    timeouts, waits, least = _effective_settings(columns, config)
+    timeouts, waits, min_bytes = _effective_settings(columns, config)
     arrays = {
-        EventColumn.TIME: columns["time_us"], EventColumn.SEQ: columns["seq"], EventColumn.BROKER: columns["broker"], EventColumn.TYPE: columns["type"],
-        EventColumn.ACKS: columns["acks"], EventColumn.REPLICA: columns["replica_id"], EventColumn.TIMEOUT: timeouts, EventColumn.WAIT: waits,
-        EventColumn.LEAST: least, EventColumn.MOST: columns["max_bytes"], EventColumn.ISOLATION: columns["isolation"], EventColumn.PARTITIONS: partitions,
-        EventColumn.TOPICS: topics, EventColumn.ITEM_TOPIC: items.field("topic"), EventColumn.ITEM_PARTITION: items.field("partition"),
-        EventColumn.ITEM_LAST_OFFSET: items.field("last_offset"), EventColumn.ITEM_BYTES: items.field("bytes"),
-        EventColumn.ITEM_ERROR: items.field("error"), EventColumn.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
-        EventColumn.ITEM_MOST: items.field("max_bytes"), EventColumn.ITEM_EPOCH: items.field("current_leader_epoch"),
-        EventColumn.ITEM_THROTTLED: items.field("throttled"), EventColumn.ITEM_OFFSET: items.field("offset"),
-        EventColumn.NEW_TOPIC: new.field("topic"), EventColumn.NEW_PARTITIONS: new.field("partitions"), EventColumn.CHANGE: columns["change"],
-        EventColumn.TOPIC: columns["topic"], EventColumn.PARTITION: columns["partition"], EventColumn.OFFSET: columns["offset"],
-        EventColumn.BYTES: columns["bytes"], EventColumn.EPOCH: columns["leader_epoch"], EventColumn.ISR: in_sync, EventColumn.IN_SYNC: members,
-        EventColumn.MIN_ISR: columns["min_isr"], EventColumn.HARD: columns.maybe("hard_max_bytes"),
-        EventColumn.BATCHES: columns.maybe("batches"), EventColumn.ITEM_PREFERRED: _field(items, "preferred_replica"),
-    }  # fmt: skip
+        EventColumn.TIME: columns["time_us"],
+        EventColumn.SEQ: columns["seq"],
+        EventColumn.BROKER: columns["broker"],
+        EventColumn.TYPE: columns["type"],
+        EventColumn.ACKS: columns["acks"],
+        EventColumn.REPLICA: columns["replica_id"],
+        EventColumn.TIMEOUT: timeouts,
+        EventColumn.MAX_WAIT: waits,
+        EventColumn.MIN_BYTES: min_bytes,
+        EventColumn.MAX_BYTES: columns["max_bytes"],
+        EventColumn.ISOLATION: columns["isolation"],
+        EventColumn.PARTITIONS: partitions,
+        EventColumn.TOPICS: topics,
+        EventColumn.ITEM_TOPIC: items.field("topic"),
+        EventColumn.ITEM_PARTITION: items.field("partition"),
+        EventColumn.ITEM_LAST_OFFSET: items.field("last_offset"),
+        EventColumn.ITEM_BYTES: items.field("bytes"),
+        EventColumn.ITEM_ERROR: items.field("error"),
+        EventColumn.ITEM_FETCH_OFFSET: items.field("fetch_offset"),
+        EventColumn.ITEM_MAX_BYTES: items.field("max_bytes"),
+        EventColumn.ITEM_EPOCH: items.field("current_leader_epoch"),
+        EventColumn.ITEM_THROTTLED: items.field("throttled"),
+        EventColumn.ITEM_OFFSET: items.field("offset"),
+        EventColumn.NEW_TOPIC: new.field("topic"),
+        EventColumn.NEW_PARTITIONS: new.field("partitions"),
+        EventColumn.CHANGE: columns["change"],
+        EventColumn.TOPIC: columns["topic"],
+        EventColumn.PARTITION: columns["partition"],
+        EventColumn.OFFSET: columns["offset"],
+        EventColumn.BYTES: columns["bytes"],
+        EventColumn.EPOCH: columns["leader_epoch"],
+        EventColumn.ISR: in_sync,
+        EventColumn.IN_SYNC: members,
+        EventColumn.MIN_ISR: columns["min_isr"],
+        EventColumn.HARD_MAX_BYTES: columns.maybe("hard_max_bytes"),
+        EventColumn.BATCHES: columns.maybe("batches"),
+        EventColumn.ITEM_PREFERRED_REPLICA: _field(items, "preferred_replica"),
+    }
     rows, count = len(table), threads or threads_for(len(table))
     listed, errors = (partitions, topics, in_sync), items.field("error")
-    borders = [_piece_start(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
-    placed_ = np.array([column_record(arrays[column]) for column in EventColumn], COLUMN)
-    found = parse_in_parallel(placed_, borders, config.fetch.max_bytes)
-    requests, named = pa.array(found.requests), pa.array(found.named)
+    starts = [_piece_start(rows * nth // count, *listed, columns["change"], errors) for nth in range(count + 1)]
+    records = np.array([column_record(arrays[column]) for column in EventColumn], COLUMN)
+    parsed = parse_in_parallel(records, starts, config.fetch.max_bytes)
+    requests, error_rows = pa.array(parsed.request_rows), pa.array(parsed.error_rows)
     return Call(
-        found.names,
-        in_time_order(found.events) if found.mixed else found.events,
-        found.asked,
-        found.told,
-        found.in_sync,
+        parsed.names,
+        in_time_order(parsed.events) if parsed.unordered else parsed.events,
+        parsed.request_parts,
+        parsed.leader_and_isr,
+        parsed.in_sync,
         _rows_of(columns["request_id"], requests),
         _rows_of(columns["client_id"], requests),
-        errors.take(named) if len(named) else _NO_STRINGS,
-        found.room,
+        errors.take(error_rows) if len(error_rows) else _NO_STRINGS,
+        parsed.capacity,
     )
 
 
 def _piece_start(
     row: int, partitions: pa.Array, topics: pa.Array, in_sync: pa.Array, change: pa.Array, error: pa.Array
 ) -> PieceStart:
-    """How much there is before that row."""
+    """Return how much precedes the row in each of the output tables."""
     items = _items_before(partitions, row)
     return PieceStart(
         rows=row,
         changes=row - change.slice(0, row).null_count,
-        asked=items + _items_before(topics, row),
+        request_parts=items + _items_before(topics, row),
         members=_items_before(in_sync, row),
-        named=items - error.slice(0, items).null_count,
+        error_rows=items - error.slice(0, items).null_count,
     )
 
 
 def _items_before(lists: pa.Array, row: int) -> int:
-    """How many items the lists before the row have."""
+    """Return the number of items in the lists before the row."""
     return int(lists.offsets[row].as_py() - lists.offsets[0].as_py())
 
 
 class _Columns:
-    """A table of whatever chunks, whose columns are plain arrays."""
+    """The columns of a table, each as one array."""
 
     def __init__(self, table: pa.Table) -> None:
-        # What is not declared cannot be read here, either: the stream does not have it.
+        # Other columns cannot be read here either, because a stream does not select them.
         self.table = table.select(present_columns(table.column_names)).combine_chunks()
         self._arrays = dict(zip(self.table.column_names, map(_single_chunk, self.table.columns), strict=True))
 
@@ -106,7 +133,7 @@ class _Columns:
         return len(self.table)
 
     def maybe(self, name: str) -> pa.Array | None:
-        """A column that tables of earlier versions do not have."""
+        """Return a column that tables of earlier versions do not have."""
         return self._arrays.get(name)
 
     def __getitem__(self, name: str) -> pa.Array:
@@ -118,26 +145,28 @@ def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _field(items: pa.Array, name: str) -> pa.Array | None:
-    """A field that tables of earlier versions do not have."""
+    """Return a field that tables of earlier versions do not have."""
     return items.field(name) if items.type.get_field_index(name) >= 0 else None
 
 
 def _rows_of(texts: pa.Array, rows: pa.Array) -> pa.Array:
-    """Requests' texts; often every row is a request, or none has a text."""
+    """Take the strings of these rows; usually every row is a request, or no row has a string."""
     if texts.null_count == len(texts):
         return pa.nulls(len(rows), pa.string())
     return texts if len(rows) == len(texts) else texts.take(rows)
 
 
 def _effective_settings(columns: _Columns, config: Config) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Time-outs, waits and least bytes as the what-if settings want them."""
-    timeouts, waits, least = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
+    """Return timeouts, max waits and min_bytes after the what-if settings."""
+    timeouts, waits, min_bytes = (columns[name] for name in ("timeout_ms", "max_wait_ms", "min_bytes"))
     for kind, listed in (("produce", "partitions"), ("delete_records", "partitions"), ("create_topics", "topics")):
         timeouts = _override(columns, timeouts, config, (f"{kind}.timeout_ms",), listed, kind)
     for follower in (True, False):
         waits = _override(columns, waits, config, fetch_keys("max_wait_ms", follower), "partitions", "fetch", follower)
-        least = _override(columns, least, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower)
-    return timeouts, waits, least
+        min_bytes = _override(
+            columns, min_bytes, config, fetch_keys("min_bytes", follower), "partitions", "fetch", follower
+        )
+    return timeouts, waits, min_bytes
 
 
 def _override(
@@ -149,16 +178,16 @@ def _override(
     kind: str,
     follower: bool | None = None,
 ) -> pa.Array:
-    """Of requests of this kind; of fetches, of followers' or consumers'."""
+    """Apply the what-if settings to the requests of this kind; of fetches, to those of followers or of consumers."""
     plain = config.plain(keys)
     if plain is None and not any(key in rule.settings for rule in config.what_if for key in keys):
         return recorded
     lists = columns[listed]
     items = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    subjects = RequestColumns(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
+    requests_of = RequestColumns(columns.table, pc.list_flatten(lists), np.repeat(np.arange(len(columns)), items))
     values = pc.fill_null(recorded, UNKNOWN).to_numpy()
-    asked = subjects.asked(values, config.what_if, keys, plain)
-    mine = pc.equal(columns["type"], kind).to_numpy(zero_copy_only=False)
+    effective = requests_of.effective(values, config.what_if, keys, plain)
+    selected = pc.equal(columns["type"], kind).to_numpy(zero_copy_only=False)
     if follower is not None:
-        mine &= (pc.fill_null(columns["replica_id"], UNKNOWN).to_numpy() >= 0) == follower
-    return pa.array(np.where(mine, asked, values), pa.int64())
+        selected &= (pc.fill_null(columns["replica_id"], UNKNOWN).to_numpy() >= 0) == follower
+    return pa.array(np.where(selected, effective, values), pa.int64())

@@ -1,7 +1,8 @@
-"""A table's rows taken in by several threads, a piece each, and put together as if one had done it.
+"""Parses a table in several threads, one piece of its rows each, with the same result as in one thread.
 
-A thread numbers the keys that it meets by itself, and has room for all that its rows can bring about. So what a later
-piece came to moves up to the piece before it, and its keys get the numbers that they have there, or new ones.
+All threads write to the same tables, each from the row on that it would have if every earlier row needed as much space
+as possible. Each numbers the keys it meets by itself. Afterwards the rows of later pieces are moved up to close the
+gaps, and their key numbers are replaced.
 """
 
 from __future__ import annotations
@@ -15,201 +16,226 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.columns.column_access import read
-from purgatory_udf.rules.engine.columns.event_records import SLOT, TABLES, WORDS, WORLD, arrive
-from purgatory_udf.rules.engine.jit.compiled_functions import entry
-from purgatory_udf.rules.engine.jit.intrinsics import move_up
-from purgatory_udf.rules.engine.jit.records import Records, named, world_of
-from purgatory_udf.rules.engine.loop.arena import HOME, MORE
+from purgatory_udf.rules.engine.columns.column_access import decode_string
+from purgatory_udf.rules.engine.columns.event_records import ARENA, SLOT, TABLES, WORDS, parse_events
+from purgatory_udf.rules.engine.jit.compiled_functions import entry_point
+from purgatory_udf.rules.engine.jit.record_arrays import move_rows
+from purgatory_udf.rules.engine.jit.records import Records, attribute_view, make_arena
+from purgatory_udf.rules.engine.loop.arena import GROWTH, PURGATORY_KEY
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, UNKNOWN, Code, Error
-from purgatory_udf.rules.engine.loop.engine_call import Room
+from purgatory_udf.rules.engine.loop.engine_call import Capacity
 
-# Work that another thread does meanwhile: compiled code and Arrow hold nobody up while they are at it.
+# Compiled code and Arrow release the GIL, so the threads run in parallel.
 
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
-# So many rows are worth a thread; more threads than these wait for memory.
-_WORTH_A_THREAD, _THREADS = 1 << 15, 4
+# Rows that are worth a thread. With growth than 4 threads, memory bandwidth is the limit.
+_ROWS_PER_THREAD, _MAX_THREADS = 1 << 15, 4
 
 
 def threads_for(rows: int) -> int:
-    """At most as many as Arrow would have: what the environment says that a process may. Spark says that to its
-    workers, so these have one for each core of a task."""
-    return max(1, min(pa.cpu_count(), _THREADS, rows // _WORTH_A_THREAD))
+    """Return the number of threads for this number of rows.
+
+    It is at most Arrow's own, which the environment can limit: Spark gives its workers one per core of a task.
+    """
+    return max(1, min(pa.cpu_count(), _MAX_THREADS, rows // _ROWS_PER_THREAD))
 
 
-def begun(work: Callable[[], Made]) -> Callable[[], Made]:
-    """Waits for what the work makes, or raises what it did."""
-    other = ThreadPoolExecutor(1)
-    later = other.submit(work)
-    other.shutdown(wait=False)
-    return later.result
+def run_in_thread(work: Callable[[], Result]) -> Callable[[], Result]:
+    """Start the work in another thread; the returned function waits for its result, or raises its exception."""
+    executor = ThreadPoolExecutor(1)
+    future = executor.submit(work)
+    executor.shutdown(wait=False)
+    return future.result
 
 
-# What a piece comes to, and which of its world's numbers says how much of it there is.
-_COUNTED_BY = {
+# The output tables, and the arena's scalar with the number of rows in each.
+_COUNTERS = {
     "events": "event_count",
-    "asked": "asked_count",
-    "told": "told_count",
+    "request_parts": "request_part_count",
+    "leader_and_isr": "leader_and_isr_count",
     "in_sync": "members",
-    "requests": "request_count",
-    "named": "named_count",
-    "names": "keys",
-    "homes": "home_count",
+    "request_rows": "request_count",
+    "error_rows": "error_count",
+    "key_names": "keys",
+    "purgatory_keys": "purgatory_key_count",
 }
 
 
-class Upto(NamedTuple):
-    """How much there is before a row: rows, changes among them, keys that requests ask, in-sync replicas, and names of
-    errors."""
+class PieceStart(NamedTuple):
+    """What precedes a row of the input: rows, changes, parts of requests, in-sync replicas, and names of errors."""
 
     rows: int
     changes: int
-    asked: int
+    request_parts: int
     members: int
-    named: int
+    error_rows: int
 
     @property
-    def places(self) -> dict[str, int]:
-        """Where in its table begins what rows from here on come to, if those before come to as much as they can: a
-        change of a leader is one of its topic, too."""
+    def rows_by_table(self) -> dict[str, int]:
+        """Return the first row of a piece in each output table, if all earlier rows need as much space as possible.
+
+        A change may be an event of its topic as well.
+        """
         return {
             "events": self.rows + self.changes,
-            "asked": self.asked,
-            "told": self.changes,
+            "request_parts": self.request_parts,
+            "leader_and_isr": self.changes,
             "in_sync": self.members,
-            "requests": self.rows,
-            "named": self.named,
-            "names": self.asked + 2 * self.changes,
-            "homes": self.rows,
+            "request_rows": self.rows,
+            "error_rows": self.error_rows,
+            "key_names": self.request_parts + 2 * self.changes,
+            "purgatory_keys": self.rows,
         }
 
 
-class Arrived(NamedTuple):
-    """What all rows came to; `requests`, `named`: the rows of requests, and those of items with an error's name;
-    `mixed`: whether any event comes before one that is earlier."""
+class ParsedEvents(NamedTuple):
+    """The parsed events of all rows.
+
+    `request_rows` and `error_rows` are the input rows of requests, and of items with an error's name. `unordered`: some
+    event is earlier than the one before it.
+    """
 
     names: list[str]
     events: Records
-    asked: Records
-    told: Records
+    request_parts: Records
+    leader_and_isr: Records
     in_sync: Records
-    requests: Records
-    named: Records
-    room: Room
-    mixed: bool
+    request_rows: Records
+    error_rows: Records
+    capacity: Capacity
+    unordered: bool
 
 
-def arrived(columns: Records, borders: Sequence[Upto], most: int) -> Arrived:
-    """The columns' rows between two borders are a piece. `most`: the most bytes that a fetch is given."""
-    sizes = borders[-1].places
-    room = {name: np.empty(sizes[name], TABLES[name]) for name in _COUNTED_BY}
-    pieces = [_Piece(columns, room, begin, end, most) for begin, end in pairwise(borders)]
-    others = [begun(piece.arrive) for piece in pieces[1:]]
-    pieces[0].arrive()
-    for done in others:
-        done()
-    whole = _Whole(room)
+def parse_in_parallel(columns: Records, starts: Sequence[PieceStart], max_bytes: int) -> ParsedEvents:
+    """Parse the rows of the columns; those between two starts are a piece.
+
+    `max_bytes` is the broker's limit of a fetch.
+    """
+    sizes = starts[-1].rows_by_table
+    tables = {name: np.empty(sizes[name], TABLES[name]) for name in _COUNTERS}
+    pieces = [_Piece(columns, tables, begin, end, max_bytes) for begin, end in pairwise(starts)]
+    waits = [run_in_thread(piece.parse) for piece in pieces[1:]]
+    pieces[0].parse()
+    for wait in waits:
+        wait()
+    merged = _MergedPieces(tables)
     for piece in pieces:
-        whole.add(piece)
-    return whole.arrived()
+        merged.add(piece)
+    return merged.parsed()
 
 
 class _Piece:
-    def __init__(self, columns: Records, room: dict[str, Records], begin: Upto, end: Upto, most: int) -> None:
-        self._rows, self.begin = (begin.rows, end.rows), begin.places
-        ends = end.places
-        self._tables = {name: rows[self.begin[name] : ends[name]] for name, rows in room.items()}
-        slots = np.empty(1 << (2 * len(self._tables["names"])).bit_length(), SLOT)
+    def __init__(
+        self, columns: Records, tables: dict[str, Records], begin: PieceStart, end: PieceStart, max_bytes: int
+    ) -> None:
+        self._rows, self.begin = (begin.rows, end.rows), begin.rows_by_table
+        ends = end.rows_by_table
+        self._tables = {name: rows[self.begin[name] : ends[name]] for name, rows in tables.items()}
+        slots = np.empty(1 << (2 * len(self._tables["key_names"])).bit_length(), SLOT)
         self._tables |= {"columns": columns, "words": WORDS.records, "slots": slots}
-        self._world = world_of(self._tables, TABLES, WORLD, most=most)
+        self._arena = make_arena(self._tables, TABLES, ARENA, max_bytes=max_bytes)
 
-    def arrive(self) -> None:
-        arrive(self._world, *self._rows)
+    def parse(self) -> None:
+        parse_events(self._arena, *self._rows)
 
-    def count(self, number: str) -> int:
-        return int(self._world[number][0])
+    def count(self, scalar: str) -> int:
+        return int(self._arena[scalar][0])
 
-    def found(self, name: str) -> Records:
-        return self._tables[name][: self.count(_COUNTED_BY[name])]
+    def rows(self, name: str) -> Records:
+        return self._tables[name][: self.count(_COUNTERS[name])]
 
 
-class _Whole:
-    """What the pieces came to, one behind the other."""
+class _MergedPieces:
+    """The output tables, with the pieces' rows moved up behind each other."""
 
-    def __init__(self, room: dict[str, Records]) -> None:
-        self._room = room
+    def __init__(self, tables: dict[str, Records]) -> None:
+        self._tables = tables
         self._numbers: dict[str, int] = {}
-        self._homes: dict[tuple[int, int], None] = {}
+        self._purgatory_keys: dict[tuple[int, int], None] = {}
         self._names: list[tuple[Records, Records]] = []
-        self._upto: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._parts = self._nodes = 0
-        self._mixed = False
+        self._unordered = False
 
     def add(self, piece: _Piece) -> None:
-        names = piece.found("names")
+        names = piece.rows("key_names")
         keys = np.array([self._numbers.setdefault(name, len(self._numbers)) for name in _key_names(names)], np.int32)
         self._names.append((keys, names))
-        self._homes |= dict.fromkeys(piece.found("homes").tolist())
+        self._purgatory_keys |= dict.fromkeys(piece.rows("purgatory_keys").tolist())
         if len(self._names) > 1:
-            self._move_up(piece, keys)
-        self._upto.update({name: len(piece.found(name)) for name in _COUNTED_BY})
+            self._move_rows(piece, keys)
+        self._counts.update({name: len(piece.rows(name)) for name in _COUNTERS})
         self._parts += piece.count("parts")
         self._nodes += piece.count("nodes")
-        self._mixed |= piece.count("mixed") != 0
+        self._unordered |= piece.count("unordered") != 0
 
-    def _move_up(self, piece: _Piece, keys: Records) -> None:
-        upto, events = self._upto, self._room["events"]
-        piece.found("told")["first"] += upto["in_sync"]
-        _tell_keys(named(piece.found("asked")), keys, upto["named"])
-        _tell_places(named(piece.found("events")), keys, upto["asked"], upto["told"], upto["requests"])
-        for name in ("events", "asked", "told", "in_sync", "requests", "named"):
-            move_up(self._room[name], piece.begin[name], upto[name], len(piece.found(name)))
-        if upto["events"] and len(piece.found("events")):
-            before, after = (events[["t", "seq"]][at] for at in (upto["events"] - 1, upto["events"]))
-            self._mixed |= before.item() > after.item()
+    def _move_rows(self, piece: _Piece, keys: Records) -> None:
+        counts, events = self._counts, self._tables["events"]
+        piece.rows("leader_and_isr")["first"] += counts["in_sync"]
+        _shift_parts(attribute_view(piece.rows("request_parts")), keys, counts["error_rows"])
+        _shift_events(
+            attribute_view(piece.rows("events")),
+            keys,
+            counts["request_parts"],
+            counts["leader_and_isr"],
+            counts["request_rows"],
+        )
+        for name in ("events", "request_parts", "leader_and_isr", "in_sync", "request_rows", "error_rows"):
+            move_rows(self._tables[name], piece.begin[name], counts[name], len(piece.rows(name)))
+        if counts["events"] and len(piece.rows("events")):
+            before, after = (events[["t", "seq"]][at] for at in (counts["events"] - 1, counts["events"]))
+            self._unordered |= before.item() > after.item()
 
-    def arrived(self) -> Arrived:
-        more = np.zeros(len(self._numbers), MORE)
+    def parsed(self) -> ParsedEvents:
+        growth = np.zeros(len(self._numbers), GROWTH)
         for keys, names in self._names:
             for field in ("batches", "rolls"):
-                more[field][keys] += names[field].astype(more[field].dtype)
-        tables = {name: rows[: self._upto[name]] for name, rows in self._room.items()}
-        requests = tables["requests"]["row"]
-        homes = np.array(list(self._homes), HOME)
-        return Arrived(
-            list(self._numbers), tables["events"], tables["asked"], tables["told"], tables["in_sync"], requests,
-            tables["named"]["row"], Room(more, homes, len(requests), self._parts, self._nodes), self._mixed,
-        )  # fmt: skip
+                growth[field][keys] += names[field].astype(growth[field].dtype)
+        tables = {name: rows[: self._counts[name]] for name, rows in self._tables.items()}
+        request_rows = tables["request_rows"]["row"]
+        purgatory_keys = np.array(list(self._purgatory_keys), PURGATORY_KEY)
+        return ParsedEvents(
+            list(self._numbers),
+            tables["events"],
+            tables["request_parts"],
+            tables["leader_and_isr"],
+            tables["in_sync"],
+            request_rows,
+            tables["error_rows"]["row"],
+            Capacity(growth, purgatory_keys, len(request_rows), self._parts, self._nodes),
+            self._unordered,
+        )
 
 
 def _key_names(keys: Records) -> list[str]:
     fields = (keys[name].tolist() for name in ("topic", "length", "broker", "partition"))
     return [
-        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{read(topic, length)}"
+        f"{ANY_BROKER if broker == UNKNOWN else broker}/{partition}/{decode_string(topic, length)}"
         for topic, length, broker, partition in zip(*fields, strict=True)
     ]
 
 
-@entry
-def _tell_places(events: Records, keys: Records, asked: int, told: int, requests: int) -> None:
-    """What else they tell of lies behind so much of the pieces before."""
+@entry_point
+def _shift_events(events: Records, keys: Records, request_parts: int, leader_and_isr: int, request_rows: int) -> None:
+    """Replace key numbers, and shift the rows that events refer to by those of earlier pieces."""
     for e in range(len(events)):
         event = events[e]
         if event.code <= Code.CREATE_TOPICS:
-            event.first += asked
-            event.text += requests
+            event.first += request_parts
+            event.text += request_rows
         else:
             event.key = keys[event.key]
-            if event.told >= 0:
-                event.told += told
+            if event.leader_and_isr >= 0:
+                event.leader_and_isr += leader_and_isr
 
 
-@entry
-def _tell_keys(asked: Records, keys: Records, names: int) -> None:
-    for a in range(len(asked)):
-        ask = asked[a]
-        ask.key = keys[ask.key]
-        if ask.error == Error.RECORDED:
-            ask.text += names
+@entry_point
+def _shift_parts(request_parts: Records, keys: Records, names: int) -> None:
+    """Replace key numbers, and shift the rows of errors' names by those of earlier pieces."""
+    for a in range(len(request_parts)):
+        part = request_parts[a]
+        part.key = keys[part.key]
+        if part.error == Error.RECORDED:
+            part.text += names
