@@ -22,31 +22,31 @@ _RULES = "rules"
 
 def main() -> None:
     """By using all of it, in the way in which workers do: with what was packed, and from batch to batch."""
-    engine = Engine(Config(), through_bytes=True)
+    engine = Engine(Config(), serialize=True)
     with _rules_meanwhile():
         explode(event_table(_events(0)), Config(), threads=2)
         CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
-    code_cache.mark_whole()
+    code_cache.mark_complete()
 
 
 def load() -> None:
     """What has been compiled, if all of it has: to compile it may take longer than what it is wanted for."""
-    if code_cache.is_whole():
+    if code_cache.is_complete():
         main()
 
 
 def rules() -> None:
     """The rules, and what stands around them: three quarters of the work."""
-    step(State(), Call(), 0, Engine(Config()).limits)
+    step(State(), Call(), 0, Engine(Config()).settings)
 
 
 @contextmanager
 def _rules_meanwhile() -> Iterator[None]:
     """By another process, on another core: each entry is kept in files of its own. If that fails, they are compiled
     here when they are used."""
-    if not code_cache.is_wanted():
+    if not code_cache.needs_warm_up():
         yield
         return
     quiet = subprocess.DEVNULL

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.engine.key_shards import group_of
+from purgatory_udf.rules.engine.key_shards import grouping_function
 from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_outcome_tables import SCHEMAS, GroupOutput, GroupTables, group_outputs
 from purgatory_udf.rules.groups.group_rows import COLUMNS, ROWS, RequestBatch
@@ -44,7 +44,7 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     def shares(self, events: pa.Table) -> Iterator[Share]:
         # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
         by = "partition" if self.config.grouping == "partition" else "shard"
-        for name, requests in RequestBatch.of(events).apart(group_of(by, self.config.grouping_shards)):
+        for name, requests in RequestBatch.of(events).apart(grouping_function(by, self.config.grouping_shards)):
             yield Share(name, int(requests.rows.t.max()), requests.to_bytes())
 
     def rows(self, values: Sequence[bytes]) -> RequestBatch:

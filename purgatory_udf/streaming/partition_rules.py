@@ -16,22 +16,22 @@ import pyarrow as pa
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.tables import ENDS, TABLES
-from purgatory_udf.rules.engine.columns.explode import columns_of, explode
-from purgatory_udf.rules.engine.columns.outcome_tables import Ended, gauge_table
+from purgatory_udf.rules.engine.columns.explode import explode, present_columns
+from purgatory_udf.rules.engine.columns.outcome_tables import OutcomeColumns, gauge_table
 from purgatory_udf.rules.engine.key_shards import (
-    GroupOf,
-    apart,
+    Grouping,
     by_broker,
-    decided_apart,
-    decided_here,
-    group_of,
-    together,
-    undecidable,
-    whole,
+    concat_calls,
+    defer_split_fetches,
+    grouping_function,
+    keep_split,
+    keep_whole,
+    merge_split_requests,
+    split_call,
 )
 from purgatory_udf.rules.engine.loop.engine_call import Call
-from purgatory_udf.rules.engine.loop.engine_state import Decisions, Limits, State, step
-from purgatory_udf.rules.engine.loop.state_codec import call_bytes, call_of, state_bytes, state_of
+from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
+from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
 from purgatory_udf.streaming.stateful_rules import CLOCK, LIVE, RELAY, Parcel, Plan, Rules, Scalars, Share
 from purgatory_udf.streaming.status_update import of_keys, of_time
 
@@ -56,33 +56,35 @@ class Sees(Enum):
 class PartitionRules(Rules[State, Call]):
     plan: Plan
     config: Config
-    limits: Limits
+    limits: EngineSettings
     sees: Sees = Sees.ALL
 
     def columns(self, names: Sequence[str]) -> list[str]:
-        return columns_of(names)
+        return present_columns(names)
 
     def shares(self, events: pa.Table) -> Iterator[Share]:
-        return _shares(explode(events, self.config), group_of(self.config.grouping, self.config.grouping_shards))
+        return _shares(
+            explode(events, self.config), grouping_function(self.config.grouping, self.config.grouping_shards)
+        )
 
     def rows(self, values: Sequence[bytes]) -> Call:
-        return together([call_of(value) for value in values])
+        return concat_calls([decode_call(value) for value in values])
 
     def held(self, rows: Call) -> bytes:
-        return call_bytes(rows)
+        return encode_call(rows)
 
     def times_us(self, rows: Call) -> npt.NDArray[np.int64]:
         times: npt.NDArray[np.int64] = rows.events["t"]
         return times
 
     def only(self, rows: Call, which: npt.NDArray[np.bool_]) -> Call:
-        return rows.only(which)
+        return rows.select(which)
 
     def state(self, value: bytes | None) -> State:
-        return State() if value is None else state_of(value)
+        return State() if value is None else decode_state(value)
 
     def value(self, state: State) -> bytes:
-        return state_bytes(state)
+        return encode_state(state)
 
     def scalars(self, state: State) -> Scalars:
         open_, wake = state.operations, state.next_deadline_ms
@@ -95,9 +97,9 @@ class PartitionRules(Rules[State, Call]):
 
     def step(self, group: str, state: State, rows: Call, horizon_ms: int) -> tuple[State, Iterator[Parcel]]:
         if self.sees is Sees.SHARE:
-            decided = decided_here(step(state, undecidable(rows), horizon_ms, self.limits))
+            decided = keep_whole(step(state, defer_split_fetches(rows), horizon_ms, self.limits))
         elif self.sees is Sees.REST:
-            decided = decided_apart(step(state, whole(rows), horizon_ms, self.limits))
+            decided = keep_split(step(state, merge_split_requests(rows), horizon_ms, self.limits))
         else:
             decided = step(state, rows, horizon_ms, self.limits)
         return state, self._parcels(group, state, rows, decided, horizon_ms)
@@ -107,7 +109,7 @@ class PartitionRules(Rules[State, Call]):
             for broker, time_us, payload in _shares(rows, by_broker):
                 yield Parcel(RELAY, broker, time_us, 0, payload)
         if len(decided.ended):
-            ended = Ended(decided, self.plan.run_id, self.plan.trace_end_us)
+            ended = OutcomeColumns(decided, self.plan.run_id, self.plan.trace_end_us)
             for table, ends in zip(ENDS, ended.outcomes(), strict=True):
                 yield from _parcelled(table, ends, ended.latest_us)
             yield from _parcelled("watches", ended.watches())
@@ -136,10 +138,10 @@ class PartitionRules(Rules[State, Call]):
                 yield from stream
 
 
-def _shares(call: Call, group: GroupOf) -> Iterator[Share]:
+def _shares(call: Call, group: Grouping) -> Iterator[Share]:
     if len(call):
-        for name, share in apart(call, group):
-            yield Share(name, int(share.events["t"].max()), call_bytes(share))
+        for name, share in split_call(call, group):
+            yield Share(name, int(share.events["t"].max()), encode_call(share))
 
 
 def _parcelled(name: str, table: pa.Table, latest_us: int = 0) -> Iterator[Parcel]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from purgatory_udf.backend.dialect import local
 from purgatory_udf.common.configuration import Config
-from purgatory_udf.rules.engine.loop.engine_state import Limits
+from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import purge_intervals
 from purgatory_udf.rules.groups.group_gauges import GaugeState
 from purgatory_udf.storage import event_staging
@@ -50,7 +50,7 @@ class Queries:
         """`most_bytes`: how far behind a fetch may ask; `closes`: nothing else of the run writes gauges."""
         config = self.config.model_copy(update={"grouping": self.run.configuration["grouping"]})
         retain_bytes = min(most_bytes, config.fetch.max_bytes)
-        rules = PartitionRules(self.plan, config, Limits(purge_intervals(config), self.began_ms, retain_bytes))
+        rules = PartitionRules(self.plan, config, EngineSettings(purge_intervals(config), self.began_ms, retain_bytes))
         if config.grouping == "broker":
             closes = closes and self.plan.at_once
             return [self._query("replay", self._packed(rules), self._sink(PARTITIONS, rules, closes=closes))]

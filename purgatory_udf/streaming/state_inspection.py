@@ -91,7 +91,7 @@ def _by_key(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
 
 def _listed(state: State, size: int) -> pd.DataFrame:
     """A group's bytes are shared out over its keys, evenly but for the open watches that each holds."""
-    waiting = state.parts[(state.parts["heap"] != SETTLED) & (state.parts["again"] == 0)]
+    waiting = state.parts[(state.parts["queue"] != SETTLED) & (state.parts["duplicate"] == 0)]
     operations = state.operations[waiting["operation"]]
     count = np.bincount(waiting["key"], minlength=len(state.names))
     weight = (count + 1) / (count + 1).sum()

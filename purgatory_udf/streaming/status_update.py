@@ -33,7 +33,7 @@ def lacks(state: State, operation: Records) -> str:
     parts = state.parts[begin : begin + int(operation["count"])]
     if operation["code"] == Code.FETCH:
         return _bytes(state, operation, parts)
-    pending = parts[parts["heap"] != SETTLED]
+    pending = parts[parts["queue"] != SETTLED]
     if not len(pending):
         return "nothing more"
     says = {Code.PRODUCE: _replicas, Code.DELETE_RECORDS: _low_watermark}.get(Code(int(operation["code"])), _leaders)
@@ -69,7 +69,7 @@ def _ends(state: State, key: Records) -> list[int | None]:
     ends, node = {}, int(key["nodes"])
     while node != NONE:
         follower = state.nodes[node]
-        ends[int(follower["who"])], node = int(follower["value"]), int(follower["next"])
+        ends[int(follower["id"])], node = int(follower["value"]), int(follower["next"])
     return [ends.get(member) for member in members if member != key["broker"]]
 
 
@@ -87,7 +87,7 @@ def _leaders(state: State, key: Records, wanted: int) -> str:
 
 def _bytes(state: State, operation: Records, parts: Records) -> str:
     """As of now, without what lies on older segments: such a fetch is answered at its next check, whatever there is."""
-    least, got = int(operation["least"]), 0
+    least, got = int(operation["min_bytes"]), 0
     for part in parts:
         key = state.keys[int(part["key"])]
         end, segment, position = _end(key, int(operation["mode"]))
@@ -102,7 +102,7 @@ def _end(key: Records, reader: int) -> tuple[int, int, int]:
     which = "hw"
     if reader == Reader.FOLLOWER:
         which = "end"
-    elif reader == Reader.COMMITTED and key["lso_own"]:
+    elif reader == Reader.COMMITTED and key["lso_known"]:
         which = "lso"
     return int(key[which]), int(key[f"{which}_seg"]), int(key[f"{which}_pos"])
 

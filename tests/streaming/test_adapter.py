@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.contract.tables import ENDS
-from purgatory_udf.rules.engine.loop.engine_state import Limits
+from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
 from purgatory_udf.rules.engine.partition_engine import event_table, purge_intervals
 from purgatory_udf.streaming.batch_sink import unpacked
 from purgatory_udf.streaming.partition_rules import PartitionRules, Sees
@@ -40,7 +40,7 @@ def streamed(batches: list[list[Event]], config: Config, chunk: int = 10_000) ->
     """The query or both queries over these batches, then the row that lets the clock run out."""
     events = [event for batch in batches for event in batch]
     end_us = max(event["time_us"] for event in events) + (INT32_MAX + 2000) * 1000
-    limits = Limits(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
+    limits = EngineSettings(purge_intervals(config), min(event["time_us"] for event in events) // 1000)
     rules = PartitionRules(Plan("run", config.max_disorder_ms > 0, None), config, limits)
     alone = config.grouping == "broker"
     delay_ms = config.max_disorder_ms + 1
@@ -156,7 +156,7 @@ def test_while_following_every_gauge_is_read_that_time_alone_changes(
     end_us = ordered[-1]["time_us"]
     clocks = [{"type": "clock", "time_us": end_us + at * 1_000_000, "seq": 10**6 + at} for at in (3600, 3601)]
     batches = [*_cut(ordered, chooser, whole_ms=True), *([clock] for clock in clocks)]
-    limits = Limits(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
+    limits = EngineSettings(purge_intervals(chosen), ordered[0]["time_us"] // 1000)
     rules = PartitionRules(Plan("run", False, None, follows=True), chosen, limits)
     rows = _followed([_packed(batch, rules) for batch in batches], rules)
     gauges = _table(rules, "purgatory_gauges", rows)
@@ -182,7 +182,7 @@ def test_while_following_by_shard_a_clock_ends_what_waits_in_several_shards(allo
     fetch = _fetch(1, 1_000_000, 100)
     fetch["partitions"] = [{**fetch["partitions"][0], "partition": number} for number in range(8)]
     ticks = [{"type": "clock", "time_us": at * 1_000_000, "seq": at} for at in clocks]
-    limits = Limits(purge_intervals(config), began_ms=1000)
+    limits = EngineSettings(purge_intervals(config), trace_start_ms=1000)
     rules = PartitionRules(Plan("run", allowed_ms > 0, None, follows=True), config, limits)
     rows = _followed([_packed(batch, rules) for batch in ([fetch], *([clock] for clock in ticks))], rules)
     ended = _table(rules, "expirations", rows)

@@ -1,6 +1,8 @@
-"""Which group of keys a key belongs to; a call taken apart into those of its groups, and calls put together.
+"""Groups of keys, which are processed together: splitting calls by group, and combining them again.
 
-An operation whose keys lie in several groups is *apart*: none of these groups sees enough of it to decide it.
+By broker, a group has all keys of its operations and ends all of them. By partition or shard, an operation is *split*
+if its keys are in several groups, none of which can end it. Such groups end the operations that they have whole, and
+relay all events to a second group, of the broker, which ends the split ones and reads the gauges of all.
 """
 
 from __future__ import annotations
@@ -12,210 +14,213 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from purgatory_udf.rules.engine.jit.intrinsics import chosen, copied, distinct, joined
+from purgatory_udf.rules.engine.jit.record_arrays import concat_records, copy_records, sorted_unique, take_records
 from purgatory_udf.rules.engine.jit.records import Records
-from purgatory_udf.rules.engine.loop.arena import SOME_HERE
+from purgatory_udf.rules.engine.loop.arena import PARTIAL
 from purgatory_udf.rules.engine.loop.codes import ANY_BROKER, NO_PARTITION, Code, Error, key_parts
-from purgatory_udf.rules.engine.loop.engine_call import Call, changes_of, in_order
+from purgatory_udf.rules.engine.loop.engine_call import Call, change_rows, in_time_order
 from purgatory_udf.rules.engine.loop.engine_state import Decisions
 
-GroupOf = Callable[[str], str]
+Grouping = Callable[[str], str]
 
-# So many groups have numbers of 16 bits, which are sorted many times as fast.
-_SHORT = 1 << 15
+# Up to this many groups have numbers of 16 bits, which numpy sorts many times faster.
+_MAX_INT16_GROUPS = 1 << 15
 
 
 def by_partition(key: str) -> str:
+    """Each key is a group."""
     return key
 
 
 def by_broker(key: str) -> str:
-    """All keys of a broker; topics, of which all brokers know the same, are a group of their own."""
+    """All keys of a broker are a group, and all topics, which are known to every broker."""
     broker = key_parts(key)[0]
     return "topics" if broker == ANY_BROKER else f"broker-{broker}"
 
 
-def by_shard(shards: int) -> GroupOf:
+def by_shard(shards: int) -> Grouping:
+    """Keys are hashed to this number of groups."""
+
     def group(key: str) -> str:
         return f"shard-{zlib.crc32(key.encode('utf-8')) % shards}"
 
     return group
 
 
-def group_of(grouping: str, shards: int) -> GroupOf:
+def grouping_function(grouping: str, shards: int) -> Grouping:
+    """Return the function for a value of the configuration's `grouping`."""
     return {"partition": by_partition, "broker": by_broker, "shard": by_shard(shards)}[grouping]
 
 
-def apart(call: Call, group: GroupOf) -> Iterator[tuple[str, Call]]:
-    """The call of each group, with the events that touch a key of it."""
+def split_call(call: Call, group: Grouping) -> Iterator[tuple[str, Call]]:
+    """Yield each group's name and its part of the call: the events that touch a key of the group."""
     numbers: dict[str, int] = {}
     of_key = np.array([numbers.setdefault(group(name), len(numbers)) for name in call.names], dtype=np.int64)
-    events, changes = call.events, changes_of(call.events)
-    home = np.zeros(len(events), dtype=np.int64)
-    home[changes] = of_key[events["key"][changes]]
-    asks_nothing = events["count"] == 0
-    for event in np.flatnonzero(asks_nothing & (events["code"] <= Code.CREATE_TOPICS)):
+    events, changes = call.events, change_rows(call.events)
+    group_of_event = np.zeros(len(events), dtype=np.int64)
+    group_of_event[changes] = of_key[events["key"][changes]]
+    without_parts = events["count"] == 0
+    for event in np.flatnonzero(without_parts & (events["code"] <= Code.CREATE_TOPICS)):
         name = group(f"{events['broker'][event]}/{NO_PARTITION}/")
-        home[event] = numbers.setdefault(name, len(numbers))
+        group_of_event[event] = numbers.setdefault(name, len(numbers))
     if len(numbers) == 1:
         yield next(iter(numbers)), call
         return
-    rows, parents = _rows(events)
-    belongs = of_key[call.asked["key"][rows]]
-    # All pairs of a group and an event, in order, as the rows are by events already; and the rows of each.
-    order = np.argsort(belongs.astype(np.int16) if len(numbers) <= _SHORT else belongs, kind="stable")
-    pair = belongs[order] * len(events) + parents[order]
-    begins = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else np.zeros(0, np.int64)
-    undivided = np.flatnonzero(asks_nothing)
-    groups = np.append(pair[begins] // len(events), home[undivided]) if len(events) else home
-    whose = np.append(pair[begins] % len(events), undivided) if len(events) else undivided
-    counts = np.append(np.diff(np.append(begins, len(pair))), np.zeros(len(undivided), np.int64))
-    first = np.append(begins, np.zeros(len(undivided), np.int64))
-    by_group = np.lexsort((whose, groups))
-    groups, whose, counts, first = groups[by_group], whose[by_group], counts[by_group], first[by_group]
-    several = np.bincount(whose, minlength=len(events)) > 1
-    asked = chosen(call.asked, rows[order])
+    rows, parents = _part_rows(events)
+    row_groups = of_key[call.request_parts["key"][rows]]
+    # Pairs of group and event, in order, and the range of rows of each; rows are ordered by event already.
+    sortable = row_groups.astype(np.int16) if len(numbers) <= _MAX_INT16_GROUPS else row_groups
+    order = np.argsort(sortable, kind="stable")
+    pair = row_groups[order] * len(events) + parents[order]
+    starts = np.flatnonzero(np.append(True, pair[1:] != pair[:-1])) if len(pair) else np.zeros(0, np.int64)
+    single = np.flatnonzero(without_parts)
+    groups = np.append(pair[starts] // len(events), group_of_event[single]) if len(events) else group_of_event
+    of_event = np.append(pair[starts] % len(events), single) if len(events) else single
+    counts = np.append(np.diff(np.append(starts, len(pair))), np.zeros(len(single), np.int64))
+    first = np.append(starts, np.zeros(len(single), np.int64))
+    by_group = np.lexsort((of_event, groups))
+    groups, of_event, counts, first = groups[by_group], of_event[by_group], counts[by_group], first[by_group]
+    in_several = np.bincount(of_event, minlength=len(events)) > 1
+    request_parts = take_records(call.request_parts, rows[order])
     names = list(numbers)
-    borders = np.searchsorted(groups, np.arange(len(names) + 1))
-    rows_begin = np.searchsorted(belongs[order], np.arange(len(names) + 1))
+    bounds = np.searchsorted(groups, np.arange(len(names) + 1))
+    row_bounds = np.searchsorted(row_groups[order], np.arange(len(names) + 1))
     for number, name in enumerate(names):
-        low, high = borders[number], borders[number + 1]
+        low, high = bounds[number], bounds[number + 1]
         if low == high:
             continue
-        mine = chosen(events, whose[low:high])
-        mine["apart"] |= several[whose[low:high]] & (mine["total"] > 0)
-        mine["count"] = counts[low:high]
-        asking = np.flatnonzero(mine["count"] > 0)
-        mine["first"][asking] = first[low:high][asking] - rows_begin[number]
-        yield name, _with_own_names(call, mine, asked[rows_begin[number] : rows_begin[number + 1]])
+        own = take_records(events, of_event[low:high])
+        own["split"] |= in_several[of_event[low:high]] & (own["total"] > 0)
+        own["count"] = counts[low:high]
+        with_parts = np.flatnonzero(own["count"] > 0)
+        own["first"][with_parts] = first[low:high][with_parts] - row_bounds[number]
+        yield name, _compact_call(call, own, request_parts[row_bounds[number] : row_bounds[number + 1]])
 
 
-def _rows(events: Records) -> tuple[Records, Records]:
-    """Places of what the events ask, event after event, and whose each is."""
+def _part_rows(events: Records) -> tuple[Records, Records]:
+    """Return the rows of all request parts in the order of their events, and the event of each."""
     count = events["count"].astype(np.int64)
     parents = np.repeat(np.arange(len(events)), count)
-    inside = np.arange(len(parents)) - np.repeat(np.cumsum(count) - count, count)
-    return events["first"].astype(np.int64)[parents] + inside, parents
+    offset = np.arange(len(parents)) - np.repeat(np.cumsum(count) - count, count)
+    return events["first"].astype(np.int64)[parents] + offset, parents
 
 
-def _with_own_names(call: Call, events: Records, asked: Records) -> Call:
-    """Only the keys and texts that these events, which are nobody else's, know of."""
-    changes = changes_of(events)
-    used = distinct(np.append(asked["key"], events["key"][changes]), len(call.names))
-    places = np.empty(len(call.names), np.int32)
-    places[used] = np.arange(len(used))
-    asked["key"] = places[asked["key"]]
-    events["key"][changes] = places[events["key"][changes]]
+def _compact_call(call: Call, events: Records, request_parts: Records) -> Call:
+    """Return a call with only the keys, strings and in-sync sets that these events refer to.
+
+    The events are changed in place.
+    """
+    changes = change_rows(events)
+    used = sorted_unique(np.append(request_parts["key"], events["key"][changes]), len(call.names))
+    new_number = np.empty(len(call.names), np.int32)
+    new_number[used] = np.arange(len(used))
+    request_parts["key"] = new_number[request_parts["key"]]
+    events["key"][changes] = new_number[events["key"][changes]]
     requests = np.flatnonzero(events["code"] <= Code.CREATE_TOPICS)
-    texts = events["text"][requests]
+    id_rows = events["text"][requests]
     events["text"][requests] = np.arange(len(requests))
-    named = np.flatnonzero(asked["error"] == Error.RECORDED)
-    errors = call.errors.take(pa.array(asked["text"][named])) if len(named) else call.errors[:0]
-    asked["text"][named] = np.arange(len(named))
-    tells = changes[events["told"][changes] >= 0]
-    told, in_sync = call.told[:0], call.in_sync[:0]
-    if len(tells):
-        told = chosen(call.told, events["told"][tells])
-        events["told"][tells] = np.arange(len(tells))
-        counts = np.maximum(told["members"], 0).astype(np.int64)
-        inside = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        in_sync = chosen(call.in_sync, np.repeat(told["first"].astype(np.int64), counts) + inside)
-        told["first"] = np.cumsum(counts) - counts
+    with_error = np.flatnonzero(request_parts["error"] == Error.RECORDED)
+    errors = call.errors.take(pa.array(request_parts["text"][with_error])) if len(with_error) else call.errors[:0]
+    request_parts["text"][with_error] = np.arange(len(with_error))
+    with_isr = changes[events["leader_and_isr"][changes] >= 0]
+    leader_and_isr, in_sync = call.leader_and_isr[:0], call.in_sync[:0]
+    if len(with_isr):
+        leader_and_isr = take_records(call.leader_and_isr, events["leader_and_isr"][with_isr])
+        events["leader_and_isr"][with_isr] = np.arange(len(with_isr))
+        counts = np.maximum(leader_and_isr["members"], 0).astype(np.int64)
+        offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        in_sync = take_records(call.in_sync, np.repeat(leader_and_isr["first"].astype(np.int64), counts) + offset)
+        leader_and_isr["first"] = np.cumsum(counts) - counts
     return Call(
         [call.names[key] for key in used],
         events,
-        asked,
-        told,
+        request_parts,
+        leader_and_isr,
         in_sync,
-        call.request_ids.take(pa.array(texts)),
-        call.client_ids.take(pa.array(texts)),
+        call.request_ids.take(pa.array(id_rows)),
+        call.client_ids.take(pa.array(id_rows)),
         errors,
     )
 
 
-def whole(call: Call) -> Call:
-    """Requests that came in pieces, one for each group that had a share of their keys, are one again."""
+def merge_split_requests(call: Call) -> Call:
+    """Merge the pieces of requests that came from several groups."""
     events = call.events
-    pieces = (events["apart"] > 0) & (events["total"] > 0)
+    pieces = (events["split"] > 0) & (events["total"] > 0)
     if not pieces.any():
         return call
     same = np.zeros(len(events), dtype=bool)
     same[1:] = pieces[1:] & pieces[:-1]
     for name in ("t", "seq"):
         same[1:] &= events[name][1:] == events[name][:-1]
-    rows, parents = _rows(events)
+    rows, parents = _part_rows(events)
     number = np.cumsum(~same) - 1
-    asked = chosen(call.asked, rows)
-    order = np.lexsort((asked["place"], number[parents]))
-    merged = chosen(events, ~same)
+    request_parts = take_records(call.request_parts, rows)
+    order = np.lexsort((request_parts["ordinal"], number[parents]))
+    merged = take_records(events, ~same)
     merged["count"] = np.bincount(number[parents], minlength=len(merged))
-    asking = np.flatnonzero(merged["count"] > 0)
-    merged["first"][asking] = (np.cumsum(merged["count"]) - merged["count"])[asking]
-    return replace(call, events=merged, asked=chosen(asked, order), room=None)
+    with_parts = np.flatnonzero(merged["count"] > 0)
+    merged["first"][with_parts] = (np.cumsum(merged["count"]) - merged["count"])[with_parts]
+    return replace(call, events=merged, request_parts=take_records(request_parts, order), capacity=None)
 
 
-def together(parts: Sequence[Call]) -> Call:
-    """Several calls as one, in the order of their events."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
+def concat_calls(calls: Sequence[Call]) -> Call:
+    """Concatenate calls, and sort their events by time."""
+    calls = [call for call in calls if len(call)]
+    if not calls:
         return Call()
-    if len(parts) == 1:
-        return parts[0]
+    if len(calls) == 1:
+        return calls[0]
     numbers: dict[str, int] = {}
-    events, asked, told = ([copied(getattr(part, name)) for part in parts] for name in ("events", "asked", "told"))
-    rows = tales = members = texts = errors = 0
-    for part, mine, those, more in zip(parts, events, asked, told, strict=True):
-        key = np.array([numbers.setdefault(name, len(numbers)) for name in part.names], dtype=np.int32)
-        changes, requests = changes_of(mine), np.flatnonzero(mine["code"] <= Code.CREATE_TOPICS)
-        mine["key"][changes] = key[mine["key"][changes]]
-        mine["told"][changes[mine["told"][changes] >= 0]] += tales
-        mine["first"][requests] += rows
-        mine["text"][requests] += texts
-        those["key"] = key[those["key"]]
-        those["text"][those["error"] == Error.RECORDED] += errors
-        more["first"] += members
-        rows, tales, members = rows + len(those), tales + len(more), members + len(part.in_sync)
-        texts, errors = texts + len(part.request_ids), errors + len(part.errors)
+    events, request_parts, leader_and_isr = (
+        [copy_records(getattr(call, name)) for call in calls] for name in ("events", "request_parts", "leader_and_isr")
+    )
+    rows = isr_rows = members = id_rows = errors = 0
+    for call, own, own_parts, own_isr in zip(calls, events, request_parts, leader_and_isr, strict=True):
+        key = np.array([numbers.setdefault(name, len(numbers)) for name in call.names], dtype=np.int32)
+        changes, requests = change_rows(own), np.flatnonzero(own["code"] <= Code.CREATE_TOPICS)
+        own["key"][changes] = key[own["key"][changes]]
+        own["leader_and_isr"][changes[own["leader_and_isr"][changes] >= 0]] += isr_rows
+        own["first"][requests] += rows
+        own["text"][requests] += id_rows
+        own_parts["key"] = key[own_parts["key"]]
+        own_parts["text"][own_parts["error"] == Error.RECORDED] += errors
+        own_isr["first"] += members
+        rows, isr_rows, members = rows + len(own_parts), isr_rows + len(own_isr), members + len(call.in_sync)
+        id_rows, errors = id_rows + len(call.request_ids), errors + len(call.errors)
     return Call(
         list(numbers),
-        in_order(joined(events)),
-        joined(asked),
-        joined(told),
-        joined([part.in_sync for part in parts]),
-        pa.concat_arrays([part.request_ids for part in parts]),
-        pa.concat_arrays([part.client_ids for part in parts]),
-        pa.concat_arrays([part.errors for part in parts]),
+        in_time_order(concat_records(events)),
+        concat_records(request_parts),
+        concat_records(leader_and_isr),
+        concat_records([call.in_sync for call in calls]),
+        pa.concat_arrays([call.request_ids for call in calls]),
+        pa.concat_arrays([call.client_ids for call in calls]),
+        pa.concat_arrays([call.errors for call in calls]),
     )
 
 
-# Groups of keys by whichever grouping, in one process: what the stream's queries do, batch by batch.
-#
-# By broker, one group sees all there is of an operation. By TopicPartition or shard, a group decides the operations
-# whose keys are all its own; its events go on to the broker's group, which decides the others, and reads the gauges of
-# all.
-
-
-def undecidable(call: Call) -> Call:
-    """For a group that sees only a share of some operations: such a fetch never has enough bytes there."""
-    apart = (call.events["apart"] > 0) & (call.events["code"] == Code.FETCH)
-    if not apart.any():
+def defer_split_fetches(call: Call) -> Call:
+    """For a group by partition or shard: mark split fetches as partial, so that they do not complete there."""
+    split = (call.events["split"] > 0) & (call.events["code"] == Code.FETCH)
+    if not split.any():
         return call
-    events = copied(call.events)
-    events["apart"][apart] = SOME_HERE
-    return replace(call, events=events, room=None)
+    events = copy_records(call.events)
+    events["split"][split] = PARTIAL
+    return replace(call, events=events, capacity=None)
 
 
-def decided_here(decided: Decisions) -> Decisions:
-    """Of a group by TopicPartition or shard: the operations that it has seen whole."""
-    return _some(decided, decided.all_operations["apart"] == 0, readings=False)
+def keep_whole(decided: Decisions) -> Decisions:
+    """Keep what a group by partition or shard ends: the operations that it has whole, and no gauges."""
+    return _select_outcomes(decided, decided.all_operations["split"] == 0, readings=False)
 
 
-def decided_apart(decided: Decisions) -> Decisions:
-    """Of the broker's group behind such groups: those that none of them has, and all gauges."""
-    return _some(decided, decided.all_operations["apart"] > 0, readings=True)
+def keep_split(decided: Decisions) -> Decisions:
+    """Keep what the broker's group behind such groups ends: the split operations, and all gauges."""
+    return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 
-def _some(decided: Decisions, which: np.ndarray, readings: bool) -> Decisions:
+def _select_outcomes(decided: Decisions, which: np.ndarray, readings: bool) -> Decisions:
     return replace(
         decided,
         completed=decided.completed[which[decided.completed]],

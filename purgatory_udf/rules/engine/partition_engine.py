@@ -1,4 +1,7 @@
-"""The loop in one process, without Spark: what the stream does, batch by batch, group by group."""
+"""The engine in one process, without Spark: event tables in, outcome tables out.
+
+It does what the streaming queries do, batch by batch and group by group.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,25 @@ import pyarrow as pa
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.tables import CANCELLATIONS, COMPLETIONS, EVENTS, EXPIRATIONS, PURGATORY_GAUGES, WATCHES
 from purgatory_udf.rules.engine.columns.explode import explode
-from purgatory_udf.rules.engine.columns.outcome_tables import Ended, gauge_table
+from purgatory_udf.rules.engine.columns.outcome_tables import OutcomeColumns, gauge_table
 from purgatory_udf.rules.engine.key_shards import (
-    GroupOf,
-    apart,
+    Grouping,
     by_broker,
-    decided_apart,
-    decided_here,
-    together,
-    undecidable,
-    whole,
+    concat_calls,
+    defer_split_fetches,
+    keep_split,
+    keep_whole,
+    merge_split_requests,
+    split_call,
 )
 from purgatory_udf.rules.engine.loop.codes import FOREVER, Code
 from purgatory_udf.rules.engine.loop.engine_call import Call
-from purgatory_udf.rules.engine.loop.engine_state import Decisions, Limits, State, step
-from purgatory_udf.rules.engine.loop.state_codec import call_bytes, call_of, state_bytes, state_of
+from purgatory_udf.rules.engine.loop.engine_state import Decisions, EngineSettings, State, step
+from purgatory_udf.rules.engine.loop.state_codec import decode_call, decode_state, encode_call, encode_state
 
 
 def purge_intervals(config: Config) -> dict[Code, int]:
+    """Return the purge interval of each kind of purgatory."""
     return {
         Code.PRODUCE: config.produce.purge_interval,
         Code.FETCH: config.fetch.purge_interval,
@@ -40,62 +44,73 @@ def purge_intervals(config: Config) -> dict[Code, int]:
 
 @dataclass
 class Engine:
-    """Feed batches of events in time order, then `drain`. `grouping`: by broker, one group decides everything;
-    otherwise groups decide what is all theirs, and their broker's group behind them the rest."""
+    """The engine's groups and their states. `feed` batches in time order, then `drain`.
+
+    Attributes:
+        config: The configuration.
+        trace_start_ms: Time of the trace's first event.
+        grouping: Which keys are processed together (`key_shards`).
+        serialize: Serialize states and calls between steps, as Spark does.
+        retain_bytes: See `EngineSettings`.
+        states: The states of the groups.
+        relay_states: The states of the brokers' groups behind them, unless groups are brokers.
+    """
 
     config: Config
-    began_ms: int = 0
-    grouping: GroupOf = by_broker
-    through_bytes: bool = False
+    trace_start_ms: int = 0
+    grouping: Grouping = by_broker
+    serialize: bool = False
     retain_bytes: int = INT32_MAX
     states: dict[str, State] = field(default_factory=dict)
-    behind: dict[str, State] = field(default_factory=dict)
+    relay_states: dict[str, State] = field(default_factory=dict)
 
     def feed(self, events: pa.Table) -> list[Decisions]:
-        """One micro-batch; its last millisecond is the horizon."""
+        """Process one micro-batch; its last millisecond is the horizon."""
         horizon = int(events["time_us"].to_numpy().max()) // 1000 if len(events) else 0
-        return list(self._fed(explode(events, self.config), horizon))
+        return list(self._process(explode(events, self.config), horizon))
 
     def drain(self) -> list[Decisions]:
-        """Let the clock run past every deadline."""
+        """Advance the clock past every deadline."""
         decided = [self._step(self.states, group, Call(), FOREVER) for group in list(self.states)]
         if self.grouping is not by_broker:
-            decided = [decided_here(each) for each in decided]
-            decided += [decided_apart(self._step(self.behind, group, Call(), FOREVER)) for group in list(self.behind)]
+            decided = [keep_whole(each) for each in decided]
+            decided += [
+                keep_split(self._step(self.relay_states, group, Call(), FOREVER)) for group in list(self.relay_states)
+            ]
         return decided
 
-    def _fed(self, call: Call, horizon: int) -> Iterator[Decisions]:
+    def _process(self, call: Call, horizon: int) -> Iterator[Decisions]:
         if not len(call):
             return
         relayed: dict[str, list[Call]] = {}
-        for group, share in apart(call, self.grouping):
+        for group, share in split_call(call, self.grouping):
             if self.grouping is by_broker:
                 yield self._step(self.states, group, share, horizon)
                 continue
-            yield decided_here(self._step(self.states, group, undecidable(share), horizon))
-            for broker, part in apart(share, by_broker):
-                relayed.setdefault(broker, []).append(self._carried(part))
+            yield keep_whole(self._step(self.states, group, defer_split_fetches(share), horizon))
+            for broker, part in split_call(share, by_broker):
+                relayed.setdefault(broker, []).append(self._round_trip(part))
         for broker, parts in relayed.items():
-            yield decided_apart(self._step(self.behind, broker, whole(together(parts)), horizon))
+            yield keep_split(self._step(self.relay_states, broker, merge_split_requests(concat_calls(parts)), horizon))
 
     def _step(self, states: dict[str, State], group: str, call: Call, horizon: int) -> Decisions:
         state = states.setdefault(group, State())
-        decided = step(state, self._carried(call), horizon, self.limits)
-        if self.through_bytes:
-            states[group] = state_of(state_bytes(state))
+        decided = step(state, self._round_trip(call), horizon, self.settings)
+        if self.serialize:
+            states[group] = decode_state(encode_state(state))
         return decided
 
     @property
-    def limits(self) -> Limits:
-        return Limits(purge_intervals(self.config), self.began_ms, self.retain_bytes)
+    def settings(self) -> EngineSettings:
+        return EngineSettings(purge_intervals(self.config), self.trace_start_ms, self.retain_bytes)
 
-    def _carried(self, call: Call) -> Call:
-        return call_of(call_bytes(call)) if self.through_bytes and len(call) else call
+    def _round_trip(self, call: Call) -> Call:
+        return decode_call(encode_call(call)) if self.serialize and len(call) else call
 
 
 @dataclass
 class Tables:
-    """What a replay has found, as the tables have it."""
+    """The tables of a replay."""
 
     completions: pa.Table
     expirations: pa.Table
@@ -105,9 +120,10 @@ class Tables:
 
     @staticmethod
     def of(decided: Iterable[Decisions], run_id: str = "loop", trace_end_us: int | None = None) -> Tables:
+        """Build the tables of these decisions."""
         tables = []
         for each in decided:
-            ended = Ended(each, run_id, trace_end_us)
+            ended = OutcomeColumns(each, run_id, trace_end_us)
             tables.append((*ended.outcomes(), ended.watches(), gauge_table(each, run_id)))
         schemas = (COMPLETIONS, EXPIRATIONS, CANCELLATIONS, WATCHES, PURGATORY_GAUGES)
         return Tables(
@@ -119,11 +135,11 @@ class Tables:
 
 
 def replay(batches: Iterable[pa.Table], engine: Engine, trace_end_us: int | None = None) -> Tables:
-    """All batches and the drain."""
+    """Feed all batches, drain, and return the tables."""
     decided = [each for batch in batches for each in engine.feed(batch)] + engine.drain()
     return Tables.of(decided, trace_end_us=trace_end_us)
 
 
 def event_table(events: list[dict[str, object]]) -> pa.Table:
-    """Contract events as the `events` table holds them."""
+    """Return events of the contract as an `events` table."""
     return pa.Table.from_pylist(events, schema=EVENTS)
