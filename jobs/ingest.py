@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory_udf.backend.phase_progress import Phases
+
+_request_log = partial(typer.Option, rich_help_panel="Request logs (--from request-log, --messages request-log)")
+_kafka = partial(typer.Option, rich_help_panel="Kafka topics (--from kafka)")
 
 
 class _Asked:
@@ -102,105 +106,103 @@ def _checks(**given: Any) -> None:
 
 @job.job(checks=_checks, reads=("paths",), near=IMPORTED_BYTES)
 def main(
-    out: Annotated[str, typer.Option(help="Folder in which the tables events and rejected_events are made.")],
+    out: Annotated[str, typer.Option(help="Folder of the tables events and rejected_events.")],
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATH", help="Files, folders (searched to their depth), patterns, URIs."),
+        typer.Argument(metavar="PATH", help="Files, folders (searched recursively), glob patterns, or URIs."),
     ] = None,
     form: Annotated[
-        Form, typer.Option("--from", help="What is read; request-log is Kafka's own. Packed files are unpacked.")
+        Form,
+        typer.Option("--from", help="Form of the input; request-log is Kafka's own. Compressed files are supported."),
     ] = Form.JSONL,
     max_disorder_ms: Annotated[
-        int | None, typer.Option(help="How far a file may go back in time.  [default: 0]", show_default=False)
+        int | None,
+        typer.Option(help="Maximum out-of-orderness of events, in milliseconds.  [default: 0]", show_default=False),
     ] = None,
     max_rejected: Annotated[
         float | None,
         typer.Option(
-            help="Percent of lines that may be rejected with exit status 0.  [default: 0]", show_default=False
+            help="Percentage of rejected lines up to which the exit status is 0.  [default: 0]", show_default=False
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the tables if they exist.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing tables.")] = False,
     events_per_file: Annotated[
-        int, typer.Option(help="About how many events a file of the table holds.", min=1)
+        int, typer.Option(help="Approximate number of events in a file of the table.", min=1)
     ] = 50_000,
     run_id: Annotated[
-        str | None, typer.Option(help="Name of the run.  [default: made from the input]", show_default=False)
+        str | None, typer.Option(help="Name of the run.  [default: derived from the input]", show_default=False)
     ] = None,
     topics: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Of a request log: topic ids and names (JSON, kafka-topics --describe, or lines `id name`).",
+        _request_log(
+            metavar="FILE", help="Topic ids and names: JSON, output of kafka-topics --describe, or lines `id name`."
         ),
     ] = None,
     batches: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Of a request log: record batches (kafka-dump-log's output, or CSV)."),
+        str | None, _request_log(metavar="FILE", help="Record batches: output of kafka-dump-log, or CSV.")
     ] = None,
     isr: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Of a request log: leaders and in-sync sets (dump of the metadata log)."),
+        str | None, _request_log(metavar="FILE", help="Leaders and in-sync sets: a dump of the metadata log.")
     ] = None,
     kafka_version: Annotated[
         str | None,
-        typer.Option(
+        _request_log(
             metavar="X.Y",
-            help="Of a request log: the brokers' version, where the log does not tell whether commits wait as produces "
-            "(up to 3.9).",
+            help="Version of the brokers, if the log does not show whether commits wait like produces (up to 3.9).",
         ),
     ] = None,
     zone: Annotated[
         str | None,
-        typer.Option(help="Zone of a log's times that name none, as +01:00.  [default: UTC]", show_default=False),
+        _request_log(help="Time zone of times without one, for example +01:00.  [default: UTC]", show_default=False),
     ] = None,
     anonymise: Annotated[
         bool,
-        typer.Option(
-            "--anonymise", help="Of a request log: pseudonyms for topics, groups, clients, members, assignors."
+        _request_log(
+            "--anonymise", help="Replace the names of topics, groups, clients, members and assignors by pseudonyms."
         ),
     ] = False,
     anonymise_key: Annotated[
         str | None,
-        typer.Option(help="Secret from which the pseudonyms are made, so that none can be guessed: ${env:NAME}."),
+        _request_log(help="Secret key of the pseudonyms, so that names cannot be guessed: ${env:NAME}."),
     ] = None,
     bootstrap: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT[,…]", help="Brokers of the cluster that has the topic.")
+        str | None, _kafka(metavar="HOST:PORT[,…]", help="Bootstrap servers of the cluster with the topic.")
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="Topic whose messages are read.")] = None,
+    topic: Annotated[str | None, _kafka(help="Topic to read.")] = None,
     messages: Annotated[
         Messages | None,
-        typer.Option(help="What a topic's messages are, one line each.  [default: events]", show_default=False),
+        _kafka(help="Content of the messages, one line each.  [default: events]", show_default=False),
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Setting of Kafka's own client, as security.protocol=SSL (repeatable)."),
+        _kafka(metavar="KEY=VALUE", help="Kafka client setting, for example security.protocol=SSL (repeatable)."),
     ] = None,
     client_file: Annotated[
         str | None,
-        typer.Option(
+        _kafka(
             metavar="FILE",
-            help="Settings of Kafka's own client as a properties file, secrets among them; ${env:NAME} stands for a "
-            "variable of the environment, here and in --client.",
+            help="Properties file of Kafka client settings, including secrets; ${env:NAME} is replaced by the "
+            "environment variable, here and in --client.",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with a topic that still grows, until stopped.")
+        bool, _kafka("--follow", help="Follow the topic: import new messages until interrupted.")
     ] = False,
     hold_ms: Annotated[
         int | None,
-        typer.Option(
-            help="How long a followed request log's lines are held back, for what later ones tell of the same moment: "
-            f"at least as long as a request may wait.  [default: {HOLD_MS}]",
+        _kafka(
+            help="How long lines of a followed request log are held back for later lines about the same time, in "
+            f"milliseconds; at least the longest wait of a request.  [default: {HOLD_MS}]",
             show_default=False,
             min=1,
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings (conf/local.yaml documents them).")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; conf/local.yaml documents them.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting (repeatable).")
     ] = None,
 ) -> None:
-    """Recorded traces become a table of events; what is no event goes to rejected_events, with the reason."""
+    """Import recorded traces into the table events; invalid lines go to rejected_events with the reason."""
     asked = _asked(**locals())
     asked.require_fit()
     from purgatory_udf.backend.phase_progress import Phases, running_tasks

@@ -1,7 +1,8 @@
-"""Simulate a cluster whose clients answer back, or make a trace of any size; write the trace that it leaves."""
+"""The `simulate` command: generate a trace by a closed loop (a scenario) or an open loop (any size)."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,9 @@ from purgatory_udf.launch import job
 if TYPE_CHECKING:
     from purgatory_udf.simulation.open_loop.workload import Workload
 
-# What each way of simulating is told by; the others would be ignored in silence.
-CLOSED = {"scenario": None, "jsonl": None, "duration": None, "scale": 1.0, "check": False}
-OPEN = {
+# The options of one mode with their defaults; the other mode rejects them.
+CLOSED_LOOP_DEFAULTS = {"scenario": None, "jsonl": None, "duration": None, "scale": 1.0, "check": False}
+OPEN_LOOP_DEFAULTS = {
     "events": 1_000_000,
     "partitions": 1000,
     "rate": 10_000.0,
@@ -38,12 +39,17 @@ OPEN = {
     "transaction_ms": 1000,
 }
 
+_closed_loop = partial(typer.Option, rich_help_panel="Closed loop (--scenario)")
+_open_loop = partial(typer.Option, rich_help_panel="Open loop (--open-loop)")
+_requests = partial(typer.Option, rich_help_panel="Open loop: produces and fetches")
+_groups = partial(typer.Option, rich_help_panel="Open loop: consumer groups")
+_administration = partial(typer.Option, rich_help_panel="Open loop: administration and transactions")
+
 
 def _workload(seed: int | None, options: dict[str, Any]) -> Workload:
     from purgatory_udf.simulation.open_loop.workload import Workload
 
-    given = {name: options[name] for name in OPEN}
-    return Workload(seed=1 if seed is None else seed, **given)
+    return Workload(seed=1 if seed is None else seed, **{name: options[name] for name in OPEN_LOOP_DEFAULTS})
 
 
 def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
@@ -51,10 +57,10 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
 
     if open_loop and options["scenario"] is not None:
         raise UserError("give --scenario or --open-loop, not both")
-    strange = next((name for name, usual in (CLOSED if open_loop else OPEN).items() if options[name] != usual), None)
-    if strange is not None:
-        option = f"--{strange.replace('_', '-')}"
-        raise UserError(f"{option} goes with --scenario" if open_loop else f"{option} goes with --open-loop")
+    foreign = CLOSED_LOOP_DEFAULTS if open_loop else OPEN_LOOP_DEFAULTS
+    unfit = next((name for name, default in foreign.items() if options[name] != default), None)
+    if unfit is not None:
+        raise UserError(f"--{unfit.replace('_', '-')} needs {'--scenario' if open_loop else '--open-loop'}")
     scenario, jsonl = options["scenario"], options["jsonl"]
     if open_loop:
         _workload(seed, options)
@@ -63,117 +69,98 @@ def _checks(open_loop: bool, seed: int | None, **options: Any) -> None:
     else:
         load_scenario(str(scenario))
     if isinstance(jsonl, Path) and not jsonl.absolute().parent.is_dir():
-        raise UserError(f"--jsonl {jsonl}: there is no folder {jsonl.absolute().parent}")
+        raise UserError(f"--jsonl {jsonl}: no such folder: {jsonl.absolute().parent}")
 
 
 @job.job(checks=_checks)
 def main(
-    out: Annotated[str, typer.Option(help="Folder of the tables: events, and the truth about them.")],
+    out: Annotated[str, typer.Option(help="Folder of the tables: events, and the truth tables of a closed loop.")],
     scenario: Annotated[
-        str | None, typer.Option(help="A name of conf/scenarios, or a YAML file like those.", show_default=False)
+        str | None,
+        _closed_loop(help="Name of a scenario in conf/scenarios, or a YAML file of the same form.", show_default=False),
     ] = None,
     jsonl: Annotated[
-        Path | None, typer.Option(help="Write the events to this file, too, as JSON Lines.", show_default=False)
+        Path | None, _closed_loop(help="File to which the events are also written, as JSON Lines.", show_default=False)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Another run of chance.  [default: the scenario's, or 1]", show_default=False)
+        int | None, typer.Option(help="Random seed.  [default: the scenario's, or 1]", show_default=False)
     ] = None,
     duration: Annotated[
         float | None,
-        typer.Option(
-            help="Seconds of simulated time.  [default: the scenario's]", min=0.001, max=86_400, show_default=False
+        _closed_loop(
+            help="Simulated time, in seconds.  [default: the scenario's]", min=0.001, max=86_400, show_default=False
         ),
     ] = None,
-    scale: Annotated[float, typer.Option(help="Times as many producers and consumers.", min=0.001, max=1000)] = 1.0,
+    scale: Annotated[
+        float, _closed_loop(help="Factor for the number of producers and consumers.", min=0.001, max=1000)
+    ] = 1.0,
     check: Annotated[
-        bool, typer.Option("--check", help="Replay the trace and require that it says what the brokers did.")
+        bool, _closed_loop("--check", help="Replay the trace and compare the outcomes with the simulated brokers'.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the tables in the folder.")] = False,
     open_loop: Annotated[
-        bool, typer.Option("--open-loop", help="A trace of any size instead, in which nobody reacts; made in parallel.")
+        bool,
+        _open_loop("--open-loop", help="Generate a trace of any size, in parallel; clients do not react to responses."),
     ] = False,
-    events: Annotated[int, typer.Option(help="Open loop: how many events, as 100_000_000.", min=1)] = 1_000_000,
-    partitions: Annotated[int, typer.Option(help="Open loop: how many partitions.", min=3, max=500_000)] = 1000,
-    rate: Annotated[float, typer.Option(help="Open loop: requests a second.", min=0.001, max=1e9)] = 10_000.0,
+    events: Annotated[int, _open_loop(help="Number of events, for example 100_000_000.", min=1)] = 1_000_000,
+    partitions: Annotated[int, _open_loop(help="Number of partitions.", min=3, max=500_000)] = 1000,
+    rate: Annotated[float, _open_loop(help="Requests per second.", min=0.001, max=1e9)] = 10_000.0,
     skew: Annotated[
-        float, typer.Option(help="Open loop: 0, all partitions alike; 1, the n-th gets 1/n of the first's.", min=0)
+        float, _open_loop(help="Skew of the partitions: 0 is even; with 1 the n-th gets 1/n of the first one's.", min=0)
     ] = 0.0,
-    keys: Annotated[int, typer.Option(help="Open loop: partitions of a fetch.", min=1)] = 4,
-    median_ms: Annotated[float, typer.Option(help="Open loop: a replication's median latency.", min=0.001)] = 20.0,
-    p75_ms: Annotated[float, typer.Option(help="Open loop: its 75th percentile.", min=0.001)] = 60.0,
+    keys: Annotated[int, _requests(help="Partitions per fetch.", min=1)] = 4,
+    median_ms: Annotated[float, _requests(help="Median replication latency, in milliseconds.", min=0.001)] = 20.0,
+    p75_ms: Annotated[
+        float, _requests(help="75th percentile of the replication latency, in milliseconds.", min=0.001)
+    ] = 60.0,
     timeout_ms: Annotated[
-        int, typer.Option(help="Open loop: the time-out of a produce, and of an administrator's request.", min=0)
+        int, _requests(help="Timeout of produces and of administrative requests, in milliseconds.", min=0)
     ] = 1000,
-    max_wait_ms: Annotated[int, typer.Option(help="Open loop: a fetch's longest wait.", min=0)] = 500,
-    group_share: Annotated[
-        float, typer.Option(help="Open loop: the share of members of groups in the requests.", min=0, max=0.95)
-    ] = 0.4,
-    members: Annotated[int, typer.Option(help="Open loop: members of a group, on average.", min=2, max=1000)] = 10,
-    heartbeat_ms: Annotated[int, typer.Option(help="Open loop: between a member's heartbeats.", min=100)] = 3000,
-    commit_ms: Annotated[int, typer.Option(help="Open loop: between a member's commits.", min=100)] = 5000,
+    max_wait_ms: Annotated[int, _requests(help="Maximum wait of a fetch, in milliseconds.", min=0)] = 500,
+    group_share: Annotated[float, _groups(help="Fraction of requests that group members send.", min=0, max=0.95)] = 0.4,
+    members: Annotated[int, _groups(help="Average number of members per group.", min=2, max=1000)] = 10,
+    heartbeat_ms: Annotated[int, _groups(help="Heartbeat interval, in milliseconds.", min=100)] = 3000,
+    commit_ms: Annotated[int, _groups(help="Interval of a member's offset commits, in milliseconds.", min=100)] = 5000,
     session_timeout_ms: Annotated[
-        int, typer.Option(help="Open loop: until a member without a heartbeat is out.", min=6000, max=1_800_000)
+        int, _groups(help="Session timeout, in milliseconds.", min=6000, max=1_800_000)
     ] = 10_000,
     incident_s: Annotated[
-        float, typer.Option(help="Open loop: how often one of a group's members goes, and comes back.", max=1e6)
+        float, _groups(help="Interval in which one member of each group departs and returns, in seconds.", max=1e6)
     ] = 60.0,
     crash_share: Annotated[
-        float, typer.Option(help="Open loop: how many of them crash; the others leave.", min=0, max=1)
+        float, _groups(help="Fraction of departing members that crash instead of leaving.", min=0, max=1)
     ] = 0.5,
     delete_share: Annotated[
-        float, typer.Option(help="Open loop: the share of deletions of records in the requests.", min=0, max=0.95)
+        float, _administration(help="Fraction of requests that delete records.", min=0, max=0.95)
     ] = 0.001,
     create_share: Annotated[
-        float, typer.Option(help="Open loop: the share of creations of topics in the requests.", min=0, max=0.95)
+        float, _administration(help="Fraction of requests that create topics.", min=0, max=0.95)
     ] = 0.0005,
     transaction_share: Annotated[
-        float, typer.Option(help="Open loop: how many of the partitions have transactions.", min=0, max=1)
+        float, _administration(help="Fraction of partitions with transactions.", min=0, max=1)
     ] = 0.0,
-    transaction_ms: Annotated[int, typer.Option(help="Open loop: how long each lasts.", min=1, max=3_600_000)] = 1000,
+    transaction_ms: Annotated[
+        int, _administration(help="Duration of each transaction, in milliseconds.", min=1, max=3_600_000)
+    ] = 1000,
 ) -> None:
-    """Make a trace: a simulated cluster whose clients answer back, or any number of events."""
+    """Generate a trace: a simulated cluster with clients that react, or a trace of any size."""
+    options = dict(locals())
+    _checks(**options)
+
     from purgatory_udf.backend.phase_progress import Phases, running_tasks
     from purgatory_udf.launch.spark_session import build_session
     from purgatory_udf.simulation.output import Output
     from purgatory_udf.simulation.scenario_file import load_scenario
     from purgatory_udf.simulation.simulation_run import ScenarioRun, generate, simulate
 
-    options: dict[str, Any] = {
-        "scenario": scenario,
-        "jsonl": jsonl,
-        "duration": duration,
-        "scale": scale,
-        "check": check,
-        "events": events,
-        "partitions": partitions,
-        "rate": rate,
-        "skew": skew,
-        "keys": keys,
-        "median_ms": median_ms,
-        "p75_ms": p75_ms,
-        "timeout_ms": timeout_ms,
-        "max_wait_ms": max_wait_ms,
-        "group_share": group_share,
-        "members": members,
-        "heartbeat_ms": heartbeat_ms,
-        "commit_ms": commit_ms,
-        "session_timeout_ms": session_timeout_ms,
-        "incident_s": incident_s,
-        "crash_share": crash_share,
-        "delete_share": delete_share,
-        "create_share": create_share,
-        "transaction_share": transaction_share,
-        "transaction_ms": transaction_ms,
-    }
-    _checks(open_loop, seed, **options)
     spark = build_session("purgatory-simulate")
     with Phases(running_tasks(spark)) as phases:
         if open_loop:
             generate(spark, _workload(seed, options), out, overwrite, phases)
         else:
             assert scenario is not None
-            played = ScenarioRun(load_scenario(scenario), seed, duration, scale)
-            simulate(spark, played, Output(out, played.run_id, overwrite), phases, jsonl, check)
+            scenario_run = ScenarioRun(load_scenario(scenario), seed, duration, scale)
+            simulate(spark, scenario_run, Output(out, scenario_run.run_id, overwrite), phases, jsonl, check)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,10 @@ from purgatory_udf.storage.output_folder import local_folder
 # What only a simulation is told by, and what only a prediction is.
 STAGE = {"seed": None, "duration": None, "scale": 1.0}
 PREDICTION = {"seeds": None, "json": None}
+
+_recorded = partial(typer.Option, rich_help_panel="Recorded trace (--events)")
+_simulated = partial(typer.Option, rich_help_panel="Simulated cluster (--closed-loop)")
+_predicted = partial(typer.Option, rich_help_panel="Model of a recorded cluster (--like)")
 
 
 def _variants(words: list[str], config: Path | None, settings: list[str] | None) -> list[Variant]:
@@ -94,59 +99,53 @@ def main(
         list[str],
         typer.Option(
             metavar="NAME KEY=VALUE…",
-            help="A variant's name, then its settings, or a YAML file of settings (repeatable).",
+            help="Name of a variant, followed by its settings or a YAML file of settings (repeatable).",
         ),
     ],
     out: Annotated[
         str | None,
         typer.Option(
-            help="Folder of the table what_if; a replay of the events that is in it is the baseline. With --like, only "
-            "the page goes there.",
+            help="Folder of the table what_if; a replay of the events in it is the baseline. With --like only the page "
+            "is written there.",
             show_default=False,
         ),
     ] = None,
     events: Annotated[
-        str | None, typer.Option(help="Delta table of events, as ingest writes it.", show_default=False)
+        str | None, _recorded(help="Delta table of events, as ingest writes it.", show_default=False)
     ] = None,
     closed_loop: Annotated[
         str | None,
-        typer.Option(
+        _simulated(
             metavar="SCENARIO",
-            help="Instead of a table: simulate this scenario under each variant, so that its clients react.",
+            help="Name or file of a scenario; it is simulated under each variant, so that clients react.",
             show_default=False,
         ),
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(
+        _predicted(
             metavar="FOLDER|FILE",
-            help="Instead: predict what a recorded cluster would do, by a scenario fitted to it: the folder of an "
-            "imported request log, or what fit has written.",
+            help="Folder of an imported request log, or a scenario written by fit; a model of the recorded cluster "
+            "predicts each variant.",
             show_default=False,
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Prediction: plays of each variant.  [default: 5]", min=1, max=1000, show_default=False),
+        _predicted(help="Number of runs per variant.  [default: 5]", min=1, max=1000, show_default=False),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Prediction: the figures as JSON.", show_default=False)
+        Path | None, _predicted("--json", help="File to which the figures are written, as JSON.", show_default=False)
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Closed loop: another run of chance.  [default: the scenario's]", show_default=False),
-    ] = None,
+    seed: Annotated[int | None, _simulated(help="Random seed.  [default: the scenario's]", show_default=False)] = None,
     duration: Annotated[
         float | None,
-        typer.Option(
-            help="Closed loop: seconds of simulated time.  [default: the scenario's]",
-            min=0.001,
-            max=86_400,
-            show_default=False,
+        _simulated(
+            help="Simulated time, in seconds.  [default: the scenario's]", min=0.001, max=86_400, show_default=False
         ),
     ] = None,
     scale: Annotated[
-        float, typer.Option(help="Closed loop: times as many producers and consumers.", min=0.001, max=1000)
+        float, _simulated(help="Factor for the number of producers and consumers.", min=0.001, max=1000)
     ] = 1.0,
     config: Annotated[Path | None, typer.Option(help="YAML file of the baseline's settings.")] = None,
     settings: Annotated[
@@ -155,12 +154,12 @@ def main(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="The page.  [default: what-if.html in the folder; prediction.html of a prediction]",
+            help="File of the HTML page.  [default: what-if.html in the folder; with --like prediction.html]",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """What other settings would have changed: every recorded arrival as it was, or clients that react."""
+    """Compare settings: on a recorded trace, on a simulated cluster, or by a model of a recorded cluster."""
     from purgatory_udf.answers.what_if.variant_replays import Stage
     from purgatory_udf.answers.what_if.what_if_run import what_if, what_if_simulated
     from purgatory_udf.backend.phase_progress import Phases, running_tasks

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, overload
 
 import typer
+from typer.core import TyperCommand
 
 from purgatory_udf.backend.input_size import TINY, is_near, settings_for
 from purgatory_udf.common import errors, secrets
@@ -169,6 +170,23 @@ def _is_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
+class _GroupedCommand(TyperCommand):
+    """A command whose plain help has a section for each `rich_help_panel`; typer has panels only in rich mode."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options without a panel, and the options of each panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or default, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:
     app = typer.Typer(
         add_completion=False,
@@ -176,7 +194,7 @@ def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:
         rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     )
-    app.command()(_guarded(name, run))
+    app.command(cls=_GroupedCommand)(_guarded(name, run))
     try:
         app(args=_spread(app, arguments), prog_name=f"spark-submit.sh {name}")
     except SystemExit as ended:

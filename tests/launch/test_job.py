@@ -47,6 +47,19 @@ def test_help_explains_each_option_with_its_default(capsys: pytest.CaptureFixtur
     assert "--verbose Show Spark's own log and whole stack traces." in shown
 
 
+def test_plain_help_has_a_section_per_option_group(capsys: pytest.CaptureFixture[str]) -> None:
+    def run(
+        out: Annotated[str, typer.Option(help="Folder.")],
+        rate: Annotated[int, typer.Option(rich_help_panel="Open loop", help="Requests per second.")] = 5,
+    ) -> None:
+        """Generate a trace."""
+
+    assert job_module.Job(run).check(["--help"]) == 0
+    options, group = capsys.readouterr().out.partition("Options:\n")[2].split("\nOpen loop:\n")
+    assert "--out" in options and "--rate" not in options
+    assert group.split() == ["--rate", "<int>", "Requests", "per", "second.", "[default:", "5]"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -95,7 +108,7 @@ FROM_PYTHON = (
     '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
     "{said}\n SQLSTATE: 38000\n\tat org.apache.spark…"
 )
-AGAIN = "give the same command again: it goes on where it was (Read-only file system) (--verbose shows where)"
+AGAIN = "run the same command again to resume (Read-only file system) (--verbose shows where)"
 
 
 @pytest.mark.parametrize(
@@ -110,26 +123,26 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
         (
             FROM_DEEP_DOWN,
             3,
-            "the disk is full; make room and give the same command again: it goes on where it was (No space left on "
-            "device) (--verbose shows where)",
+            "the disk is full; free some space and run the same command again to resume (No space left on device) "
+            " (--verbose shows where)",
         ),
         (
             FROM_A_CHECKPOINT,
             3,
-            "/o/_replay/checkpoints/p/offsets/4 is missing or damaged; put it back from a copy, or begin anew with "
+            "/o/_replay/checkpoints/p/offsets/4 is missing or damaged; restore it from a backup, or restart with "
             "--overwrite (RuntimeError: java.io.EOFException: end of file) (--verbose shows where)",
         ),
         (
             FROM_A_TABLE,
             3,
-            "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; put it back from a copy, or begin anew "
+            "/o/events/part-00002-bb.c000.snappy.parquet is missing or damaged; restore it from a backup, or restart "
             "with --overwrite (RuntimeError: org.apache.hadoop.fs.ChecksumException: Checksum error: "
             "file:/o/events/part-00002-bb.c000.snappy.parquet at 0 exp: 1 got: 2) (--verbose shows where)",
         ),
         (
             FROM_AN_EMPTY_FILE,
             3,
-            "a file of the output is missing or damaged; put it back from a copy, or begin anew with --overwrite "
+            "a file of the output is missing or damaged; restore it from a backup, or restart with --overwrite "
             "(RuntimeError: com.fasterxml.jackson.databind.exc.MismatchedInputException: No content to map due to "
             "end-of-input) (--verbose shows where)",
         ),
@@ -141,22 +154,26 @@ AGAIN = "give the same command again: it goes on where it was (Read-only file sy
         (
             RuntimeError(FROM_PYTHON.format(said="ModuleNotFoundError: No module named 'pyarrow'")),
             3,
-            "the cluster's workers lack what this needs; send the environment along, which ./spark-submit.sh package "
-            "makes (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
+            "a Python module is missing on the workers; ship the environment that ./spark-submit.sh package "
+            "builds (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
         ),
         (
             RuntimeError("java.io.IOException: Mkdirs failed to create file:/o/_ingest/said/0 (exists=false)"),
             3,
-            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
-            "where it was (Mkdirs failed to create) (--verbose shows where)",
+            "the output cannot be written; make it writable or free some space, and run the same command again to "
+            "resume (Mkdirs failed to create) (--verbose shows where)",
         ),
         (
             RuntimeError("[DELTA_CANNOT_CREATE_LOG_PATH] Cannot create file:/o/events/_delta_log"),
             3,
-            "the output cannot be written; make it writable, or make room, and give the same command again: it goes on "
-            "where it was (DELTA_CANNOT_CREATE_LOG_PATH) (--verbose shows where)",
+            "the output cannot be written; make it writable or free some space, and run the same command again to "
+            "resume (DELTA_CANNOT_CREATE_LOG_PATH) (--verbose shows where)",
         ),
-        (OSError(30, "Read-only file system", "/o/x"), 3, f"the output can only be read; make it writable and {AGAIN}"),
+        (
+            OSError(30, "Read-only file system", "/o/x"),
+            3,
+            f"the output is on a read-only file system; make it writable and {AGAIN}",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
