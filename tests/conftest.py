@@ -108,7 +108,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process hides the secrets that it was told for as long as it lives, whichever test told them."""
-    monkeypatch.setattr(secrets, "_remembered", set())
+    monkeypatch.setattr(secrets, "_known_secrets", set())
 
 
 @pytest.fixture

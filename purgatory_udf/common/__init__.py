@@ -1,4 +1,4 @@
-"""What every package may use: configuration, errors, console tables, secrets, local paths.
+"""Helpers for all packages: configuration, errors, console tables, secrets, local paths, worker memory.
 
 Nothing here imports Spark, DuckDB or the rules.
 """

@@ -1,4 +1,7 @@
-"""The configuration: every key, its range and default, read from YAML and `--set key=value`, checked on load."""
+"""The configuration: every key with its range and default, read from a YAML file and `--set key=value`.
+
+`conf/local.yaml` documents the keys.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from purgatory_udf.contract.overrides import COORDINATOR_KEY, RequestContext, Sc
 from purgatory_udf.contract.overrides import INT32_MAX as INT32_MAX
 from purgatory_udf.contract.overrides import Override as Override
 
-# A file of settings: YAML, a mapping of keys.
-
-
-# libyaml's, wherever PyYAML was built with it: a fitted scenario has tens of thousands of numbers.
-_QUICK = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The parser of libyaml, if PyYAML has it: a fitted scenario has tens of thousands of numbers.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
-    """A mistake names the file."""
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        UserError: The file cannot be read, is not YAML, or is not a mapping.
+    """
     try:
-        values = _loaded(path.read_text(encoding="utf-8"))
+        values = _parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -31,15 +35,15 @@ def read_mapping(path: Path, may_be_empty: bool = False) -> dict[Any, Any]:
     if values is None and may_be_empty:
         return {}
     if not isinstance(values, dict):
-        raise UserError(f"{path}: expected a mapping of keys, got {type(values).__name__}")
+        raise UserError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
     return values
 
 
-def _loaded(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
-        return yaml.load(text, _QUICK)
+        return yaml.load(text, _LOADER)
     except yaml.YAMLError:
-        # PyYAML's own says more exactly where the mistake is.
+        # The parser in Python reports the position of an error more precisely.
         return yaml.safe_load(text)
 
 
@@ -52,17 +56,24 @@ class _Section(BaseModel):
 
 
 class ProduceSettings(_Section):
+    """Settings of produce requests and their purgatory."""
+
     timeout_ms: Override = None
     purge_interval: Interval = 1000
 
 
 class ReaderSettings(_Section):
+    """Settings of the fetches of consumers, or of followers."""
+
     max_wait_ms: Override = None
     min_bytes: Override = None
 
 
 class FetchSettings(_Section):
-    """The plain keys are the consumers': followers have settings of their own in Kafka, too."""
+    """Settings of fetch requests and their purgatory.
+
+    The keys without `consumer` or `follower` apply to consumers: in Kafka, too, followers have settings of their own.
+    """
 
     max_wait_ms: Override = None
     min_bytes: Override = None
@@ -73,16 +84,22 @@ class FetchSettings(_Section):
 
 
 class DeleteRecords(_Section):
+    """Settings of delete-records requests and their purgatory."""
+
     timeout_ms: Override = None
     purge_interval: Interval = 1
 
 
 class CreateTopicsSettings(_Section):
+    """Settings of create-topics requests and their purgatory."""
+
     timeout_ms: Override = None
     purge_interval: Interval = 1000
 
 
 class GroupSettings(_Section):
+    """Settings of the group coordinator and its purgatories."""
+
     session_timeout_ms: Override = None
     rebalance_timeout_ms: Override = None
     initial_rebalance_delay_ms: Millis = 3000
@@ -92,17 +109,19 @@ class GroupSettings(_Section):
     max_size: Annotated[int, Field(ge=1, le=INT32_MAX)] = INT32_MAX
     rebalance_timeout: Literal["rebalance", "session"] = "rebalance"
     purge_interval: Interval = 1000
-    # A coordinator is handed this section alone: the rules are the whole configuration's.
+    # A copy of `Config.what_if`, because a coordinator is given this section only.
     _rules: tuple[ScopeRule, ...] = PrivateAttr(())
 
     def setting(self, key: str, subject: RequestContext) -> int | str | None:
-        """What replaces or scales this field of a group's request."""
-        said, value = first_override(self._rules, (f"group.{key}",), subject)
+        """Return the what-if value for this field of a group's request; None for none."""
+        found, value = first_override(self._rules, (f"group.{key}",), subject)
         plain: int | str | None = getattr(self, key)
-        return value if said else plain
+        return value if found else plain
 
 
 class Config(_Section):
+    """The whole configuration; `load_config` creates it."""
+
     produce: ProduceSettings = ProduceSettings()
     fetch: FetchSettings = FetchSettings()
     delete_records: DeleteRecords = DeleteRecords()
@@ -119,15 +138,16 @@ class Config(_Section):
     batch_events: Annotated[int, Field(ge=1, le=1_000_000_000)] = 500_000
 
     @model_validator(mode="after")
-    def _groups_know_the_rules(self) -> Config:
+    def _pass_rules_to_group_section(self) -> Config:
         if self.what_if:
             group = self.group.model_copy()
             group._rules = self.what_if
-            self.__dict__["group"] = group  # Frozen for everybody but its maker; a default is shared, hence the copy.
+            # The model is frozen, and the default section is shared: replace it by a copy.
+            self.__dict__["group"] = group
         return self
 
     def plain(self, keys: tuple[str, ...]) -> int | str | None:
-        """What the first of these keys that is set says without a scope."""
+        """Return the value of the first of these keys that is set without a scope; None if none is."""
         for key in keys:
             value: Any = self
             for part in key.split("."):
@@ -137,34 +157,36 @@ class Config(_Section):
         return None
 
     def setting(self, keys: tuple[str, ...], subject: RequestContext) -> int | str | None:
-        """What replaces or scales a field of this request: the first rule's that matches it, else the plain key's. Of a
-        coordinator's own produce only a rule by topic changes the time-out."""
-        if COORDINATOR_KEY in keys and subject.is_coordinators:
+        """Return the what-if value for a field of this request: of the first matching rule, otherwise of the plain key.
+
+        The timeout of a coordinator's write changes only by a rule that names a topic.
+        """
+        if COORDINATOR_KEY in keys and subject.is_coordinator_write:
             return first_override((rule for rule in self.what_if if rule.topic is not None), keys, subject)[1]
-        said, value = first_override(self.what_if, keys, subject)
-        return value if said else self.plain(keys)
+        found, value = first_override(self.what_if, keys, subject)
+        return value if found else self.plain(keys)
 
 
 def fetch_keys(field: str, follower: bool) -> tuple[str, ...]:
-    """The keys that are about this field of a follower's or a consumer's fetch, the one that counts first."""
+    """Return the keys that apply to this field of a follower's or a consumer's fetch, most specific first."""
     return (f"fetch.follower.{field}",) if follower else (f"fetch.consumer.{field}", f"fetch.{field}")
 
 
 def _nest(flat: dict[str, Any], into: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Dotted keys and nested sections say the same thing; both are accepted."""
+    """Insert keys into nested sections; dotted keys and nested sections are both accepted."""
     for key, value in flat.items():
         if not isinstance(key, str):
-            raise UserError(f"{origin}: key {key!r} is not a name")
+            raise UserError(f"{origin}: key {key!r} is not text; put it in quotes or remove it")
         *path, last = key.split(".")
         target = into
         for part in path:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise UserError(f"{origin}: {key}: {part} is not a section")
+                raise UserError(f"{origin}: {key}: {part} is a value, not a section; set one of the two")
         if isinstance(value, dict):
             section = target.setdefault(last, {})
             if not isinstance(section, dict):
-                raise UserError(f"{origin}: {key}: {last} is not a section")
+                raise UserError(f"{origin}: {key}: {last} is a value, not a section; set one of the two")
             _nest(value, section, origin)
         else:
             target[last] = value
@@ -178,15 +200,18 @@ def _validated(values: dict[str, Any], origin: str) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{origin}: {key}: unknown key") from None
+            raise UserError(f"{origin}: {key}: unknown key; conf/local.yaml lists all keys") from None
         message = first["msg"].removeprefix("Value error, ")
         raise UserError(f"{origin}: {key}: {message} (got {first.get('input')!r})") from None
 
 
 def load_config(file: str | Path | None = None, settings: list[str] | None = None) -> Config:
-    """Defaults, then the YAML file, then each `key=value`; a mistake names the file or option, key and value.
+    """Load the configuration: defaults, overridden by the YAML file, then by each `key=value` of `settings`.
 
-    `key[client_id=…]=value` is a rule: those of the settings in their order, then those of the file.
+    `key[client_id=…]=value` is a what-if rule; rules of `settings` come before those of the file.
+
+    Raises:
+        UserError: A key is unknown or a value invalid; the message names the file or option, the key and the value.
     """
     values: dict[str, Any] = {}
     if file is not None:

@@ -1,4 +1,4 @@
-"""Small tables for people: boxed on a terminal, aligned plain text elsewhere."""
+"""Tables for the console: with rules on a terminal, as aligned plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads, and rows; numbers are aligned to the right and written with their thousands apart."""
+    """A table with a title; columns of numbers are right-aligned and have thousands separators."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
     def lines(self, terminal: bool | None = None) -> list[str]:
-        """The table as text, for a terminal if stdout is one (or as told)."""
+        """Return the lines of the table, formatted for a terminal if `terminal` (default: if stdout is one)."""
         cells = [[_text(cell) for cell in row] for row in self.rows]
         right = [all(isinstance(row[at], int | float | None) for row in self.rows) for at in range(len(self.columns))]
         if sys.stdout.isatty() if terminal is None else terminal:
@@ -52,7 +52,7 @@ class Table:
 
 
 def printable(text: str) -> str:
-    """The text in one line that no terminal takes for orders: names come from traces, and so from anybody."""
+    """Return the text with control characters escaped, since names come from untrusted traces."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

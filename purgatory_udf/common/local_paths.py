@@ -1,4 +1,4 @@
-"""Which names are places of this machine."""
+"""Local paths: which names refer to files of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ SCHEME = "file:"
 
 
 def local_path(name: str) -> Path | None:
-    """What a path, or a URI with `file:` before one slash or three, names on this machine; None for other schemes."""
+    """Return the local path of a name; None for a URI of another scheme than `file:`.
+
+    `file:` may be followed by one slash or by three.
+    """
     bare = name.removeprefix(SCHEME)
     if bare != name:
         return Path(bare.replace("//", "", 1) if bare.startswith("//") else bare)
@@ -18,7 +21,7 @@ def local_path(name: str) -> Path | None:
 
 
 def require_local_path(name: str) -> Path:
-    """The same; `NeedsSparkError` where only Spark can look."""
+    """Return the local path of a name; raise `NeedsSparkError` for a remote one, which only Spark can read."""
     path = local_path(name)
     if path is None:
         raise NeedsSparkError(f"{name}: is not on this machine")

@@ -1,5 +1,7 @@
-"""Secrets come from a file or the environment: the words of a command are read by everybody on the machine (`ps`), kept
-by shells, and shown in logs."""
+"""Secrets in client settings: read from a file or the environment, and redacted in all output.
+
+A secret must not be on the command line, which every user of the machine can read (`ps`) and shells record.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +12,44 @@ from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
 
-# Files of properties: in a line a key and a value, parted by blanks, `=` or `:`; `#` begins a comment.
-
 
 def read_properties(file: Path) -> dict[str, str]:
-    """A UserError if it cannot be read."""
+    """Read a properties file: a key and a value per line, separated by blanks, `=` or `:`; `#` starts a comment.
+
+    Raises:
+        UserError: The file cannot be read.
+    """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not text"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"{file}: cannot be read: {reason}") from None
     pairs = (re.split(r"\s*[=:\s]\s*", line.strip(), maxsplit=1) for line in lines if line.strip())
     return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs if not pair[0].startswith(("#", "!"))}
 
 
-# As Kafka's own EnvVarConfigProvider has it.
+# The syntax of Kafka's EnvVarConfigProvider.
 _FROM_ENVIRONMENT = re.compile(r"\$\{env:([^}]*)\}")
-# Words of a JAAS entry that are none of its values.
+# The words of a JAAS entry that are not values.
 _NO_VALUE = re.compile(r"[\w.$]*LoginModule|required|requisite|sufficient|optional|[\w.-]+=|")
-# Kafka's settings of type PASSWORD, and whatever else calls itself a secret.
+# Kafka's settings of type PASSWORD, and other names that suggest a secret.
 _SECRET = re.compile(r"password|passphrase|secret|token\b|jaas|keystore\.key|credential", re.IGNORECASE)
-# What this process was told of them; a client that refuses its settings may cite these.
-_remembered: set[str] = set()
+# The secrets that this process has read. A client that rejects its settings may quote them in its error.
+_known_secrets: set[str] = set()
+# Shorter values are not redacted: they are part of many words.
 _SHORTEST = 4
 
 
 def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The text with each `${env:NAME}` replaced by that variable of the environment."""
+    """Return the text with each `${env:NAME}` replaced by that environment variable, which is kept as a secret.
+
+    Raises:
+        UserError: A variable is not set.
+    """
 
     def variable(match: re.Match[str]) -> str:
         if match[1] not in environ:
-            raise UserError(f"{match[0]}: the environment has no variable of that name")
+            raise UserError(f"{match[0]}: the environment variable {match[1]} is not set; export it")
         _remember(environ[match[1]])
         return environ[match[1]]
 
@@ -48,16 +57,16 @@ def resolve_environment(text: str, environ: Mapping[str, str] = os.environ) -> s
 
 
 def require_no_secret(option: str, key: str, value: str) -> None:
-    """Raises UserError if a command's own words set a secret; what they refer to may be one."""
+    """Raise UserError if an option contains a secret instead of a reference to one."""
     if _SECRET.search(key) and not _FROM_ENVIRONMENT.search(value):
         raise UserError(
-            f"{option} {key}: a secret on a command line can be read by everybody on this machine; put it into a file "
-            f"and give that by {option}-file, or write {option} '{key}=${{env:NAME}}'"
+            f"{option} {key}: a secret on the command line is visible to all users of this machine; put it into a file "
+            f"and pass that by {option}-file, or write {option} '{key}=${{env:NAME}}'"
         )
 
 
 def read_secret_properties(path: str) -> dict[str, str]:
-    """The settings of a properties file, with what they take from the environment."""
+    """Return the settings of a properties file with environment variables resolved; passwords are kept as secrets."""
     settings = {key: resolve_environment(value) for key, value in read_properties(Path(path)).items() if key}
     for key, value in settings.items():
         if _SECRET.search(key):
@@ -66,14 +75,13 @@ def read_secret_properties(path: str) -> dict[str, str]:
 
 
 def redact(text: str) -> str:
-    """The text without any secret that this process was told."""
-    for secret in sorted(_remembered, key=len, reverse=True):
+    """Return the text with every secret that this process has read replaced by `[hidden]`."""
+    for secret in sorted(_known_secrets, key=len, reverse=True):
         text = text.replace(secret, "[hidden]")
     return text
 
 
 def _remember(secret: str) -> None:
-    """As a whole, and each of its values: with a quote too many, a client takes one for a name. What is shorter than a
-    few letters stands in many a word."""
+    """Keep the secret and each value inside it: after a wrong quote, a client may quote a single value in its error."""
     words = [secret, *(word for word in re.split(r"[\s\";]+|(?<==)", secret) if not _NO_VALUE.fullmatch(word))]
-    _remembered.update(word for word in words if len(word) >= _SHORTEST)
+    _known_secrets.update(word for word in words if len(word) >= _SHORTEST)

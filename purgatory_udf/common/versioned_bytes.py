@@ -1,7 +1,6 @@
-"""Values that say what they are and which version wrote them: what Spark keeps of a group, what its stages hand on.
+"""Byte values with a header: magic, format version and compression of group state and of values between Spark stages.
 
-A value of another version is refused in one sentence, since a watcher list that is read wrongly would end operations
-wrongly.
+A value of another version is refused, because state that is misread would end operations wrongly.
 """
 
 from __future__ import annotations
@@ -12,29 +11,32 @@ import pyarrow as pa
 
 from purgatory_udf.common.errors import UserError
 
+# Magic, version, compression, and the size of the body before compression.
 _HEAD = struct.Struct("<4sHBxQ")
 _PLAIN, _PACKED = 0, 1
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
 
 def add_header(kind: bytes, version: int, body: bytes, pack: bool) -> bytes:
-    """The body behind its head; `kind` is four letters."""
+    """Return the body, compressed if `pack`, behind a header; `kind` is a magic of four bytes."""
     if not pack:
         return _HEAD.pack(kind, version, _PLAIN, len(body)) + body
     return _HEAD.pack(kind, version, _PACKED, len(body)) + _ZSTD.compress(body, asbytes=True)
 
 
 def strip_header(kind: bytes, version: int, value: bytes) -> memoryview:
-    """The body of such a value; a UserError of any other."""
-    if len(value) < _HEAD.size:
-        raise UserError("state: too short to be a watcher list of this product")
-    said, wrote, packed, size = _HEAD.unpack_from(value)
-    if said != kind:
-        raise UserError("state: not a watcher list of this product")
-    if wrote != version:
+    """Return the body of a value.
+
+    Raises:
+        UserError: The value has another magic or version.
+    """
+    found, written_version, packed, size = _HEAD.unpack_from(value) if len(value) >= _HEAD.size else (b"", 0, 0, 0)
+    if found != kind:
+        raise UserError("state: not written by this program, or damaged; restart the run with --overwrite")
+    if written_version != version:
         raise UserError(
-            f"state: written in format {wrote}, this version reads format {version}: "
-            "finish the run with the version that began it, or start it anew with --overwrite"
+            f"state: written in format {written_version}, this version reads format {version}: "
+            "finish the run with the version that started it, or restart it with --overwrite"
         )
     body = memoryview(value)[_HEAD.size :]
     return memoryview(_ZSTD.decompress(body, decompressed_size=size, asbytes=True)) if packed else body

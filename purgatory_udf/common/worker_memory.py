@@ -1,10 +1,11 @@
-"""What stays with a process that is called again and again: memory that a call lets go, and what was loaded for it.
+"""Memory settings of long-lived worker processes.
 
-A call's tables are large, so the C library fetches each from the system and gives it back at once: every page of it is
-cleared anew, and on a virtual machine found anew by the host. That cost a call up to a third of its time.
+The tables of one call are large, so the C library maps each and unmaps it at once: the kernel clears every page again
+and, on a virtual machine, the host allocates it again. That took up to a third of a call's time
+(`retain_freed_memory`).
 
-After each task a worker of Spark's has Python look through all objects for those that nobody reaches any more. Nearly
-all of them belong to modules, which stay; with the loop loaded it took 0.09 s, more than a small task.
+After each task, a Python worker of Spark runs a full garbage collection. Nearly all objects belong to modules that stay
+loaded; with the compiled loop this took 0.09 s, more than a small task (`freeze_loaded_objects`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import ParamSpec, TypeVar
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Item = TypeVar("Item")
 
-# Names of glibc's settings, as its `malloc.h` numbers them.
+# Options of glibc's mallopt, numbered as in `malloc.h`.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-# So much that nobody uses stays, and is asked for beyond what is needed.
+# Bytes of free memory to keep, and bytes to request in addition to what is needed.
 _KEPT, _AHEAD = 1 << 29, 1 << 26
 
 
 @cache
 def retain_freed_memory() -> None:
-    """For a process that does little else. Other C libraries do as they like."""
+    """Make malloc keep freed memory for the next call; does nothing where the C library is not glibc."""
     setting = getattr(ctypes.CDLL(None), "mallopt", None)
     if setting is not None:
         for name, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD)):
@@ -36,27 +37,32 @@ def retain_freed_memory() -> None:
 
 
 class _Loaded:
-    """How many modules there were when it was looked last."""
+    """The number of modules at the last freeze."""
 
     modules = 0
 
 
 def freeze_loaded_objects() -> None:
-    """At the end of a call, when all is loaded that it needed. Only where there are modules that were not there before:
-    what a call leaves that is not reached any more would stay, too."""
+    """Exclude all present objects from garbage collection if modules were loaded since the last call.
+
+    Call it at the end of a task, when its modules are loaded. Without new modules it does nothing: garbage that the
+    task left behind would be excluded as well, and never be freed.
+    """
     if len(sys.modules) > _Loaded.modules:
         _Loaded.modules = len(sys.modules)
         gc.freeze()
 
 
-def freeze_in_workers(work: Callable[Given, Iterator[Made]]) -> Callable[Given, Iterator[Made]]:
-    """The same, for a worker of Spark's. The process that makes the call may do its work as well, and is to let go of
-    everything at its end: libraries tell the terminal of what is still there."""
-    maker = os.getpid()
+def freeze_in_workers(work: Callable[Arguments, Iterator[Item]]) -> Callable[Arguments, Iterator[Item]]:
+    """Return the work of a task that ends with `freeze_loaded_objects`, except in the process that called this.
 
-    def run(*given: Given.args, **named: Given.kwargs) -> Iterator[Made]:
-        yield from work(*given, **named)
-        if os.getpid() != maker:
+    That process may run the work, too, but must free everything at its end: libraries warn about what is left.
+    """
+    caller = os.getpid()
+
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[Item]:
+        yield from work(*args, **kwargs)
+        if os.getpid() != caller:
             freeze_loaded_objects()
 
     return run

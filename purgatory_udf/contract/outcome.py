@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Outcomes are never changed, but not frozen either: there are millions, and a frozen dataclass takes four times as long to
-# create.
+# Outcomes are never changed, but not frozen either: there are millions, and a frozen dataclass takes four times as long
+# to create.
 
 
 @dataclass(slots=True)

@@ -1,4 +1,9 @@
-"""What a what-if setting does to a recorded value: it replaces it, or scales it."""
+"""What-if settings: values that replace or scale recorded ones, and the requests that they apply to.
+
+A setting is a whole number, or a factor such as `x0.5`. It applies to all requests (`produce.timeout_ms=500`) or, as a
+*rule*, to those in its scope: `produce.timeout_ms[client_id=checkout-*,broker=2]=500`. The first matching rule wins,
+and rules win over the setting without a scope.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ INT32_MAX = 2**31 - 1
 
 
 def _override(value: Any) -> Any:
-    """A what-if value is a fixed number, or a factor of the recorded one written `x0.5`."""
+    """Return a what-if value: a whole number, a factor of the recorded value such as `x0.5`, or None."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     if isinstance(value, str):
@@ -45,7 +50,7 @@ Override = Annotated[int | str | None, BeforeValidator(_override), AfterValidato
 
 
 def apply_override(recorded: int, setting: int | str | None) -> int:
-    """The value to replay with: the recorded one unless a what-if setting replaces or scales it."""
+    """Return the value to replay with: the recorded one, replaced or scaled by the setting if there is one."""
     if setting is None:
         return recorded
     if isinstance(setting, int):
@@ -53,15 +58,12 @@ def apply_override(recorded: int, setting: int | str | None) -> int:
     return min(INT32_MAX, int(recorded * float(setting[1:])))
 
 
-# A setting as a command line says it: `key=value`, or for some only `key[client_id=checkout-*,broker=2]=value`.
-
-
 SCOPE_FIELDS = ("client_id", "topic", "group", "broker")
 _SETTING = re.compile(r"([^\[=]+)(?:\[(.*)\])?=(.*)", re.DOTALL)
 
 
 class ParsedSetting(NamedTuple):
-    """`scope` is what the brackets say, None without brackets."""
+    """A setting of a command line, split: `key[scope]=value`; `scope` is None without brackets."""
 
     key: str
     scope: str | None
@@ -69,32 +71,30 @@ class ParsedSetting(NamedTuple):
 
 
 def parse_setting(setting: str) -> ParsedSetting | None:
-    """None of what is no setting."""
+    """Return the parts of a setting; None if it has no `=`."""
     match = _SETTING.fullmatch(setting)
     return None if match is None else ParsedSetting(match[1].strip(), match[2], match[3])
 
 
 def has_scope(setting: str) -> bool:
+    """Whether the setting is limited to some requests by `[...]`."""
     words = parse_setting(setting)
     return words is not None and words.scope is not None
 
 
 def parse_scope(scope: str) -> dict[str, str | int]:
-    """What a scope names, by name; of a broker its number, where it is one."""
+    """Return the fields of a scope such as `client_id=checkout-*,broker=2`; raise ValueError for anything else."""
     fields: dict[str, str | int] = {}
     for part in scope.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in SCOPE_FIELDS:
-            raise ValueError(f"[{scope}]: expected client_id=…, topic=…, group=… or broker=…, with commas between")
+            raise ValueError(f"[{scope}]: expected client_id=…, topic=…, group=… or broker=…, separated by commas")
         fields[name] = int(value) if name == "broker" and value.isdigit() else value
     return fields
 
 
-# A rule: settings for some requests only, told by client, topic, group or broker.
-
-
 FETCH_KEYS = ("max_wait_ms", "min_bytes")
-# Every key that a rule may set, each the value of one field of a request.
+# The keys that a rule may set; each replaces one field of a request.
 WHAT_IF_KEYS = frozenset(
     {
         "produce.timeout_ms",
@@ -107,9 +107,9 @@ WHAT_IF_KEYS = frozenset(
 )
 
 
-# What coordinators write waits as produces do, but for as long as a broker's own settings say: what becomes of a
-# producer's time-out is none of its business (Kafka: `offsets.commit.timeout.ms`, the transaction's own, and
-# `request.timeout.ms` for markers that end transactions).
+# Writes of coordinators are produces whose timeout comes from broker settings (`offsets.commit.timeout.ms`, the
+# transaction timeout, and `request.timeout.ms` for transaction markers), so a producer's timeout does not apply to
+# them.
 COORDINATOR_KEY = "produce.timeout_ms"
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 MARKER_SENDERS = "broker-*-txn-marker-sender"
@@ -117,7 +117,7 @@ MARKER_SENDERS = "broker-*-txn-marker-sender"
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a rule is held against: whose request it is, and what it is about."""
+    """The facts about a request by which a rule selects it."""
 
     client_id: str | None
     broker: int | None
@@ -125,20 +125,20 @@ class RequestContext:
     group: str | None = None
 
     @property
-    def is_coordinators(self) -> bool:
-        """Whether a coordinator wrote it, if it is a produce."""
+    def is_coordinator_write(self) -> bool:
+        """Whether a produce with these facts was written by a coordinator."""
         internal = bool(self.topics) and all(topic in INTERNAL_TOPICS for topic in self.topics)
         return internal or matches_pattern(MARKER_SENDERS, self.client_id)
 
 
 def _flat(values: Any) -> Any:
-    """Dotted keys and nested sections say the same thing."""
+    """Return the settings by dotted keys; nested sections are accepted as well."""
     if not isinstance(values, Mapping):
-        raise ValueError("expected a mapping of keys")
+        raise ValueError("expected a mapping of keys to values")
     flat = dict(_dotted(values))
-    strange = next((key for key in flat if key not in WHAT_IF_KEYS), None)
-    if strange is not None:
-        raise ValueError(f"{strange} is no what-if key (there are {', '.join(sorted(WHAT_IF_KEYS))})")
+    unknown = next((key for key in flat if key not in WHAT_IF_KEYS), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown} is not a what-if key; use one of {', '.join(sorted(WHAT_IF_KEYS))}")
     return flat
 
 
@@ -151,8 +151,10 @@ def _dotted(values: Mapping[Any, Any], at: str = "") -> Iterator[tuple[str, Any]
 
 
 class Scope(BaseModel):
-    """A request matches that agrees with everything the scope names: `client_id`, `topic` and `group` are patterns
-    (`*`, `?`, `[ab]`), and of a request's topics one is enough."""
+    """The requests that a rule applies to: those that match every field that is set.
+
+    `client_id`, `topic` and `group` are patterns (`*`, `?`, `[ab]`). A request over several topics matches if one does.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -162,6 +164,7 @@ class Scope(BaseModel):
     broker: Annotated[int | None, Field(ge=0)] = None
 
     def matches(self, subject: RequestContext) -> bool:
+        """Whether the request is in this scope."""
         if self.broker is not None and self.broker != subject.broker:
             return False
         if self.client_id is not None and not matches_pattern(self.client_id, subject.client_id):
@@ -172,30 +175,30 @@ class Scope(BaseModel):
 
 
 class ScopeRule(Scope):
-    """What such requests are to ask for. A null setting means: as recorded."""
+    """A scope with its settings; the value null keeps what was recorded."""
 
     settings: Annotated[dict[str, Override], BeforeValidator(_flat), Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _names_what_the_requests_know(self) -> ScopeRule:
+    def _check_scope_fits_keys(self) -> ScopeRule:
         for key in self.settings:
-            of_groups = key.startswith("group.")
-            if of_groups and self.topic is not None:
-                raise ValueError(f"{key} cannot be told by topic: a group's requests name none")
-            if not of_groups and self.group is not None:
-                raise ValueError(f"{key} cannot be told by group: only a group's own requests name it")
+            is_group_key = key.startswith("group.")
+            if is_group_key and self.topic is not None:
+                raise ValueError(f"{key} cannot be limited by topic, because group requests name no topic")
+            if not is_group_key and self.group is not None:
+                raise ValueError(f"{key} cannot be limited by group, because only group requests name a group")
         return self
 
 
 def matches_pattern(pattern: str, name: str | None) -> bool:
-    """A name fits itself, whatever is in it."""
+    """Whether the name matches the pattern, or equals it character by character."""
     return name is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
 def first_override(
     rules: Iterable[ScopeRule], key_names: Sequence[str], subject: RequestContext
 ) -> tuple[bool, int | str | None]:
-    """Whether a rule says any of these keys for the subject, and what the first such rule says."""
+    """Return whether a rule sets one of the keys for the request, and the value of the first that does."""
     for rule in rules:
         for key in key_names:
             if key in rule.settings and rule.matches(subject):
@@ -204,20 +207,18 @@ def first_override(
 
 
 def parse_rule(setting: str) -> dict[str, Any] | None:
-    """The fields of the rule that a setting with a scope stands for; None of a setting without one."""
+    """Return the fields of the `ScopeRule` that a setting with a scope describes; None without a scope."""
     words = parse_setting(setting)
     if words is None or words.scope is None:
         return None
     return {**parse_scope(words.scope), "settings": {words.key: words.value or None}}
 
 
-# Rules applied to many requests at once.
-
-
 Array = npt.NDArray[Any]
 
 
 def apply_override_to_all(recorded: Array, setting: int | str | None) -> Array:
+    """Apply one setting to many recorded values, as `apply_override` does to one."""
     if setting is None:
         return recorded
     if isinstance(setting, int):
@@ -226,58 +227,63 @@ def apply_override_to_all(recorded: Array, setting: int | str | None) -> Array:
 
 
 class RequestColumns:
-    """Requests as rules see them: columns of one type's events, and the topics that their items name."""
+    """The facts about many requests of one type by which rules select them."""
 
     def __init__(self, events: pa.Table, items: pa.Array, parents: Array) -> None:
-        """`parents` has for each item the place of its request."""
+        """Take the events, their `partitions` or `topics` flattened, and for each item the row of its event."""
         self._events, self._items, self._parents = events, items, parents
 
     def __len__(self) -> int:
         return len(self._events)
 
     def matching(self, rule: ScopeRule) -> Array:
+        """Return a mask of the requests in the scope of the rule."""
         mask = np.ones(len(self), dtype=bool)
         if rule.broker is not None:
             mask &= pc.equal(pc.fill_null(self._events["broker"], 0), rule.broker).to_numpy(zero_copy_only=False)
         if rule.client_id is not None:
-            mask &= _fitting(self._events["client_id"], rule.client_id)
+            mask &= _matching(self._events["client_id"], rule.client_id)
         if rule.topic is not None:
-            named = _fitting(pc.struct_field(self._items, "topic"), rule.topic)
+            named = _matching(pc.struct_field(self._items, "topic"), rule.topic)
             mask &= np.bincount(self._parents[named], minlength=len(self)).astype(bool)
         return mask
 
-    def asked(self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None) -> Array:
-        """The recorded values as the settings want them: the first rule's that matches, else the plain setting's. Of a
-        coordinator's own produce only a rule by topic changes the time-out."""
-        coordinators = self._of_coordinators() if COORDINATOR_KEY in keys else np.zeros(len(self), dtype=bool)
-        asked, open_still = (
+    def effective(
+        self, recorded: Array, rules: Iterable[ScopeRule], keys: Sequence[str], plain: int | str | None
+    ) -> Array:
+        """Return the values to replay with: by the first matching rule for `keys`, otherwise by the `plain` setting.
+
+        The timeout of a coordinator's write changes only by a rule that names a topic.
+        """
+        coordinators = self._coordinator_writes() if COORDINATOR_KEY in keys else np.zeros(len(self), dtype=bool)
+        values, undecided = (
             np.where(coordinators, recorded, apply_override_to_all(recorded, plain)),
             np.ones(len(self), dtype=bool),
         )
         for rule in rules:
-            said = next((key for key in keys if key in rule.settings), None)
-            if said is None:
+            key = next((key for key in keys if key in rule.settings), None)
+            if key is None:
                 continue
-            mine = open_still & self.matching(rule)
+            matched = undecided & self.matching(rule)
             if rule.topic is None:
-                mine &= ~coordinators
-            asked = np.where(mine, apply_override_to_all(recorded, rule.settings[said]), asked)
-            open_still &= ~mine
-        return asked
+                matched &= ~coordinators
+            values = np.where(matched, apply_override_to_all(recorded, rule.settings[key]), values)
+            undecided &= ~matched
+        return values
 
-    def _of_coordinators(self) -> Array:
-        """See `Subject.is_coordinators`."""
+    def _coordinator_writes(self) -> Array:
+        """Return a mask of the writes of coordinators; see `RequestContext.is_coordinator_write`."""
         internal = pc.is_in(pc.struct_field(self._items, "topic"), pa.array(INTERNAL_TOPICS))
         others = self._parents[~internal.to_numpy(zero_copy_only=False)]
         named = np.bincount(self._parents, minlength=len(self)) > 0
         written = named & (np.bincount(others, minlength=len(self)) == 0)
-        return written | _fitting(self._events["client_id"], MARKER_SENDERS)
+        return written | _matching(self._events["client_id"], MARKER_SENDERS)
 
 
-def _fitting(column: pa.Array | pa.ChunkedArray, pattern: str) -> Array:
-    """Which texts fit; each is looked at once, however often it occurs."""
+def _matching(column: pa.Array | pa.ChunkedArray, pattern: str) -> Array:
+    """Return a mask of the values that match; each distinct value is compared once."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     coded = column.dictionary_encode()
-    fitting = np.array([*(matches_pattern(pattern, name) for name in coded.dictionary.to_pylist()), False])
-    return fitting[pc.fill_null(coded.indices, len(fitting) - 1).to_numpy(zero_copy_only=False)]
+    mask = np.array([*(matches_pattern(pattern, name) for name in coded.dictionary.to_pylist()), False])
+    return mask[pc.fill_null(coded.indices, len(mask) - 1).to_numpy(zero_copy_only=False)]

@@ -25,7 +25,7 @@ MISTAKES = [
     (
         "what_if",
         ["--events", "{here}", "--out", "{here}", "--variant", "half", "produce.timeout=3"],
-        "--variant half: --set produce.timeout=3: produce.timeout: unknown key",
+        "--variant half: --set produce.timeout=3: produce.timeout: unknown key; conf/local.yaml lists all keys",
     ),
     (
         "what_if",

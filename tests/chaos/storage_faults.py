@@ -141,7 +141,7 @@ def full_disk_early(trying: Trying) -> list[str]:
 def _full(trying: Trying, room: int) -> list[str]:
     with mounted(trying.folder / "small", f"{room // 1000}k") as place:
         out = place / "out"
-        wrong = trying.ends(out, "the disk is full; make room and give the same command again")
+        wrong = trying.ends(out, "the disk is full; free some space and run the same command again")
         _mount("-o", f"remount,size={_ROOMY}", str(place))
         return wrong + trying.goes_on(out)
 

@@ -1,4 +1,4 @@
-"""The configuration: the documented files, and what a mistake in one is answered with."""
+"""The configuration: its documented files, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from purgatory_udf.common.configuration import Config, Override, load_config, apply_override
+from purgatory_udf.common.configuration import Config, Override, load_config
 from purgatory_udf.common.errors import UserError
+from purgatory_udf.contract.overrides import apply_override
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -35,33 +36,33 @@ def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["local.yaml", "cluster.yaml"])
-def test_every_key_is_documented_in_place(name: str) -> None:
+def test_every_key_has_a_comment(name: str) -> None:
     text = (CONF / name).read_text(encoding="utf-8")
     assert sorted(_flat(yaml.safe_load(text))) == sorted(_keys(Config))
     lines = text.splitlines()
-    described = {"max_session_timeout_ms"}  # Its comment stands above its twin.
+    described = {"max_session_timeout_ms"}  # Shares the comment of min_session_timeout_ms.
     for at, line in enumerate(lines):
         key = line.strip().partition(":")[0]
         if line.strip() and not line.lstrip().startswith("#") and not line.endswith(":") and key not in described:
             assert lines[at - 1].lstrip().startswith("#"), f"{name}: {key} has no comment"
 
 
-def test_the_local_file_says_the_defaults() -> None:
+def test_local_file_equals_defaults() -> None:
     assert load_config(CONF / "local.yaml") == Config()
 
 
-def test_the_cluster_file_changes_only_how_the_work_is_cut() -> None:
+def test_cluster_file_changes_only_sizes() -> None:
     default = Config().model_dump()
     changed = {key for key, value in load_config(CONF / "cluster.yaml").model_dump().items() if value != default[key]}
     assert changed == {"grouping_shards", "batch_events"}
 
 
 @pytest.mark.parametrize("file", sorted(CONF.glob("what-if-*.yaml")), ids=lambda file: file.stem)
-def test_the_what_if_examples_change_something(file: Path) -> None:
+def test_what_if_examples_differ_from_defaults(file: Path) -> None:
     assert load_config(file) != Config()
 
 
-def test_a_setting_wins_over_the_file_and_a_later_one_over_an_earlier_one(tmp_path: Path) -> None:
+def test_later_settings_override_earlier_and_file(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("produce.timeout_ms: 5000\nfetch:\n  min_bytes: 1\n  max_wait_ms: x2\ndrain: no\n")
     config = load_config(file, ["fetch.max_wait_ms=100", "fetch.max_wait_ms=x0.5", "fetch.min_bytes="])
@@ -82,7 +83,7 @@ def test_a_setting_wins_over_the_file_and_a_later_one_over_an_earlier_one(tmp_pa
         (2**31 - 1, "x2", 2**31 - 1),
     ],
 )
-def test_a_what_if_value_is_a_number_or_a_factor(recorded: int, setting: Override, replayed: int) -> None:
+def test_override_replaces_or_scales(recorded: int, setting: Override, replayed: int) -> None:
     assert apply_override(recorded, setting) == replayed
 
 
@@ -90,10 +91,10 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key"),
-        ("nonsense: 5\n", "nonsense: unknown key"),
+        ("produce:\n  timeout: 5\n", "produce.timeout: unknown key; conf/local.yaml lists all keys"),
+        ("nonsense: 5\n", "nonsense: unknown key; conf/local.yaml lists all keys"),
         ("batch_events: 1.5\n", NOT_WHOLE),
         ("fetch.max_bytes: 0\n", "fetch.max_bytes: Input should be greater than or equal to 1 (got 0)"),
         ("fetch.min_bytes: half\n", "fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'half')"),
@@ -105,38 +106,38 @@ NOT_WHOLE = "batch_events: Input should be a valid integer, got a number with a 
             "grouping:\n  shards: 4\n",
             "grouping: Input should be 'auto', 'partition', 'shard' or 'broker' (got {'shards': 4})",
         ),
-        ("drain: true\ndrain.now: true\n", "drain.now: drain is not a section"),
-        ("- a\n- b\n", "expected a mapping of keys, got list"),
-        ("5: 6\n", "key 5 is not a name"),
+        ("drain: true\ndrain.now: true\n", "drain.now: drain is a value, not a section; set one of the two"),
+        ("- a\n- b\n", "expected a mapping of keys to values, got list"),
+        ("5: 6\n", "key 5 is not text; put it in quotes or remove it"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_file_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_file_is_reported_with_key(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "my.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as raised:
         load_config(file)
-    assert str(raised.value) == f"{file}: {said}"
+    assert str(raised.value) == f"{file}: {message}"
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("fetch.min_bytes", "--set fetch.min_bytes: expected key=value"),
         ("=5", "--set =5: expected key=value"),
-        ("fetch.minbytes=5", "--set fetch.minbytes=5: fetch.minbytes: unknown key"),
+        ("fetch.minbytes=5", "--set fetch.minbytes=5: fetch.minbytes: unknown key; conf/local.yaml lists all keys"),
         (
             "fetch.min_bytes=x",
             "--set fetch.min_bytes=x: fetch.min_bytes: expected a whole number, or a factor such as x0.5 (got 'x')",
         ),
     ],
 )
-def test_a_mistake_in_a_setting_is_one_line_with_the_setting(setting: str, said: str) -> None:
+def test_invalid_setting_is_reported(setting: str, message: str) -> None:
     with pytest.raises(UserError) as raised:
         load_config(None, [setting])
-    assert str(raised.value) == said
+    assert str(raised.value) == message
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.yaml: cannot be read: No such file or directory"):
         load_config(tmp_path / "none.yaml")
     broken = tmp_path / "broken.yaml"

@@ -1,4 +1,4 @@
-"""What a process was told in confidence is in nothing that it says."""
+"""Secrets that a process has read are redacted in all its output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from purgatory_udf.launch.job import job
 
 
 @pytest.fixture(autouse=True)
-def hush(monkeypatch: pytest.MonkeyPatch) -> None:
+def secret_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HUSH", "murmured")
 
 
-def test_a_secret_of_the_environment_or_of_a_file_is_hidden_wherever_it_stands(tmp_path: Path) -> None:
+def test_secrets_of_file_and_environment_are_redacted(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
         "security.protocol=SASL_SSL\nssl.key.password=whispered\n"
@@ -29,23 +29,23 @@ def test_a_secret_of_the_environment_or_of_a_file_is_hidden_wherever_it_stands(t
     )
 
 
-def test_a_secret_with_a_quote_in_it_is_hidden_in_each_of_its_parts() -> None:
+def test_each_part_of_quoted_secret_is_redacted() -> None:
     secrets.resolve_environment("${env:QUOTED}", {"QUOTED": 'murm"ured'})
     assert secrets.redact("Value not specified for key 'ured', after murm") == (
         "Value not specified for key '[hidden]', after [hidden]"
     )
 
 
-def test_what_is_too_short_to_be_told_from_other_words_stays() -> None:
+def test_short_values_are_not_redacted() -> None:
     secrets.resolve_environment("${env:SHORT}", {"SHORT": "in"})
     assert secrets.redact("in the beginning") == "in the beginning"
 
 
-@pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["shortly", "at length"])
-def test_a_job_that_fails_says_no_secret(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["short", "verbose"])
+def test_failing_job_prints_no_secret(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     @job
     def fails() -> None:
-        """Read a secret, and cite it."""
+        """Read a secret, and quote it in an error."""
         raise RuntimeError(f"refused: {secrets.resolve_environment('${env:HUSH}')}")
 
     assert fails.status(words) == 3

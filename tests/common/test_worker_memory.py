@@ -1,4 +1,4 @@
-"""Memory between calls."""
+"""Memory that worker processes retain, and objects that they exclude from garbage collection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory_udf.common.worker_memory import retain_freed_memory
 
 def fresh_pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    # Too small for the pages of two megabytes that numpy asks for.
+    # Small enough that numpy requests no huge pages.
     tables = [np.ones({_PAGES_OF_A_TABLE} * 64) for _ in range(8)]
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
@@ -23,7 +23,7 @@ print(first, max(fresh_pages() for _ in range(5)))
 """
 
 
-def test_what_a_call_lets_go_is_there_for_the_next_one() -> None:
+def test_freed_memory_is_reused() -> None:
     process = subprocess.run([sys.executable, "-c", _TWICE], capture_output=True, text=True, check=True)
     first, later = map(int, process.stdout.split())
     assert first > _PAGES_OF_A_TABLE / 2
@@ -51,7 +51,7 @@ print(gc.get_freeze_count())
 """
 
 
-def test_what_is_loaded_is_not_looked_through_again_and_what_a_call_has_left_is() -> None:
+def test_only_new_modules_freeze_objects() -> None:
     process = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
     loaded, still, unreached, more = map(int, process.stdout.split())
     assert loaded == still > 10_000
@@ -72,6 +72,6 @@ os.wait()
 """
 
 
-def test_who_works_for_another_keeps_what_is_loaded_and_who_called_does_not() -> None:
+def test_only_worker_processes_freeze_objects() -> None:
     process = subprocess.run([sys.executable, "-c", _CALLED], capture_output=True, text=True, check=True)
     assert process.stdout.splitlines() == ["[1, 2] 0", "[3] True"]

@@ -1,4 +1,4 @@
-"""What-if settings with a scope: whose requests they reach, which of several counts, and how they are written."""
+"""What-if rules: which requests they apply to, which of several wins, and how they are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from tests.support.outcome_rows import outcomes_of
 
 
 def fetches(**rules: Any) -> list[str]:
-    """A consumer's and a follower's fetch of `a`, a consumer's of `b`; 100 bytes come to each at 20."""
+    """Return how three fetches end, with 100 bytes appended to each partition at 20.
+
+    A consumer and a follower fetch `a`; another consumer fetches `b`.
+    """
     timeline = Timeline(broker=1).fetch(10, "reader", 50, 1, {"a": 0}, client_id="reader-1")
     timeline.follower(10, "follower", 50, 1, {"a": 0}).fetch(10, "other", 50, 1, {"b": 0}, client_id="other")
     for partition in ("a", "b"):
@@ -32,7 +35,7 @@ AS_RECORDED = {
     "follower": "follower completed 20 min_bytes a-0 a-0:100",
     "other": "other completed 20 min_bytes b-0 b-0:100",
 }
-IN_VAIN = {
+EXPIRED = {
     "reader": "reader expired 60 timeout - a-0:100",
     "follower": "follower expired 60 timeout - a-0:100",
     "other": "other expired 60 timeout - b-0:100",
@@ -40,7 +43,7 @@ IN_VAIN = {
 
 
 @pytest.mark.parametrize(
-    ("settings", "in_vain"),
+    ("settings", "expired"),
     [
         ({}, set()),
         ({"fetch": {"min_bytes": 1000}}, {"reader", "other"}),
@@ -73,12 +76,12 @@ IN_VAIN = {
         ),
     ],
 )
-def test_a_setting_reaches_the_requests_of_its_scope_and_no_other(settings: Any, in_vain: set[str]) -> None:
-    expected = [IN_VAIN[name] if name in in_vain else AS_RECORDED[name] for name in ("reader", "follower", "other")]
+def test_rule_applies_only_to_its_scope(settings: Any, expired: set[str]) -> None:
+    expected = [EXPIRED[name] if name in expired else AS_RECORDED[name] for name in ("reader", "follower", "other")]
     assert sorted(fetches(**settings)) == sorted(expected)
 
 
-def test_a_request_of_several_topics_matches_by_any_of_them() -> None:
+def test_request_matches_by_any_of_its_topics() -> None:
     timeline = Timeline().fetch(10, "f", 50, 1, {"a": 0, "b": 0})
     timeline.produce(10, "p", 50, a=5, b=5)
     rules = [
@@ -100,10 +103,8 @@ def test_a_request_of_several_topics_matches_by_any_of_them() -> None:
     ],
     ids=["plain", "by client", "by topic"],
 )
-def test_what_coordinators_write_waits_as_their_broker_says_unless_a_rule_names_their_topic(
-    settings: Any, at: dict[str, int]
-) -> None:
-    """GroupMetadataManager.appendForGroup waits for offsets.commit.timeout.ms, whatever a producer asks for."""
+def test_coordinator_writes_change_only_by_topic(settings: Any, at: dict[str, int]) -> None:
+    """`GroupMetadataManager.appendForGroup` waits for `offsets.commit.timeout.ms`, not for a producer's timeout."""
     timeline = Timeline().produce(10, "own", 100, a=5).produce(10, "commit", 50, __consumer_offsets=5)
     timeline.produce(10, "state", 60, __transaction_state=5).produce(10, "marker", 70, a=6)
     for event, client in zip(timeline.events, ("c", "c", "c", "broker-1-txn-marker-sender"), strict=True):
@@ -116,7 +117,7 @@ def test_what_coordinators_write_waits_as_their_broker_says_unless_a_rule_names_
     assert {outcome.request_id: outcome.ended_us // 1000 for outcome in ends} == recorded | at
 
 
-def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
+def test_group_timeouts_match_group_client_or_broker() -> None:
     timeline = GroupTimeline()
     timeline.join(10, "a", session_timeout_ms=10_000, rebalance_timeout_ms=1000)
     timeline.sync(11, "a", leader=True)
@@ -132,7 +133,7 @@ def test_a_groups_timeouts_are_told_by_group_client_or_broker() -> None:
     assert expired_at(group="other") == expired_at(broker=1) == expired_at(client_id="b*") == [10_011]
 
 
-def test_a_rule_on_the_command_line_comes_before_a_files_and_wins_over_the_plain_key(tmp_path: Path) -> None:
+def test_rules_of_command_line_precede_file(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("what_if:\n  - {topic: a, settings: {produce.timeout_ms: 1}}\nproduce.timeout_ms: 2\n")
     config = load_config(file, ["produce.timeout_ms[topic=b,broker=3]=x4", "produce.timeout_ms[client_id=c*]="])
@@ -144,7 +145,7 @@ def test_a_rule_on_the_command_line_comes_before_a_files_and_wins_over_the_plain
     assert config.produce.timeout_ms == 2
 
 
-def test_a_variants_rules_come_before_the_baselines(tmp_path: Path) -> None:
+def test_rules_of_variant_precede_baseline(tmp_path: Path) -> None:
     file = tmp_path / "variant.yaml"
     file.write_text("what_if:\n  - {topic: b, settings: {produce.timeout_ms: 2}}\n")
     mine, theirs = "produce.timeout_ms[topic=a]=1", "produce.timeout_ms[topic=b]=2"
@@ -154,16 +155,16 @@ def test_a_variants_rules_come_before_the_baselines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
-        ("fetch.max_bytes[topic=a]=1", "what_if.0.settings: fetch.max_bytes is no what-if key"),
+        ("fetch.max_bytes[topic=a]=1", "what_if.0.settings: fetch.max_bytes is not a what-if key"),
         ("produce.timeout_ms[queue=a]=1", r"\[queue=a\]: expected client_id=…, topic=…, group=… or broker=…"),
         ("produce.timeout_ms[broker=a]=1", "what_if.0.broker: Input should be a valid integer"),
         ("produce.timeout_ms[topic=a]=half", "what_if.0.settings.produce.timeout_ms: expected a whole number"),
-        ("produce.timeout_ms[group=g]=1", "what_if.0: produce.timeout_ms cannot be told by group"),
-        ("group.session_timeout_ms[topic=t]=1", "what_if.0: group.session_timeout_ms cannot be told by topic"),
+        ("produce.timeout_ms[group=g]=1", "what_if.0: produce.timeout_ms cannot be limited by group"),
+        ("group.session_timeout_ms[topic=t]=1", "what_if.0: group.session_timeout_ms cannot be limited by topic"),
     ],
 )
-def test_a_mistake_in_a_rule_is_named(setting: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_rule_is_reported(setting: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load_config(None, [setting])

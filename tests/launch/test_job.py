@@ -124,7 +124,7 @@ AGAIN = "run the same command again to resume (Read-only file system) (--verbose
             FROM_DEEP_DOWN,
             3,
             "the disk is full; free some space and run the same command again to resume (No space left on device) "
-            " (--verbose shows where)",
+            "(--verbose shows where)",
         ),
         (
             FROM_A_CHECKPOINT,

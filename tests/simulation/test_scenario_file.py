@@ -1,4 +1,4 @@
-"""What can be wrong with a scenario, and what a user is told: one line with the file and the key."""
+"""Mistakes in a scenario file: one line with the file and the key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPICS = [{"name": "orders"}]
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"durations": 3}, "durations: unknown key"),
         ({"shows": None}, "shows: Input should be a valid string (got None)"),
@@ -31,7 +31,7 @@ TOPICS = [{"name": "orders"}]
         ),
         (
             {"consumers": [{"name": "c", "pattern": "("}]},
-            "consumers.0.pattern: no regular expression: missing ), unterminated subpattern at position 0 (got '(')",
+            "consumers.0.pattern: not a regular expression: missing ), unterminated subpattern at position 0 (got '(')",
         ),
         ({"brokers": {"count": 2}}, "topic orders: replication 3 of 2 brokers"),
         (
@@ -52,39 +52,40 @@ TOPICS = [{"name": "orders"}]
         ),
     ],
 )
-def test_a_mistake_is_one_line_with_the_file_and_the_key(values: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_mistake_names_file_and_key(values: dict[str, object], message: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump({"shows": "Something.", "topics": TOPICS, **values}), encoding="utf-8")
     with pytest.raises(UserError) as error:
         load_scenario(str(file))
-    assert str(error.value) == f"{file}: {said}"
+    assert str(error.value) == f"{file}: {message}"
 
 
-def test_an_unknown_incident_names_those_that_there_are(tmp_path: Path) -> None:
+def test_unknown_incident_lists_known_ones(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("shows: Something.\nincidents: [{what: flood, at_s: 1}]\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"mine\.yaml: incidents\.0: .*'flood'.*'stall-follower'"):
         load_scenario(str(file))
 
 
-def test_a_file_that_is_no_scenario_is_named(tmp_path: Path) -> None:
+def test_invalid_file_is_named(tmp_path: Path) -> None:
     broken, text = tmp_path / "broken.yaml", tmp_path / "text.yaml"
     broken.write_text("shows: [", encoding="utf-8")
     text.write_text("steady", encoding="utf-8")
     with pytest.raises(UserError, match=r"broken\.yaml: not YAML: .* line 1, column 9"):
         load_scenario(str(broken))
-    with pytest.raises(UserError, match=r"text\.yaml: expected a mapping of keys, got str"):
+    with pytest.raises(UserError, match=r"text\.yaml: expected a mapping of keys to values, got str"):
         load_scenario(str(text))
     with pytest.raises(UserError, match=r"gone\.yaml: cannot be read: No such file or directory"):
         load_scenario(str(tmp_path / "gone.yaml"))
 
 
-def test_an_unknown_name_lists_the_scenarios() -> None:
-    with pytest.raises(UserError, match="--scenario stedy: neither a file nor one of create-topics, hot-partition, "):
+def test_unknown_name_lists_scenarios() -> None:
+    with pytest.raises(UserError, match="--scenario stedy: not a file and not one of create-topics, hot-partition, "):
         load_scenario("stedy")
 
 
-def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
+def test_scale_multiplies_clients() -> None:
+    """At least one client of each kind remains."""
     scenario = load_scenario("steady")
     counts = [
         [*(producer.count for producer in scaled.producers), *(consumer.count for consumer in scaled.consumers)]
@@ -94,7 +95,7 @@ def test_a_scale_multiplies_the_clients_and_leaves_one_of_each() -> None:
 
 
 def _keys(model: type[BaseModel]) -> set[str]:
-    """The keys of a section and of all sections in it."""
+    """Return the keys of a section and of its nested sections."""
     keys = set(model.model_fields)
     for field in model.model_fields.values():
         for kind in _models_in(field.annotation):
@@ -108,7 +109,8 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
     return [model for part in get_args(annotation) for model in _models_in(part)]
 
 
-def test_every_key_is_documented_beside_the_scenarios() -> None:
+def test_every_key_is_documented() -> None:
+    """The README of the scenarios' folder documents every key."""
     described = set(re.findall(r"[a-z_0-9]+", (scenarios_folder() / "README.md").read_text(encoding="utf-8")))
-    assert "preferred_again_after_s" in _keys(Scenario), "incidents are looked into"
+    assert "preferred_again_after_s" in _keys(Scenario), "the keys of incidents are included"
     assert sorted(_keys(Scenario) - described) == []

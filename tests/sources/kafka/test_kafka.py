@@ -278,12 +278,12 @@ def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -
         (["--bootstrap", "h:1", "--topic", "t", "--client", "x"], "--client x…: expected KEY=VALUE"),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--client", "sasl.jaas.config=hush"],
-            "--client sasl.jaas.config: a secret on a command line can be read by everybody on this machine; put it "
-            "into a file and give that by --client-file, or write --client 'sasl.jaas.config=${env:NAME}'",
+            "--client sasl.jaas.config: a secret on the command line is visible to all users of this machine; put it "
+            "into a file and pass that by --client-file, or write --client 'sasl.jaas.config=${env:NAME}'",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--client", "ssl.key.password=${env:NO_SUCH_VARIABLE}"],
-            "${env:NO_SUCH_VARIABLE}: the environment has no variable of that name",
+            "${env:NO_SUCH_VARIABLE}: the environment variable NO_SUCH_VARIABLE is not set; export it",
         ),
         (
             ["--bootstrap", "h:1", "--topic", "t", "--client-file", "none.properties"],

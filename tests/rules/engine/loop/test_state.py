@@ -34,7 +34,7 @@ def _fetch(number: int, offset: int, min_bytes: int, wait_ms: int = 500) -> Even
 
 
 def _size(engine: Engine) -> int:
-    return sum(len(state_codec.state_bytes(state)) for state in engine.states.values())
+    return sum(len(state_codec.encode_state(state)) for state in engine.states.values())
 
 
 def test_a_long_trace_leaves_no_more_state_than_a_short_one() -> None:
@@ -82,17 +82,17 @@ def test_a_drained_key_keeps_its_offsets_only() -> None:
 
 def test_state_of_another_format_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_codec, "VERSION", state_codec.VERSION + 1)
-    value = state_codec.state_bytes(State())
+    value = state_codec.encode_state(State())
     monkeypatch.undo()
     with pytest.raises(UserError, match=f"written in format {state_codec.VERSION + 1}, this version reads format"):
-        state_codec.state_of(value)
+        state_codec.decode_state(value)
 
 
 def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(UserError, match="not a watcher list"):
-        state_codec.state_of(b"something else entirely")
+    with pytest.raises(UserError, match="not written by this program"):
+        state_codec.decode_state(b"something else entirely")
 
 
 def test_whoever_changes_the_records_raises_the_formats_number() -> None:
-    fields = hashlib.sha256(state_codec.fields().encode()).hexdigest()[:16]
-    assert (state_codec.VERSION, fields) == (17, "cdfb242a35ab7a4f")
+    fields = hashlib.sha256(state_codec.layout_signature().encode()).hexdigest()[:16]
+    assert (state_codec.VERSION, fields) == (17, "56d26551f1748ae8")
