@@ -1,4 +1,4 @@
-"""The bundled scenarios, played once each and made small: a test asks what a user would see, not how long it takes."""
+"""The bundled scenarios, scaled down; each is simulated once per test process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.scenario_file import load_scenario
 
-# Of each scenario: how many of its clients, how much of their load, and how many seconds.
+# Per scenario: factor of clients, factor of the producers' rate, duration in seconds.
 SMALL = {
     "steady": (0.3, 0.3, 12),
     "idle-consumers": (0.5, 1.0, 12),
@@ -41,5 +41,5 @@ def outcomes_of_kind(simulated: SimulationResult, kind: str) -> list[Outcome]:
 
 
 def seconds_since_start(simulated: SimulationResult, us: int) -> float:
-    """Seconds since the simulation began."""
+    """Return the seconds from the first event to `us`."""
     return (us - simulated.events[0]["time_us"]) / 1e6

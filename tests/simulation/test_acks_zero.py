@@ -1,4 +1,4 @@
-"""A produce with acks 0 that fails closes its connection, so that the client asks who leads."""
+"""A failed produce with acks=0 closes its connection, so that the client refreshes its metadata."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.scenario import Scenario
 
 
-def test_a_leader_that_moves_costs_a_producer_without_answers_no_more_than_what_was_under_way() -> None:
-    """KafkaApis.handleProduceRequest: with acks 0, an error closes the connection "to notify the client"."""
+def test_acks_zero_refreshes_metadata_after_error() -> None:
+    """After a leader move only the requests in flight fail.
+
+    `KafkaApis.handleProduceRequest`: with acks=0 an error closes the connection "to notify the client".
+    """
     scenario = Scenario.model_validate(
         {
-            "shows": "A leader that moves under a producer which waits for no answers.",
+            "shows": "A leader moves while a producer sends with acks=0.",
             "duration_s": 20,
             "topics": [{"name": "orders", "partitions": 1}],
             "producers": [{"name": "writer", "topics": ["orders"], "rate": 20, "acks": 0}],

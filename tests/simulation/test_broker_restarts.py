@@ -1,7 +1,8 @@
-"""Brokers are restarted one after the other: each hands over what it leads, then stops, and comes back.
+"""A rolling restart of brokers: each hands over its partitions and groups, stops, and comes back.
 
-Kafka: `BrokerServer.shutdown` waits until the controller has moved its partitions (controlled shutdown), so who waits
-there is answered NOT_LEADER_OR_FOLLOWER, and NOT_COORDINATOR; what is left when the process ends is answered by nobody.
+Kafka: `BrokerServer.shutdown` waits until the controller has moved the broker's partitions (controlled shutdown).
+Requests waiting there receive NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR. Requests that still wait when the process stops
+get no response.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def rolled() -> SimulationResult:
     return ClosedLoop(SCENARIO).run()
 
 
-def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: SimulationResult) -> None:
+def test_broker_stops_without_leaderships(rolled: SimulationResult) -> None:
     changes = [event for event in rolled.events if event["type"] == "partition"]
     for broker, at in STOPS.items():
         its_events = [event for event in changes if event["broker"] == broker]
@@ -51,10 +52,10 @@ def test_each_broker_stops_after_it_has_handed_over_what_it_led(rolled: Simulati
             for event in its_events
             if event["change"] in ("leader", "not_leader") and event["time_us"] < stopped[0]["time_us"]
         }
-        assert set(before.values()) == {"not_leader"}, "it led nothing any more"
+        assert set(before.values()) == {"not_leader"}, "it leads no partition when it stops"
 
 
-def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(rolled: SimulationResult) -> None:
+def test_handover_completes_most_waits_before_stop(rolled: SimulationResult) -> None:
     notified = [
         outcome for outcome in rolled.truth.outcomes if outcome.completed_by == "not_leader" and outcome.watched
     ]
@@ -67,7 +68,7 @@ def test_who_waited_at_its_leader_was_told_and_only_what_was_left_is_cancelled(r
     )
 
 
-def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: SimulationResult) -> None:
+def test_groups_move_and_no_record_is_lost(rolled: SimulationResult) -> None:
     moved = {event["broker"] for event in rolled.events if event["type"] == "group_unloaded"}
     assert moved == {1, 2, 3}
     delivery = [producer.delivery for producer in rolled.producers]
@@ -75,10 +76,10 @@ def test_groups_go_on_at_other_brokers_and_nothing_is_lost(rolled: SimulationRes
     following = [
         event["replica_id"] for event in rolled.events if event["type"] == "fetch" and event["replica_id"] >= 0
     ]
-    assert 3 in following[-20:], "the last one follows again"
+    assert 3 in following[-20:], "broker 3 follows again"
 
 
-def test_a_replay_of_the_events_is_the_truth(rolled: SimulationResult) -> None:
+def test_replay_reproduces_outcomes(rolled: SimulationResult) -> None:
     again = replay(rolled.events, Config())
     assert (again.outcomes, again.transitions) == (rolled.truth.outcomes, rolled.truth.transitions)
     tables = loop_replay([event_table(rolled.events)], Engine(Config()))
@@ -91,7 +92,7 @@ def _as_in_tables(outcome: Outcome) -> Outcome:
     return outcome if outcome.expired or outcome.cancelled else replace(outcome, fetcher=None)
 
 
-def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_is_gone(
+def test_unloaded_group_heartbeats_are_cancelled_at_stop(
     rolled: SimulationResult,
 ) -> None:
     left = [outcome for outcome in rolled.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
@@ -100,7 +101,7 @@ def test_sessions_of_groups_that_were_handed_over_stay_parked_until_the_broker_i
     assert {(outcome.broker, outcome.ended_us) for outcome in left} <= stops
 
 
-def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_goes_on() -> None:
+def test_admin_continues_after_broker_crash() -> None:
     scenario = Scenario.model_validate(
         {
             "shows": "Creations at a broker that crashes.",
@@ -120,12 +121,12 @@ def test_who_creates_topics_at_a_broker_that_crashes_is_answered_by_nobody_and_g
         for outcome in crashed.truth.outcomes
         if outcome.kind == "create_topics" and outcome.started_us > cut_off.ended_us
     ]
-    # The last one is open when the simulation ends.
+    # The last creation is still waiting when the simulation stops.
     assert [outcome.completed_by for outcome in later[:-1]] == ["leaders"] * 2
     assert replay(crashed.events, Config()).outcomes == crashed.truth.outcomes
 
 
-def test_it_is_either_a_consumers_restart_or_brokers() -> None:
+def test_restart_needs_consumer_or_brokers() -> None:
     with pytest.raises(ValueError, match="expected exactly one of consumer, brokers"):
         Scenario.model_validate({"shows": "x", "incidents": [{"what": "rolling-restart", "at_s": 1}]})
     with pytest.raises(ValueError, match="rolling-restart: no broker 7"):

@@ -1,4 +1,4 @@
-"""From the command to the verdict on real Spark: written, replayed by the whole stream, held against the truth."""
+"""`simulate --check` with Spark: the trace is written, replayed by the stream, and compared with the truth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCENARIO = Scenario.model_validate(
     {
-        "shows": "A bit of everything.",
+        "shows": "Creations, a stalled follower and a broker crash.",
         "duration_s": 8,
         "topics": [{"name": "orders", "partitions": 2}],
         "producers": [{"name": "writer", "topics": ["orders"], "rate": 15, "request_timeout_ms": 800}],
@@ -38,12 +38,12 @@ SCENARIO = Scenario.model_validate(
 )
 
 
-def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken_law(
+def test_check_reports_differences_from_truth(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    played = ScenarioRun(SCENARIO, None, None, 1)
-    out, said = str(tmp_path / "out"), list[str]()
-    simulate(spark, played, Output(out, played.run_id), said.append, tmp_path / "trace.jsonl", check=True)
+    scenario_run = ScenarioRun(SCENARIO, None, None, 1)
+    out, reported = str(tmp_path / "out"), list[str]()
+    simulate(spark, scenario_run, Output(out, scenario_run.run_id), reported.append, tmp_path / "trace.jsonl", check=True)
     shown = capsys.readouterr().out
     truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())
@@ -51,8 +51,8 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
     with locally():
         assert [law for law in audit(session_for("tests"), out) if law.broken] == []
     assert f"check     the replay agrees on all {operations:,} operations" in shown
-    assert said[0].startswith("simulate: 100%")
-    assert said[-1] == "replaying the trace"
+    assert reported[0].startswith("simulate: 100%")
+    assert reported[-1] == "replaying the trace"
 
     events = [read_line(line) for line in (tmp_path / "trace.jsonl").read_bytes().splitlines()]
     assert len(events) == DeltaTable(f"{out}/events").to_pyarrow_table().num_rows
@@ -69,5 +69,5 @@ def test_a_simulation_checks_itself_and_a_replay_that_says_otherwise_is_a_broken
         verdict.require_agreement()
 
     with pytest.raises(UserError, match="events: exists; choose another --out, or --overwrite to replace it"):
-        simulate(spark, played, Output(out, played.run_id), said.append)
+        simulate(spark, scenario_run, Output(out, scenario_run.run_id), reported.append)
     assert json.loads((tmp_path / "trace.jsonl").read_text().splitlines()[0])["seq"] == 1

@@ -1,4 +1,4 @@
-"""The clients one by one: each test is a small scenario, and what came of it."""
+"""The clients one by one: each test simulates a small scenario and looks at its trace."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.oracle_groups import removals
 WRITER = {"name": "writer", "topics": ["orders"], "rate": 20}
 
 
-def play(seconds: float = 6, seed: int = 1, **parts: Any) -> SimulationResult:
-    """One topic of two partitions and three brokers, unless said otherwise."""
+def run_scenario(seconds: float = 6, seed: int = 1, **parts: Any) -> SimulationResult:
+    """Simulate brokers 1 to 3 and one topic of two partitions, unless `parts` has others."""
     topics = parts.pop("topics", [{"name": "orders", "partitions": 2}])
     scenario = {"shows": "A test.", "duration_s": seconds, "seed": seed, "topics": topics, **parts}
     return ClosedLoop(Scenario.model_validate(scenario)).run()
@@ -36,8 +36,6 @@ def digest(simulated: SimulationResult) -> str:
     return sha256(repr(simulated.events).encode()).hexdigest()
 
 
-# The same seed, the same trace.
-
 EVERYTHING: dict[str, Any] = {
     "seconds": 4,
     "producers": [WRITER],
@@ -46,15 +44,15 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def test_a_seed_is_a_trace_bit_for_bit() -> None:
-    traces = [digest(play(seed=seed, **EVERYTHING)) for seed in (1, 1, 2)]
+def test_same_seed_gives_same_trace() -> None:
+    traces = [digest(run_scenario(seed=seed, **EVERYTHING)) for seed in (1, 1, 2)]
     assert traces[0] == traces[1]
     assert traces[0] != traces[2]
 
 
-def test_a_trace_does_not_depend_on_the_process_that_makes_it() -> None:
-    """Another hash seed would show whatever is iterated in the order of a set."""
-    code = "from test_clients import EVERYTHING, digest, play; print(digest(play(**EVERYTHING)))"
+def test_trace_does_not_depend_on_hash_seed() -> None:
+    """Iterating over a set would change the trace under another hash seed."""
+    code = "from test_clients import EVERYTHING, digest, run_scenario; print(digest(run_scenario(**EVERYTHING)))"
     places = os.pathsep.join([os.path.dirname(__file__), os.getcwd()])
     other = subprocess.run(
         [sys.executable, "-c", code],
@@ -63,16 +61,13 @@ def test_a_trace_does_not_depend_on_the_process_that_makes_it() -> None:
         text=True,
         check=True,
     )
-    assert other.stdout.strip() == digest(play(**EVERYTHING))
+    assert other.stdout.strip() == digest(run_scenario(**EVERYTHING))
 
 
-# Producers.
-
-
-def test_a_linger_gathers_records_and_a_full_batch_goes_at_once() -> None:
-    quick = play(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 0}])
-    slow = play(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200}])
-    full = play(
+def test_linger_and_batch_size_shape_requests() -> None:
+    quick = run_scenario(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 0}])
+    slow = run_scenario(seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200}])
+    full = run_scenario(
         seconds=3, producers=[{**WRITER, "rate": 120, "linger_ms": 200, "batch_bytes": 1000, "record_bytes": 300}]
     )
     requests = [len(events(simulated, "produce")) for simulated in (quick, slow, full)]
@@ -83,20 +78,20 @@ def test_a_linger_gathers_records_and_a_full_batch_goes_at_once() -> None:
 
 
 @pytest.mark.parametrize(("acks", "sent"), [("all", -1), (0, 0), (1, 1)])
-def test_acks_are_those_asked_for_and_everything_is_delivered(acks: object, sent: int) -> None:
-    simulated = play(producers=[{**WRITER, "acks": acks}])
+def test_acks_setting_is_sent(acks: object, sent: int) -> None:
+    simulated = run_scenario(producers=[{**WRITER, "acks": acks}])
     assert {event["acks"] for event in events(simulated, "produce")} == {sent}
     (producer,) = simulated.producers
     assert producer.delivery.sent - producer.delivery.delivered <= 2
     assert producer.delivery.lost == 0
 
 
-def test_what_times_out_is_sent_again_and_lost_when_there_are_no_retries() -> None:
-    """Broker 3 stands still from the beginning, so nothing that it replicates is ever acknowledged."""
+def test_timed_out_batches_are_retried_or_lost() -> None:
+    """Broker 3 is stalled from the start, so no produce is ever acknowledged."""
     stall = {"what": "stall-follower", "broker": 3, "at_s": 0, "for_s": 60}
     writer = {**WRITER, "request_timeout_ms": 500}
-    again = play(producers=[writer], incidents=[stall])
-    never = play(producers=[{**writer, "retries": 0}], incidents=[stall])
+    again = run_scenario(producers=[writer], incidents=[stall])
+    never = run_scenario(producers=[{**writer, "retries": 0}], incidents=[stall])
     (retrying,), (giving_up,) = again.producers, never.producers
     assert (retrying.delivery.delivered, retrying.delivery.lost) == (0, 0)
     assert retrying.delivery.retried > 0
@@ -104,8 +99,8 @@ def test_what_times_out_is_sent_again_and_lost_when_there_are_no_retries() -> No
     assert giving_up.delivery.lost > 0
 
 
-def test_one_request_in_flight_waits_for_the_answer_of_the_last() -> None:
-    simulated = play(seconds=2, producers=[{**WRITER, "rate": 300, "linger_ms": 0, "max_in_flight": 1}])
+def test_max_in_flight_one_serializes_requests() -> None:
+    simulated = run_scenario(seconds=2, producers=[{**WRITER, "rate": 300, "linger_ms": 0, "max_in_flight": 1}])
     by_broker: dict[int, list[Any]] = {}
     brokers = {event["seq"]: event["broker"] for event in simulated.events}
     for exchange in simulated.exchanges:
@@ -116,16 +111,13 @@ def test_one_request_in_flight_waits_for_the_answer_of_the_last() -> None:
         assert all(earlier.received_us <= later.sent_us for earlier, later in pairwise(exchanges))
 
 
-# Consumers.
-
-
-def test_topics_and_a_pattern_join_a_group_and_assigned_partitions_do_not() -> None:
+def test_only_subscriptions_join_groups() -> None:
     consumers = [
         {"name": "by-topics", "topics": ["orders"]},
         {"name": "by-pattern", "pattern": "ord.*"},
         {"name": "by-hand", "assign": {"orders": [1]}},
     ]
-    simulated = play(consumers=consumers, producers=[WRITER])
+    simulated = run_scenario(consumers=consumers, producers=[WRITER])
     joined = {event["group"] for event in events(simulated, "join_group")}
     assert joined == {"by-topics", "by-pattern"}
     read = {
@@ -135,17 +127,17 @@ def test_topics_and_a_pattern_join_a_group_and_assigned_partitions_do_not() -> N
     assert read == {"by-topics": {0, 1}, "by-pattern": {0, 1}, "by-hand": {1}}
 
 
-def test_a_reset_begins_at_the_beginning_or_at_the_end_or_is_an_error() -> None:
+def test_reset_policy_sets_first_offset() -> None:
     consumers = [
         {"name": f"reader-{reset}", "assign": {"orders": [0]}, "reset": reset, "start_within_s": 0, "commit": "never"}
         for reset in ("earliest", "latest", "none")
     ]
-    # They start when there are records already.
+    # The crash delays their real start until there are records.
     crash = [
         {"what": "crash-consumer", "consumer": f"reader-{reset}-1", "at_s": 0.001, "for_s": 3}
         for reset in ("earliest", "latest", "none")
     ]
-    simulated = play(consumers=consumers, producers=[WRITER], incidents=crash)
+    simulated = run_scenario(consumers=consumers, producers=[WRITER], incidents=crash)
     first = {
         name: events(simulated, "fetch", f"reader-{name}")[0]["partitions"][0]["fetch_offset"]
         for name in ("earliest", "latest")
@@ -158,25 +150,25 @@ def test_a_reset_begins_at_the_beginning_or_at_the_end_or_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("commit", ["sync", "async", "automatic", "never"])
-def test_a_restarted_consumer_goes_on_where_it_committed(commit: str) -> None:
-    """Closed in order, it commits what it has read if it commits by itself; never committed, it starts anew."""
+def test_restarted_consumer_resumes_at_commit(commit: str) -> None:
+    """A closed consumer commits its positions if it auto-commits; without commits it starts from the beginning."""
     settings = {"commit": commit, "auto_commit_interval_ms": 500, "reset": "earliest", "start_within_s": 0}
-    simulated = play(
+    simulated = run_scenario(
         seconds=8,
         consumers=[{"name": "reader", "assign": {"orders": [0]}, **settings}],
         producers=[WRITER],
         incidents=[{"what": "rolling-restart", "consumer": "reader", "at_s": 4, "down_s": 1}],
     )
     offsets = [event["partitions"][0]["fetch_offset"] for event in events(simulated, "fetch", "reader")]
-    anew = offsets.count(0) > 1 and offsets.index(0, 5) > 5
-    assert anew == (commit == "never")
+    restarts_from_zero = offsets.count(0) > 1 and offsets.index(0, 5) > 5
+    assert restarts_from_zero == (commit == "never")
     assert bool(events(simulated, "offset_commit")) == (commit != "never")
 
 
-def test_the_next_fetch_goes_out_before_records_are_handed_over() -> None:
-    """Processing takes 200 ms a record: after the first records the next fetch leaves in the same microsecond."""
+def test_next_fetch_is_sent_before_processing() -> None:
+    """Processing takes 200 ms per record; the next fetch leaves in the microsecond in which records arrive."""
     reader = {"name": "reader", "assign": {"orders": [0, 1]}, "process_us": 200_000, "start_within_s": 0}
-    simulated = play(consumers=[reader], producers=[WRITER])
+    simulated = run_scenario(consumers=[reader], producers=[WRITER])
     fetches = [
         exchange
         for exchange in simulated.exchanges
@@ -187,9 +179,10 @@ def test_the_next_fetch_goes_out_before_records_are_handed_over() -> None:
     assert simulated.instances[0].records < 40, "at 5 records a second"
 
 
-def test_a_crash_costs_a_dynamic_member_its_session_and_a_static_one_only_its_id() -> None:
+def test_crash_expires_dynamic_member_only() -> None:
+    """A static member that returns within its session only gets a new member id."""
     settings = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 1000, "start_within_s": 0, "topics": ["orders"]}
-    simulated = play(
+    simulated = run_scenario(
         seconds=20,
         consumers=[{"name": "dynamic", **settings}, {"name": "static", "static_members": True, **settings}],
         incidents=[
@@ -202,11 +195,10 @@ def test_a_crash_costs_a_dynamic_member_its_session_and_a_static_one_only_its_id
     assert sorted(removed) == [("dynamic", "session"), ("static", "replaced")]
 
 
-# Quotas.
-
-
-def test_a_quota_delays_answers_and_the_delay_is_no_wait_in_the_purgatory() -> None:
-    simulated = play(seconds=15, producers=[{**WRITER, "rate": 100, "quota_bytes_per_second": 10_000, "acks": 1}])
+def test_quota_delay_is_not_purgatory_time() -> None:
+    simulated = run_scenario(
+        seconds=15, producers=[{**WRITER, "rate": 100, "quota_bytes_per_second": 10_000, "acks": 1}]
+    )
     throttled = [exchange for exchange in simulated.exchanges if exchange.throttle_ms]
     assert throttled
     for exchange in throttled:
@@ -217,8 +209,8 @@ def test_a_quota_delays_answers_and_the_delay_is_no_wait_in_the_purgatory() -> N
     assert waits == {0: len(events(simulated, "produce"))}
 
 
-def test_a_replication_quota_throttles_a_follower_that_is_out_of_sync() -> None:
-    simulated = play(
+def test_replication_quota_throttles_out_of_sync_follower() -> None:
+    simulated = run_scenario(
         seconds=20,
         brokers={
             "replica_lag_time_max_ms": 2000,
@@ -237,13 +229,10 @@ def test_a_replication_quota_throttles_a_follower_that_is_out_of_sync() -> None:
     assert {replica for replica, _ in throttled} == {3}
 
 
-# Brokers.
-
-
-def test_a_leader_that_moves_sends_its_clients_on() -> None:
+def test_clients_follow_moved_leader() -> None:
     move = {"what": "move-leader", "topic": "orders", "partition": 0, "to": 2, "at_s": 2}
     reader = {"name": "reader", "assign": {"orders": [0]}, "start_within_s": 0}
-    simulated = play(consumers=[reader], producers=[WRITER], incidents=[move])
+    simulated = run_scenario(consumers=[reader], producers=[WRITER], incidents=[move])
     begins = simulated.events[0]["time_us"]
     brokers = [
         {

@@ -1,4 +1,4 @@
-"""A coordinator's broker crashes: its groups go on at another one, with the members that were stored."""
+"""A coordinator's broker crashes: another broker loads its groups with the stored members."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from purgatory_udf.simulation.closed_loop import ClosedLoop, SimulationResult
 from purgatory_udf.simulation.scenario import Scenario
 
-# Of three groups each broker coordinates one; broker 2 is gone from 20 s to 25 s.
+# Each broker coordinates one of three groups; broker 2 is down from 20 s to 25 s.
 SCENARIO = Scenario.model_validate(
     {
-        "shows": "Groups that move.",
+        "shows": "A group's coordinator crashes.",
         "duration_s": 45,
         "topics": [{"name": "orders", "partitions": 3}],
         "producers": [{"name": "writer", "topics": ["orders"], "rate": 5}],
@@ -29,9 +29,10 @@ def crashed() -> SimulationResult:
     return ClosedLoop(SCENARIO).run()
 
 
-def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_without_a_rebalance(
+def test_group_of_crashed_coordinator_is_loaded_elsewhere(
     crashed: SimulationResult,
 ) -> None:
+    """It stays in its generation, without a rebalance."""
     (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
     loaded = [event for event in crashed.events if event["type"] == "group_loaded"]
     assert gone["broker"] == 2
@@ -51,7 +52,7 @@ def test_the_group_of_the_crashed_broker_is_loaded_by_another_and_goes_on_withou
     assert len(beats) > 5 and {(beat.broker, beat.error) for beat in beats} == {(loaded[0]["broker"], "NONE")}
 
 
-def test_the_other_groups_do_not_notice(crashed: SimulationResult) -> None:
+def test_other_groups_are_unaffected(crashed: SimulationResult) -> None:
     (gone,) = [event["group"] for event in crashed.events if event["type"] == "group_stopped"]
     crash_us, end_us = crashed.events[0]["time_us"] + 20_000_000, crashed.events[-1]["time_us"]
     assert [
@@ -59,7 +60,7 @@ def test_the_other_groups_do_not_notice(crashed: SimulationResult) -> None:
     ] == []
 
 
-def test_the_trace_says_what_the_simulated_coordinators_did(crashed: SimulationResult) -> None:
+def test_replay_reproduces_group_transitions(crashed: SimulationResult) -> None:
     again = replay(crashed.events, Config())
     assert again.transitions == crashed.truth.transitions
     assert [outcome for outcome in again.outcomes if outcome.kind == "heartbeat"] == [
@@ -67,7 +68,7 @@ def test_the_trace_says_what_the_simulated_coordinators_did(crashed: SimulationR
     ]
 
 
-def test_what_was_parked_at_the_crashed_coordinator_is_cancelled(crashed: SimulationResult) -> None:
+def test_waiting_heartbeats_are_cancelled_at_crash(crashed: SimulationResult) -> None:
     (gone,) = [event for event in crashed.events if event["type"] == "group_stopped"]
     cancelled = [outcome for outcome in crashed.truth.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
     assert [(outcome.broker, outcome.ended_us, outcome.completed_by) for outcome in cancelled] == [

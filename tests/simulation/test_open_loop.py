@@ -1,4 +1,4 @@
-"""The open loop: exactly as many events as asked for, the same whatever the parallelism, and a sound trace."""
+"""The open loop: an exact number of events, independent of the parallelism, and a valid trace."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 SMALL = Workload(
     5_000, partitions=60, rate=100, skew=1.0, events_per_slice=1000, incident_s=20, delete_share=0.02, create_share=0.02
 )
-# Long enough for every group's members to go and come back.
+# Long enough for members of every group to depart and return.
 LONG = Workload(30_000, partitions=60, rate=200, events_per_slice=5_000)
 
-OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
-OPERATIONS_OF_GROUPS = {"initial_join", "join", "sync", "heartbeat"}
+GROUP_EVENTS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
+GROUP_OPERATIONS = {"initial_join", "join", "sync", "heartbeat"}
 
 
 def _slices(workload: Workload) -> list[pa.Table]:
@@ -47,29 +47,32 @@ def _events(tables: list[pa.Table]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("events", [127, 128, 129, 5_000, 60_000])
-def test_there_are_exactly_as_many_events_as_asked_for(events: int) -> None:
+def test_event_count_is_exact(events: int) -> None:
     workload = Workload(events, partitions=60)
     assert sum(table.num_rows for table in _slices(workload)) == events
 
 
-HELD = replace(SMALL, events=6_000, transaction_share=0.5, transaction_ms=700)
+TRANSACTIONAL = replace(SMALL, events=6_000, transaction_share=0.5, transaction_ms=700)
 
 
-def test_ends_of_transactions_are_among_the_events_that_were_asked_for() -> None:
-    events = _events(_slices(HELD))
+def test_transaction_ends_count_as_events() -> None:
+    events = _events(_slices(TRANSACTIONAL))
     ends = [event for event in events if event.get("change") == "last_stable"]
-    assert (len(events), len(ends)) == (6_000, HELD.transaction_ends)
+    assert (len(events), len(ends)) == (6_000, TRANSACTIONAL.transaction_ends)
     of_one = [event["time_us"] for event in ends if (event["topic"], event["partition"]) == ("topic-0", 1)]
     assert len(of_one) > 5 and set(np.diff(of_one).tolist()) == {700_000}
     assert len({(event["topic"], event["partition"]) for event in ends}) == 30
 
 
-def test_what_is_stable_is_the_high_watermark_of_a_transactions_end_and_committed_readers_are_there() -> None:
-    """A fetch beyond it would be answered at once (case C)."""
+def test_committed_readers_fetch_at_last_stable_offset() -> None:
+    """The last stable offset is the high watermark of the last transaction end.
+
+    A fetch from beyond it would complete at once (case C).
+    """
     stable: dict[tuple[str, int], int] = {}
     mark: dict[tuple[str, int], int] = {}
     asked = 0
-    for event in _events(_slices(HELD)):
+    for event in _events(_slices(TRANSACTIONAL)):
         key = (event.get("topic", ""), event.get("partition", -1))
         if event.get("change") == "high_watermark":
             mark[key] = max(mark.get(key, 0), event["offset"])
@@ -84,9 +87,9 @@ def test_what_is_stable_is_the_high_watermark_of_a_transactions_end_and_committe
     assert asked > 100
 
 
-def test_readers_of_committed_records_wait_longer() -> None:
-    """By a replay of the trace, which is the reference's as well."""
-    tables = _slices(HELD)
+def test_committed_readers_wait_longer() -> None:
+    """Compare the waits in a replay of the trace."""
+    tables = _slices(TRANSACTIONAL)
     replayed = loop_replay([pa.concat_tables(tables)], Engine(Config()))
     committed = {event["seq"] for event in _events(tables) if event.get("isolation") == "read_committed"}
     waits: dict[bool, list[int]] = {True: [], False: []}
@@ -97,7 +100,7 @@ def test_readers_of_committed_records_wait_longer() -> None:
     assert np.mean(waits[True]) > np.mean(waits[False])
 
 
-def test_any_slice_knows_what_came_before_it() -> None:
+def test_slice_knows_earlier_arrivals() -> None:
     workload = Workload(40_000, partitions=30, rate=1000, events_per_slice=1000)
     before = np.zeros(30, dtype=np.int64)
     fetches, deletes, creations = 0, 0, 0
@@ -113,7 +116,8 @@ def test_any_slice_knows_what_came_before_it() -> None:
     assert [*before.tolist(), fetches, deletes, creations] == totals(workload).tolist()
 
 
-def test_events_keep_the_contract_and_come_in_order_with_no_millisecond_in_two_slices() -> None:
+def test_events_are_valid_and_ordered_across_slices() -> None:
+    """No millisecond is split between two slices."""
     tables = _slices(SMALL)
     assert len(tables) > 2
     events = _events(tables)
@@ -123,8 +127,8 @@ def test_events_keep_the_contract_and_come_in_order_with_no_millisecond_in_two_s
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ends))
 
 
-def test_logs_grow_without_gaps_and_fetches_begin_at_their_ends() -> None:
-    """A follower fetches from the log's end, a consumer from the high watermark: nothing there is out of range."""
+def test_fetches_start_at_current_offsets() -> None:
+    """Logs grow without gaps; followers fetch from the log end, consumers from the high watermark."""
     events = _events(_slices(SMALL))
     ends: Counter[tuple[str, int]] = Counter()
     marks: Counter[tuple[str, int]] = Counter()
@@ -140,30 +144,29 @@ def test_logs_grow_without_gaps_and_fetches_begin_at_their_ends() -> None:
             known = ends if event["replica_id"] >= 0 else marks
             for part in event["partitions"]:
                 assert part["fetch_offset"] == known[part["topic"], part["partition"]]
-    assert marks == ends, "in the end everything is replicated"
+    assert marks == ends, "every record is replicated in the end"
 
 
-def test_all_kinds_of_requests_come_at_about_the_rate_and_in_the_shares_asked_for() -> None:
+def test_requests_match_rate_and_shares() -> None:
     kinds = Counter(event["type"] for event in _events(_slices(LONG)))
     requests = kinds.total() - kinds["partition"]
     assert requests == pytest.approx(LONG.rate * LONG.length_us / 1e6, rel=0.05)
-    assert sum(kinds[kind] for kind in OF_GROUPS) == pytest.approx(LONG.group_share * requests, rel=0.1)
+    assert sum(kinds[kind] for kind in GROUP_EVENTS) == pytest.approx(LONG.group_share * requests, rel=0.1)
     assert kinds["heartbeat"] > 0.2 * requests
-    assert {*kinds} == {"produce", "fetch", "partition", "delete_records", "create_topics", *OF_GROUPS}
+    assert {*kinds} == {"produce", "fetch", "partition", "delete_records", "create_topics", *GROUP_EVENTS}
 
 
-def test_no_share_no_such_requests() -> None:
+def test_zero_share_omits_requests() -> None:
     workload = Workload(2_000, partitions=60, group_share=0, delete_share=0, create_share=0)
     kinds = Counter(event["type"] for event in _events(_slices(workload)))
     assert {*kinds} == {"produce", "fetch", "partition"}
     assert kinds.total() == 2_000
 
 
-def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
+def test_engine_agrees_with_reference() -> None:
+    """Most produces wait for replication."""
     tables = _slices(SMALL)
-    truth = [
-        outcome for outcome in replay(_events(tables), Config()).outcomes if outcome.kind not in OPERATIONS_OF_GROUPS
-    ]
+    truth = [outcome for outcome in replay(_events(tables), Config()).outcomes if outcome.kind not in GROUP_OPERATIONS]
     replayed = loop_replay(tables, Engine(Config()))
     core = outcomes_of(replayed.completions, replayed.expirations, replayed.cancellations)
     kept = (outcome if outcome.expired else replace(outcome, fetcher=None) for outcome in truth)
@@ -171,11 +174,11 @@ def test_both_engines_replay_it_alike_and_most_waits_are_replications() -> None:
     ends = Counter((outcome.kind, outcome.completed_by) for outcome in truth)
     produced = sum(count for (kind, _), count in ends.items() if kind == "produce")
     assert ends["produce", "high_watermark"] > 0.8 * produced
-    asked_for = {("delete_records", "low_watermark"), ("create_topics", "leaders"), ("produce", "acks")}
-    assert asked_for <= {*ends}
+    expected_ends = {("delete_records", "low_watermark"), ("create_topics", "leaders"), ("produce", "acks")}
+    assert expected_ends <= {*ends}
 
 
-def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for() -> None:
+def test_latencies_match_percentiles() -> None:
     from purgatory_udf.simulation.open_loop.partition_requests import produces
 
     workload = Workload(90_000, partitions=60)
@@ -184,17 +187,17 @@ def test_latencies_have_the_median_and_the_75th_percentile_that_were_asked_for()
     assert np.percentile(latency_ms, 50) == pytest.approx(20, rel=0.05)
     assert np.percentile(latency_ms, 75) == pytest.approx(60, rel=0.05)
     gaps = np.diff(np.sort(made.t))
-    # Of a Poisson process: the intervals' deviation equals their mean.
+    # In a Poisson process the standard deviation of the intervals equals their mean.
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
 
 
-def test_a_skew_gives_the_first_partition_most() -> None:
+def test_skew_favours_first_partition() -> None:
     counts = totals(Workload(50_000, partitions=60, skew=2))[:60]
     assert counts[0] > counts[1:].sum()
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"events": 100}, "--events 100: 1000 partitions need at least"),
         ({"events": 9_000, "p75_ms": 1}, "--p75-ms 1 is below --median-ms 20"),
@@ -211,19 +214,18 @@ def test_a_skew_gives_the_first_partition_most() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_one_line(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_workload_is_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         Workload(**options)
 
 
-def test_spark_writes_the_same_trace_however_many_tasks_make_it_and_lists_its_files_in_time_order(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_trace_does_not_depend_on_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """The table's files are listed in time order."""
     from purgatory_udf.simulation.open_loop.event_rows import events_of, write_events
     from purgatory_udf.storage.event_staging import in_time_order
 
     expected = pa.concat_tables(_slices(SMALL))
-    assert {*OF_GROUPS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
+    assert {*GROUP_EVENTS, "delete_records", "create_topics"} < {*expected["type"].to_pylist()}
     by_one_task = events_of(spark, SMALL, "run", tasks=1).toArrow()
     assert by_one_task.cast(expected.schema).equals(expected)
     path = str(tmp_path / "events")

@@ -1,4 +1,4 @@
-"""The open loop's groups: the same however time is cut, and nothing that a coordinator would object to."""
+"""The group schedule of the open loop: independent of the slices, and accepted by the coordinator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def replayed(events: list[Event]) -> Replay:
 
 @examples(15)
 @given(cuts=st.lists(st.integers(0, LENGTH_US), max_size=5))
-def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> None:
+def test_schedule_does_not_depend_on_slices(cuts: list[int]) -> None:
     whole = _rows(member_actions_between(PLAN, 0, LENGTH_US))
     borders = sorted({0, *cuts, LENGTH_US})
     parts = (_rows(member_actions_between(PLAN, begin, end)) for begin, end in itertools.pairwise(borders))
@@ -71,17 +71,18 @@ def test_what_members_do_is_the_same_however_time_is_cut(cuts: list[int]) -> Non
 
 @examples(15)
 @given(st.integers(0, LENGTH_US))
-def test_they_are_counted_without_being_made(end_us: int) -> None:
+def test_count_matches_generated_actions(end_us: int) -> None:
     assert count_actions_before(PLAN, end_us) == len(member_actions_between(PLAN, 0, end_us).t)
 
 
-def test_a_group_is_the_same_however_many_there_are() -> None:
+def test_group_does_not_depend_on_group_count() -> None:
     few, many = (_rows(member_actions_between(replace(PLAN, groups=count), 0, LENGTH_US)) for count in (3, 12))
     group = [field.name for field in fields(MemberActions)].index("group")
     assert few == [row for row in many if row[group] < 3]
 
 
-def test_every_request_is_granted_but_for_the_heartbeats_that_tell_of_a_rebalance(replayed: Replay) -> None:
+def test_coordinator_accepts_scheduled_requests(replayed: Replay) -> None:
+    """The only errors are MEMBER_ID_REQUIRED for first joins and REBALANCE_IN_PROGRESS for heartbeats."""
     answers = Counter((answer.api, answer.error) for answer in replayed.groups.answers)
     assert {*answers} == {
         ("join_group", "MEMBER_ID_REQUIRED"),
@@ -95,9 +96,8 @@ def test_every_request_is_granted_but_for_the_heartbeats_that_tell_of_a_rebalanc
     assert answers["heartbeat", "NONE"] > 5 * answers["heartbeat", "REBALANCE_IN_PROGRESS"]
 
 
-def test_whoever_is_told_of_a_rebalance_joins_next_and_nobody_else_who_is_a_member(
-    events: list[Event], replayed: Replay
-) -> None:
+def test_notified_members_rejoin_next(events: list[Event], replayed: Replay) -> None:
+    """A member rejoins if and only if its last heartbeat got REBALANCE_IN_PROGRESS."""
     notified = {answer.seq for answer in replayed.groups.answers if answer.error == "REBALANCE_IN_PROGRESS"}
     by_client = sorted(events, key=lambda event: event["client_id"])
     for _, of_member in itertools.groupby(by_client, key=lambda event: event["client_id"]):
@@ -106,7 +106,8 @@ def test_whoever_is_told_of_a_rebalance_joins_next_and_nobody_else_who_is_a_memb
             assert rejoins == (now["seq"] in notified)
 
 
-def test_generations_ids_and_leaders_are_those_that_the_trace_records(events: list[Event], replayed: Replay) -> None:
+def test_replay_agrees_with_recorded_generations(events: list[Event], replayed: Replay) -> None:
+    """Member ids and leaders agree as well."""
     by_seq = {event["seq"]: event for event in events}
     syncs: dict[tuple[str, str], list[int]] = {}
     for event in events:
@@ -121,7 +122,7 @@ def test_generations_ids_and_leaders_are_those_that_the_trace_records(events: li
             assert answer.generation in syncs[answer.group, answer.member_id]
 
 
-def test_members_leave_crash_and_come_back_and_leaders_among_them(events: list[Event], replayed: Replay) -> None:
+def test_members_leave_crash_and_return(events: list[Event], replayed: Replay) -> None:
     out = Counter(removal.reason for removal in removals(replayed.groups))
     assert {*out} == {"session", "leave"}
     assert min(out.values()) > 10

@@ -1,4 +1,4 @@
-"""The bundled scenarios: each shows what its sentence says, and its trace replays into its truth."""
+"""The bundled scenarios: each shows what its first line claims, and a replay of its trace reproduces its truth."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ pytestmark = pytest.mark.long
 GROUPS = {"initial_join", "join", "sync", "heartbeat"}
 
 
-def test_the_ten_scenarios_are_there_and_each_has_its_sentence() -> None:
+def test_bundled_scenarios_have_a_sentence() -> None:
     assert scenario_names() == sorted(SMALL)
     sentences = [load_scenario(name).shows for name in scenario_names()]
     assert [sentence for sentence in sentences if not sentence.endswith(".") or len(sentence) > 130] == []
     for name in scenario_names():
         first_line = (scenarios_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
-        assert first_line == f"shows: {load_scenario(name).shows}", (
-            "the sentence is what a reader of the file meets first"
-        )
+        assert first_line == f"shows: {load_scenario(name).shows}", "the sentence is the file's first line"
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_a_replay_of_the_events_is_the_truth(name: str) -> None:
-    """Groups by the reference, all else by the loop; the whole stream is for `--check`."""
+def test_replay_reproduces_outcomes(name: str) -> None:
+    """Group operations by the reference, all others by the engine too; the whole stream is tested by `--check`."""
     simulated = simulated_scenario(name)
     replayed = replay(simulated.events, Config())
     assert replayed.outcomes == simulated.truth.outcomes
@@ -54,21 +52,21 @@ def _as_in_tables(outcomes: list[Outcome]) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_every_event_keeps_the_contract_in_order_of_time_and_seq(name: str) -> None:
+def test_events_are_valid_and_ordered(name: str) -> None:
     events = simulated_scenario(name).events
     assert [read_row(event)["seq"] for event in events] == list(range(1, len(events) + 1))
     times = [event["time_us"] for event in events]
     assert times == sorted(times)
 
 
-def test_steady_shows_quick_acknowledgements_and_no_expiration_but_of_idle_fetches() -> None:
+def test_steady_acknowledges_quickly() -> None:
     simulated = simulated_scenario("steady")
     produces = outcomes_of_kind(simulated, "produce")
     waits = sorted(outcome.wait_ms for outcome in produces)
     assert waits[len(waits) // 2] < 10
     assert waits[-1] < 100
     expired = {outcome.kind for outcome in simulated.truth.outcomes if outcome.expired and not _after_end(outcome)}
-    assert expired == {"fetch", "initial_join"}, "an initial round always expires: that is how it ends"
+    assert expired == {"fetch", "initial_join"}, "the initial rebalance delay always expires"
     (lost,) = {producer.delivery.lost for producer in simulated.producers}
     assert lost == 0
 
@@ -77,19 +75,19 @@ def _after_end(outcome: Outcome) -> bool:
     return outcome.ended_us > simulated_scenario("steady").events[-1]["time_us"]
 
 
-def test_idle_consumers_shows_expirations_by_the_thousand() -> None:
+def test_idle_consumers_expire_fetches() -> None:
     fetches = [
         outcome
         for outcome in outcomes_of_kind(simulated_scenario("idle-consumers"), "fetch")
         if outcome.fetcher == "consumer"
     ]
     expired = sum(outcome.expired for outcome in fetches)
-    # 30 consumers for 12 seconds; in the scenario itself it is 60 for 20.
+    # 30 consumers for 12 s; the unscaled scenario has 60 for 20 s.
     assert expired > 1000
     assert expired / len(fetches) > 0.9
 
 
-def test_slow_follower_shows_produces_that_time_out_until_it_is_dropped() -> None:
+def test_slow_follower_expires_produces_until_isr_shrinks() -> None:
     simulated = simulated_scenario("slow-follower")
     expired = [
         seconds_since_start(simulated, outcome.ended_us)
@@ -112,24 +110,25 @@ def test_slow_follower_shows_produces_that_time_out_until_it_is_dropped() -> Non
     }
     assert "REQUEST_TIMED_OUT" in errors
     back = [event["isr"] for event in simulated.events if event.get("change") == "isr" and 3 in event["isr"]]
-    assert back, "it came back at 20 s"
+    assert back, "broker 3 rejoins the in-sync set after 20 s"
 
 
-def test_rolling_restart_shows_rebalances_of_the_dynamic_group_only() -> None:
+def test_rolling_restart_rebalances_dynamic_group_only() -> None:
     simulated = simulated_scenario("rolling-restart")
-    begun = [
+    rebalances = [
         (transition.group, transition.reason.partition(" ")[0])
         for transition in simulated.truth.transitions
         if transition.to_state == "PreparingRebalance" and 15 < seconds_since_start(simulated, transition.at_us) < 60
     ]
-    groups = Counter(group for group, _ in begun)
+    groups = Counter(group for group, _ in rebalances)
     assert groups["ledger"] == 0
     assert 4 <= groups["billing"] <= 8
     runs = {instance.client_id: len(instance.runs) for instance in simulated.instances}
     assert set(runs.values()) == {2}, "every member of both groups was restarted"
 
 
-def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalances() -> None:
+def test_rebalance_storm_expels_members() -> None:
+    """The group is stable less than half of the time."""
     simulated = simulated_scenario("rebalance-storm")
     begins, ends = 12.0, 60.0
     moments = [
@@ -146,7 +145,7 @@ def test_rebalance_storm_shows_expelled_members_and_a_group_that_mostly_rebalanc
     assert {"session", "leave"} & expelled
 
 
-def test_hot_partition_shows_most_bytes_on_one_partition() -> None:
+def test_hot_partition_carries_most_bytes() -> None:
     simulated = simulated_scenario("hot-partition")
     sizes: Counter[int] = Counter()
     replicated: Counter[int] = Counter()
@@ -160,28 +159,28 @@ def test_hot_partition_shows_most_bytes_on_one_partition() -> None:
     assert replicated[0] > replicated.total() / 2
 
 
-def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
+def test_leader_failover_cancels_and_elects() -> None:
     simulated = simulated_scenario("leader-failover")
     lost = {
         (outcome.broker, outcome.kind, outcome.completed_by, round(seconds_since_start(simulated, outcome.ended_us)))
         for outcome in simulated.truth.outcomes
         if outcome.cancelled
     }
-    assert lost == {(2, "fetch", "broker_stopped", 10)}, "nobody was answered"
+    assert lost == {(2, "fetch", "broker_stopped", 10)}, "requests waiting at the broker get no response"
     there = [gauge for gauge in simulated.truth.gauges if gauge.broker == 2 and gauge.purgatory in ("Fetch", "Produce")]
     down = {
         (gauge.watched, gauge.delayed)
         for gauge in there
         if 10.4 < seconds_since_start(simulated, gauge.at_ms * 1000) < 17
     }
-    assert down == {(0, 0)}, "with the process went its lists"
-    heirs = [
+    assert down == {(0, 0)}, "the purgatories are empty while the broker is down"
+    new_leaders = [
         (event["partition"], event["broker"])
         for event in simulated.events
         if event.get("change") == "leader" and 11 < seconds_since_start(simulated, event["time_us"]) < 13
     ]
-    assert [partition for partition, _ in heirs] == [1, 4]
-    assert all(broker != 2 for _, broker in heirs)
+    assert [partition for partition, _ in new_leaders] == [1, 4]
+    assert all(broker != 2 for _, broker in new_leaders)
     follows = {
         event["broker"]
         for event in simulated.events
@@ -193,7 +192,7 @@ def test_leader_failover_shows_what_waited_end_and_others_lead() -> None:
     assert sum(of_producer.retried for of_producer in delivery) > 0
 
 
-def test_create_topics_shows_creations_that_have_their_leaders_and_some_that_time_out() -> None:
+def test_create_topics_completes_or_expires() -> None:
     creations = outcomes_of_kind(simulated_scenario("create-topics"), "create_topics")
     ends = Counter("timeout" if outcome.expired else outcome.completed_by for outcome in creations)
     assert ends["leaders"] > 5
@@ -201,7 +200,7 @@ def test_create_topics_shows_creations_that_have_their_leaders_and_some_that_tim
     assert ends.total() == len(creations)
 
 
-def test_purgatory_leak_shows_thousands_of_entries_of_operations_that_are_over() -> None:
+def test_purgatory_leak_keeps_completed_entries() -> None:
     (fetch,) = (
         series for series in simulated_scenario("purgatory-leak").truth.series if series.purgatory.name == "Fetch"
     )

@@ -1,4 +1,4 @@
-"""The command's options: what does not go together is said before Spark is started."""
+"""The options of `simulate`: mistakes are reported before Spark starts."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from jobs.simulate import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "simulate: give --open-loop, or --scenario NAME or a file (names: create-topics, hot-partition, "),
-        (["--scenario", "nothing"], "simulate: --scenario nothing: neither a file nor one of create-topics, "),
-        (["--scenario", "steady", "--rate", "5"], "simulate: --rate goes with --open-loop\n"),
-        (["--open-loop", "--check"], "simulate: --check goes with --scenario\n"),
+        (["--scenario", "nothing"], "simulate: --scenario nothing: not a file and not one of create-topics, "),
+        (["--scenario", "steady", "--rate", "5"], "simulate: --rate needs --open-loop\n"),
+        (["--open-loop", "--check"], "simulate: --check needs --scenario\n"),
         (["--open-loop", "--scenario", "steady"], "simulate: give --scenario or --open-loop, not both\n"),
         (["--open-loop", "--events", "1_000"], "simulate: --events 1000: 1000 partitions need at least "),
-        (["--scenario", "steady", "--jsonl", "/none/t.jsonl"], "simulate: --jsonl /none/t.jsonl: there is no folder"),
+        (["--scenario", "steady", "--jsonl", "/none/t.jsonl"], "simulate: --jsonl /none/t.jsonl: no such folder: /none"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_incompatible_options_are_rejected(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.check(["--out", "out", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
-def test_options_that_do_may_start() -> None:
+def test_compatible_options_pass_check() -> None:
     assert main.check(["--out", "out", "--scenario", "steady", "--check", "--seed", "7", "--scale", "0.5"]) is None
     assert main.check(["--out", "out", "--open-loop", "--events", "100_000_000", "--skew", "1"]) is None

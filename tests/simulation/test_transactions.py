@@ -1,4 +1,4 @@
-"""Producers with transactions: what is open holds back the last stable offset, and readers of committed records.
+"""Transactional producers: open transactions hold back the last stable offset and `read_committed` consumers.
 
 Kafka: `ProducerStateManager.firstUnstableOffset`, `UnifiedLog.fetchLastStableOffsetMetadata`,
 `TransactionCoordinator.endTransaction`, `KafkaApis.handleWriteTxnMarkersRequest`.
@@ -25,7 +25,7 @@ from tests.support.outcome_rows import outcomes_of
 MARKERS = "txn-marker-sender"
 
 
-def test_the_first_record_of_any_open_transaction_is_the_end_of_what_is_stable() -> None:
+def test_last_stable_is_first_open_record() -> None:
     transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.begin("b", 12)
@@ -33,7 +33,7 @@ def test_the_first_record_of_any_open_transaction_is_the_end_of_what_is_stable()
     assert [transactions.last_stable(mark) for mark in (9, 10, 20)] == [9, 10, 10]
 
 
-def test_a_transaction_is_over_when_its_marker_is_replicated() -> None:
+def test_transaction_ends_when_marker_is_replicated() -> None:
     transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.begin("b", 12)
@@ -41,10 +41,10 @@ def test_a_transaction_is_over_when_its_marker_is_replicated() -> None:
     assert [transactions.last_stable(mark) for mark in (15, 16, 17)] == [10, 12, 12]
     transactions.end("b", 18)
     transactions.end("b", 19)
-    assert transactions.last_stable(18) == 18, "a marker that is written twice ends nothing the second time"
+    assert transactions.last_stable(18) == 18, "the second marker has no effect"
 
 
-def test_a_marker_that_is_cut_off_has_ended_nothing() -> None:
+def test_truncated_marker_reopens_transaction() -> None:
     transactions = PartitionTransactions()
     transactions.begin("a", 10)
     transactions.end("a", 16)
@@ -55,12 +55,12 @@ def test_a_marker_that_is_cut_off_has_ended_nothing() -> None:
     assert transactions.last_stable(20) == 20
 
 
-def test_the_high_watermark_is_foreseen_as_the_replica_moves_it() -> None:
+def test_predicted_high_watermark_matches_replica() -> None:
     replica = Partition(TopicPartition("t", 0), 1)
-    assert high_watermark_after(replica, 1, end=5) is None, "nobody has said who is in sync"
+    assert high_watermark_after(replica, 1, end=5) is None, "the in-sync set is unknown"
     replica.append(5, 50)
     replica.make_leader(1, (1, 2, 3), 2)
-    assert high_watermark_after(replica, 1, follower=(2, 5)) is None, "of broker 3 nothing is known"
+    assert high_watermark_after(replica, 1, follower=(2, 5)) is None, "the log end of broker 3 is unknown"
     replica.update_follower_fetch_state(2, 5)
     assert high_watermark_after(replica, 1, follower=(3, 4)) == 4
     assert high_watermark_after(replica, 1, isr=(1, 2)) == 5
@@ -70,7 +70,7 @@ def test_the_high_watermark_is_foreseen_as_the_replica_moves_it() -> None:
     assert high_watermark_after(replica, 1, follower=(3, 2)) == 4
 
 
-def test_readers_of_committed_records_wait_and_expire_while_others_are_answered() -> None:
+def test_committed_readers_wait_for_transactions() -> None:
     ends: Counter[tuple[str, str]] = Counter()
     for outcome in outcomes_of_kind(simulated_scenario("open-transactions"), "fetch"):
         if outcome.fetcher == "consumer" and outcome.watched:
@@ -79,13 +79,13 @@ def test_readers_of_committed_records_wait_and_expire_while_others_are_answered(
     assert ends["cache", "min_bytes"] > 500 and ends["cache", "timeout"] < 10
 
 
-def test_ends_of_transactions_are_produces_that_wait_for_replicas() -> None:
+def test_markers_wait_for_replication() -> None:
     simulated = simulated_scenario("open-transactions")
     markers = [outcome for outcome in outcomes_of_kind(simulated, "produce") if MARKERS in (outcome.client_id or "")]
     assert {(marker.completed_by, marker.watched) for marker in markers} == {("high_watermark", True)}
     assert {part.bytes for marker in markers for part in marker.partitions} == {78}
     transactions = [producer.transaction for producer in simulated.producers if producer.transaction is not None]
-    # A partition of each broker, so each transaction is ended at three.
+    # Each broker leads one partition, so each transaction is ended at three brokers.
     assert len(markers) == 3 * sum(transaction.committed + transaction.aborted for transaction in transactions)
     assert all(transaction.committed > 3 and transaction.aborted > 0 for transaction in transactions)
 
@@ -108,7 +108,7 @@ def troubled() -> SimulationResult:
     return ClosedLoop(scenario).run()
 
 
-def test_a_new_leader_knows_what_is_open(troubled: SimulationResult) -> None:
+def test_new_leader_records_last_stable_offset(troubled: SimulationResult) -> None:
     leads = [event for event in troubled.events if event.get("change") == "leader"]
     after = {
         (event["broker"], event["topic"], event["partition"]): event["seq"]
@@ -122,7 +122,7 @@ def test_a_new_leader_knows_what_is_open(troubled: SimulationResult) -> None:
         assert {name: before[name] for name in (*place, "change")} == place | {"change": "last_stable"}
 
 
-def test_transactions_go_on_and_nothing_stays_open(troubled: SimulationResult) -> None:
+def test_transactions_continue_after_failover(troubled: SimulationResult) -> None:
     assert sum(producer.delivery.lost for producer in troubled.producers) == 0
     committed = [producer.transaction.committed for producer in troubled.producers if producer.transaction is not None]
     assert min(committed) > 20
@@ -130,7 +130,7 @@ def test_transactions_go_on_and_nothing_stays_open(troubled: SimulationResult) -
     assert reader.records > 0.9 * sum(producer.delivery.delivered for producer in troubled.producers)
 
 
-def test_a_replay_of_the_events_is_the_truth(troubled: SimulationResult) -> None:
+def test_replay_reproduces_outcomes(troubled: SimulationResult) -> None:
     again = replay(troubled.events, Config())
     assert again.outcomes == troubled.truth.outcomes
     tables = loop_replay([event_table(troubled.events)], Engine(Config()))
@@ -141,7 +141,7 @@ def test_a_replay_of_the_events_is_the_truth(troubled: SimulationResult) -> None
     }
 
 
-def test_a_transaction_needs_all_acks() -> None:
+def test_transactions_need_acks_all() -> None:
     with pytest.raises(ValueError, match="transaction_ms needs acks all"):
         Scenario.model_validate(
             {"shows": "x", "producers": [{"name": "p", "topics": [], "transaction_ms": 5, "acks": 1}]}
