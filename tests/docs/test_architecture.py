@@ -17,7 +17,10 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract import read_line
 from purgatory_udf.launch import command_line
 from purgatory_udf.launch.job import Job
-from purgatory_udf.rules.engine.partition_engine import Engine, event_table, replay
+from purgatory_udf.rules.engine.loop.engine_state import EngineSettings
+from purgatory_udf.rules.engine.partition_engine import Engine, event_table, purge_intervals, replay
+from purgatory_udf.streaming.partition_rules import PartitionRules
+from purgatory_udf.streaming.stateful_rules import Plan
 from tests.docs import pages
 
 PAGE = pages.text("docs/architecture.md")
@@ -41,6 +44,21 @@ def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
     assert [(each["column"].strip("`"), each["value"]) for each in shown.rows] == [
         (name, _shown(value)) for name, value in row.items()
     ]
+
+
+def test_walk_shows_the_real_payloads() -> None:
+    """The first call has the events up to line 12, the fetch is line 10."""
+    lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_text(encoding="utf-8").splitlines()
+    events = [{**(read_line(line.encode()) or {}), "seq": seq} for seq, line in enumerate(lines)]
+    config = Config(grouping="broker")
+    plan = Plan("run", disorder=False, trace_end_us=events[-1]["time_us"])
+    rules = PartitionRules(plan, config, EngineSettings(purge_intervals(config), 0))
+    (share,) = rules.shares(event_table(events[:12]))
+    state, _ = rules.step(share.group, rules.state(None), rules.rows([share.payload]), share.time_us // 1000)
+    assert pages.blocks(PAGE, "json") == [f"{lines[9]}\n"]
+    shown = "".join(pages.blocks(PAGE, "python"))
+    assert f"{type(share).__name__}(group={share.group!r}, time_us={share.time_us}, " in shown
+    assert repr(rules.scalars(state)) in shown
 
 
 def test_each_job_runs_without_spark_as_the_page_says() -> None:
