@@ -37,7 +37,7 @@ def _shown(value: Any) -> str:
 
 def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_bytes().splitlines()
-    events = [{**(read_line(line) or {}), "seq": seq} for seq, line in enumerate(lines)]
+    events = [{**(read_line(line) or {}), "seq": seq} for seq, line in enumerate(lines, 1)]
     expirations = replay([event_table(events)], Engine(Config()), events[-1]["time_us"]).expirations
     (row,) = expirations.drop_columns(["run_id"]).to_pylist()
     (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("column", "value"))
@@ -49,7 +49,7 @@ def test_the_fetch_that_is_followed_ends_in_the_row_that_is_shown() -> None:
 def test_walk_shows_the_real_payloads() -> None:
     """The first call has the events up to line 12, the fetch is line 10."""
     lines = (pages.ROOT / "docs/traces/fetch.jsonl").read_text(encoding="utf-8").splitlines()
-    events = [{**(read_line(line.encode()) or {}), "seq": seq} for seq, line in enumerate(lines)]
+    events = [{**(read_line(line.encode()) or {}), "seq": seq} for seq, line in enumerate(lines, 1)]
     config = Config(grouping="broker")
     plan = Plan("run", disorder=False, trace_end_us=events[-1]["time_us"])
     rules = PartitionRules(plan, config, EngineSettings(purge_intervals(config), 0))
