@@ -22,8 +22,8 @@ PACKAGES = [pages.ROOT / "purgatory_udf" / "rules" / name for name in ("purgator
 SOURCES = sorted(source for package in PACKAGES for source in package.glob("*.py"))
 
 # Whose text arguments are rules; whatever a function of such a name returns is one, too.
-_ENDED_BY = {"complete_by", "PartitionResult", "restart", "gone", "_answer_syncs"}
-_SAYS_BY_WHAT = {"needless_by", "alive_by"}
+_ENDED_BY = {"complete_by", "PartitionResult", "restart", "complete_removed", "_answer_syncs"}
+_SAYS_BY_WHAT = {"completion_rule", "heartbeat_satisfied_by"}
 _ERROR = re.compile(r"[A-Z]+(_[A-Z]+)+")
 
 

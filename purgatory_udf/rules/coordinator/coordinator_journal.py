@@ -1,4 +1,4 @@
-"""What the coordinators did, in order: the answers it gave, the members it lost, the states its groups went through."""
+"""The journal of the coordinators: their answers, removed members, and the state transitions of groups, in order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NONE = "NONE"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request and what it was told. A request that was given up, or still waits at the end, has none.
+    """The answer to one request. A request that is superseded, or still waits when the trace ends, has none.
 
-    `member_id` is the id that the answer names, "" for none. `generation` and `leader` are a join's: -1 and None with
-    an error, both None for any other api.
+    `member_id` is the id in the answer, "" for none. `generation` and `leader` belong to a join's answer: -1 and None
+    with an error, both None for any other API.
     """
 
     broker: int
@@ -25,7 +25,7 @@ class Answer:
     seq: int
     request_id: str | None
     api: str
-    asked_us: int
+    requested_us: int
     at_us: int
     error: str
     member_id: str
@@ -34,22 +34,22 @@ class Answer:
 
     @property
     def wait_ms(self) -> int:
-        return self.at_us // 1000 - self.asked_us // 1000
+        return self.at_us // 1000 - self.requested_us // 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A member that is no longer in the group, or an id that is no longer expected.
+    """A member that was removed from its group, or a pending member id that was dropped.
 
-    | reason | |
+    | reason | meaning |
     |---|---|
-    | `session` | no sign of life in time |
-    | `pending` | an id given with MEMBER_ID_REQUIRED, not used within a session timeout |
-    | `rejoin` | not back when the rebalance timeout was over |
-    | `sync` | no sync when the rebalance timeout was over once more |
-    | `leave` | asked to |
-    | `replaced` | its instance id belongs to a newer member id now |
-    | `size` | came back to a full group |
+    | `session` | the session expired |
+    | `pending` | an id assigned with MEMBER_ID_REQUIRED was not used within one session timeout |
+    | `rejoin` | the member did not rejoin within the rebalance timeout |
+    | `sync` | the member did not sync within the rebalance timeout of the generation |
+    | `leave` | the member left |
+    | `replaced` | its instance id now belongs to a newer member id |
+    | `size` | the member rejoined a full group |
     """
 
     broker: int
@@ -61,14 +61,14 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A transition, and who led the group at that instant."""
+    """A state transition, and the group's leader at that instant."""
 
     transition: Transition
     leader: str | None
 
 
 class GroupJournal:
-    """Everything of one trace, as it happened. `operations` has all that were begun, those still open included."""
+    """Everything that the coordinators did in one trace. `operations` includes open ones."""
 
     def __init__(self) -> None:
         self.entries: list[Answer | Removal | StateChange] = []
@@ -82,19 +82,21 @@ class GroupJournal:
     def changes(self) -> list[StateChange]:
         return [entry for entry in self.entries if isinstance(entry, StateChange)]
 
-    def answered(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
-        """An answer that says no more than how it went; it names the sender unless told otherwise."""
+    def record_answer(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
+        """Record an answer that carries an error code only. It names the sender unless `member_id` is given."""
         generation = -1 if isinstance(request, JoinGroup) else None
-        self._answered(request, error, now_us, request.member_id if member_id is None else member_id, generation, None)
+        self._record_answer(
+            request, error, now_us, request.member_id if member_id is None else member_id, generation, None
+        )
 
-    def joined(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
-        """A join that was granted: the member is in this generation, which that leader leads."""
-        self._answered(request, NONE, now_us, member_id, group.generation, leader)
+    def record_join(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
+        """Record the answer to a successful join: the member is in the group's current generation."""
+        self._record_answer(request, NONE, now_us, member_id, group.generation, leader)
 
-    def removed(self, group: Group, member_id: str, reason: str, now_us: int) -> None:
+    def record_removal(self, group: Group, member_id: str, reason: str, now_us: int) -> None:
         self.entries.append(Removal(group.broker, group.name, now_us, member_id, reason))
 
-    def changed(self, group: Group, from_state: GroupState, reason: str, now_us: int) -> None:
+    def record_transition(self, group: Group, from_state: GroupState, reason: str, now_us: int) -> None:
         transition = Transition(
             group=group.name,
             broker=group.broker,
@@ -107,7 +109,7 @@ class GroupJournal:
         )
         self.entries.append(StateChange(transition, group.leader))
 
-    def _answered(
+    def _record_answer(
         self,
         request: GroupRequest,
         error: str,
@@ -122,7 +124,7 @@ class GroupJournal:
             seq=request.seq,
             request_id=request.request_id,
             api=request.api,
-            asked_us=request.time_us,
+            requested_us=request.time_us,
             at_us=now_us,
             error=error,
             member_id=member_id,

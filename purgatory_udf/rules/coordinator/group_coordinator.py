@@ -1,50 +1,50 @@
-"""The classic group coordinator of Kafka 3.9, the last one that waits in purgatories.
+"""The classic group coordinator of Kafka 3.9, the last version in which it uses purgatories.
 
 | event | Empty | PreparingRebalance | CompletingRebalance | Stable |
 |---|---|---|---|---|
-| join, no id (v4+, dynamic) | MEMBER_ID_REQUIRED | same; holds the round | same | same |
-| join, new or pending id | add; initial round | add; check | add; new round | add; new round |
+| join, no id (v4+, dynamic) | MEMBER_ID_REQUIRED | same; delays the join | same | same |
+| join, new or pending id | add; initial join | add; check | add; rebalance | add; rebalance |
 | join, known id | UNKNOWN_MEMBER_ID | wait; check | A), else generation | A) or B), else generation |
-| join, no id, known instance | – | new id; wait | new id; new round | new id; C), else generation |
+| join, no id, known instance | – | new id; wait | new id; rebalance | new id; C), else generation |
 | sync | UNKNOWN_MEMBER_ID | REBALANCE_IN_PROGRESS | wait; leader's: all, → Stable | assignment; renew |
 | heartbeat | UNKNOWN_MEMBER_ID | renew; REBALANCE_IN_PROGRESS | renew | renew |
 | offset commit | D) | renew; stored | REBALANCE_IN_PROGRESS | renew; stored |
-| leave, session expiry | UNKNOWN_MEMBER_ID | remove; check | remove; new round | remove; new round |
+| leave, session expiration | UNKNOWN_MEMBER_ID | remove; check | remove; rebalance | remove; rebalance |
 
-A) its protocols have changed: new round. B) it is the leader: new round. C) the group's protocol would change: new
-round. D) stored if it names no generation. *Generation*: answered at once with the current one. *Check*: whether nobody
-is missing in the round any more. *Renew*: "complete and schedule next", the session ends and the next begins.
+A) The member's protocols have changed: rebalance. B) The member is the leader: rebalance. C) The group's protocol would
+change: rebalance. D) Stored if the commit names no generation. *Generation*: answered at once with the current one.
+*Check*: whether all members have joined. *Renew*: "complete and schedule next", the session completes and the next one
+starts.
 
 Operations
 ----------
-What waits in the purgatories are not requests but what requests wait for, and that is what the tables list:
+The operations in the purgatories are what requests wait for, not the requests. The tables list these operations:
 
-- `initial_join` begins with the first join of an empty group, and with each extension. It always expires: at the end of
+- `initial_join` starts with the first join of an empty group, and with each extension. It always expires, at the end of
   its window.
-- `join` begins with any other round, and again if nobody came back. It is completed by `all_joined` or `no_members`.
-  When it expires, members that have not rejoined are out.
-- `sync` begins with a generation. It is completed by `all_synced` or `rebalance` (another round); when it expires,
-  members that have not synced are out.
-- `heartbeat`, a session, begins with a sign of life, with an answer that was waited for, or with an id given. It is
-  completed by the next sign of life (the api's name), by such an answer (`new_generation`, `assignment`, `rebalance`),
-  or because nobody needs it (`awaiting_join`, `awaiting_sync`, `replaced`, `removed`). When it expires, its member has
-  failed, or the id is forgotten.
+- `join` starts with any other rebalance, and again if no member rejoined. It is completed by `all_joined` or
+  `no_members`. When it expires, members that have not rejoined are removed.
+- `sync` starts with a generation. It is completed by `all_synced`, or by `rebalance` when another rebalance starts.
+  When it expires, members that have not synced are removed.
+- `heartbeat`, a session, starts with a request that proves the member alive, with the answer to a waiting request, or
+  with an assigned id. It is completed by the next such request (the API's name), by such an answer (`new_generation`,
+  `assignment`, `rebalance`), or because no heartbeat is due at its deadline (`awaiting_join`, `awaiting_sync`,
+  `replaced`, `removed`). When it expires, its member has failed, or the assigned id is dropped.
 
-A group that another broker coordinates is Dead here: see `moves`.
+A group that another broker coordinates is Dead at this one: see `group_loading`.
 
-The request that a member waits with is not an operation; that it waited, and how long, is in its `Answer`.
+The request that a member waits with is not an operation. Its wait is recorded in its `Answer`.
 
 Ids
 ---
-`operation_id` is the `seq` of the request that begins the operation for itself: the session of whoever sends a
-heartbeat, a commit or a sync (the leader's, or one that is answered at once), or is given an id; the round of whoever
-joins or leaves. No request begins two of these. Every other operation has a negative id: see
-`Group.derived_operation_id`.
+The `operation_id` is the `seq` of a request in two cases: for the session started by a heartbeat, a commit, a sync that
+is answered at once (the leader's included) or an assigned id, and for the rebalance started by a join or leave. No
+request starts both. Every other operation has a negative id: see `Group.next_derived_operation_id`.
 
 Ties
 ----
-Everything due at or before a request's millisecond has happened before it. In one millisecond sessions end before
-rounds and syncs do, and among themselves in the order in which they were armed.
+Everything due at or before a request's millisecond happens before the request. Within a millisecond sessions expire
+before joins and syncs do, and sessions expire in the order in which they were started.
 """
 
 from __future__ import annotations
@@ -76,20 +76,21 @@ GROUP_LIFECYCLE_EVENTS = (GroupLoaded, GroupUnloaded, GroupStopped)
 
 
 class GroupCoordinator:
-    """All groups of one broker. Whoever applies a request moves the clock to its time first."""
+    """All groups of one broker. The caller advances the clock to a request's time before it applies the request."""
 
     def __init__(self, broker: int, clock: Clock, config: GroupConfig, journal: GroupJournal) -> None:
         self.groups: dict[str, Group] = {}
         self._broker = broker
         self._config = config
         self._journal = journal
-        self.rounds = Rebalancer(broker, clock, config, journal)
-        self._joins = JoinHandler(config, self.rounds, journal)
-        self._moves = GroupLoader(broker, config, self.groups, self.rounds, journal)
+        self.rebalancer = Rebalancer(broker, clock, config, journal)
+        self._joins = JoinHandler(config, self.rebalancer, journal)
+        self._loader = GroupLoader(broker, config, self.groups, self.rebalancer, journal)
 
     def handle(self, request: GroupRequest) -> None:
+        """Apply a request. Its answer is recorded in the journal, now or at the end of its wait."""
         if request.group == "" and not isinstance(request, OffsetCommit):
-            # Offsets may be stored under no name, for the sake of very old clients.
+            # Kafka accepts offset commits without a group name for compatibility with very old clients.
             self._answer(request, "INVALID_GROUP_ID")
             return
         group = self.groups.get(request.group)
@@ -98,11 +99,11 @@ class GroupCoordinator:
             return
         match request:
             case GroupLoaded():
-                self._moves.load(request)
+                self._loader.load(request)
             case GroupUnloaded():
-                self._moves.unload(request)
+                self._loader.unload(request)
             case GroupStopped():
-                self._moves.stop(request)
+                self._loader.stop(request)
             case JoinGroup():
                 self._join(request)
             case SyncGroup():
@@ -115,7 +116,7 @@ class GroupCoordinator:
                 self._leave(request)
 
     def _join(self, request: JoinGroup) -> None:
-        """Only a member without an id can make a group."""
+        """Handle a join. Only a member without an id creates a group."""
         shortest, longest = self._config.min_session_timeout_ms, self._config.max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             self._answer(request, "INVALID_SESSION_TIMEOUT")
@@ -129,7 +130,7 @@ class GroupCoordinator:
             self._joins.join(group, request)
 
     def _sync(self, request: SyncGroup) -> None:
-        group, error = self._sender(request)
+        group, error = self._validate(request)
         if group is None or error is not None:
             self._answer(request, error)
             return
@@ -138,20 +139,20 @@ class GroupCoordinator:
             self._answer(request, "REBALANCE_IN_PROGRESS")
         elif group.state is GroupState.COMPLETING_REBALANCE:
             member.awaiting_sync = request
-            self.rounds.synced(group, member.member_id, request.time_us)
+            self.rebalancer.remove_pending_sync(group, member.member_id, request.time_us)
             if group.leader == member.member_id:
-                self.rounds.assign(group, request.time_us, request)
+                self.rebalancer.propagate_assignment(group, request.time_us, request)
         else:
-            self.rounds.synced(group, member.member_id, request.time_us)
+            self.rebalancer.remove_pending_sync(group, member.member_id, request.time_us)
             self._answer(request)
-            self.rounds.sessions.renew(group, member, request)
+            self.rebalancer.sessions.renew(group, member, request)
 
     def _heartbeat(self, request: Heartbeat) -> None:
-        group, error = self._sender(request)
+        group, error = self._validate(request)
         if group is None or error is not None:
             self._answer(request, error)
             return
-        self.rounds.sessions.renew(group, group.members[request.member_id], request)
+        self.rebalancer.sessions.renew(group, group.members[request.member_id], request)
         self._answer(request, "REBALANCE_IN_PROGRESS" if group.state is GroupState.PREPARING_REBALANCE else NONE)
 
     def _commit(self, request: OffsetCommit) -> None:
@@ -159,27 +160,27 @@ class GroupCoordinator:
         if group is None and request.generation < 0:
             group = self._add_group(request.group)
         if group is None:
-            # Whoever names a generation remembers a group that is not here (any more).
+            # The sender names a generation of a group that this coordinator does not have.
             self._answer(request, "ILLEGAL_GENERATION")
         elif request.generation < 0 and group.state is GroupState.EMPTY:
-            # The sender manages its partitions itself and uses the group's name only to store offsets under.
+            # The sender assigns its partitions itself and uses the group only to store offsets.
             self._answer(request)
         else:
             self._commit_of_member(request)
 
     def _commit_of_member(self, request: OffsetCommit) -> None:
-        group, error = self._sender(request)
+        group, error = self._validate(request)
         if group is None or error is not None:
             self._answer(request, error)
         elif group.state is GroupState.COMPLETING_REBALANCE:
-            # It has its join's answer and ought to sync first.
+            # The member has received the answer to its join and should sync first.
             self._answer(request, "REBALANCE_IN_PROGRESS")
         else:
-            self.rounds.sessions.renew(group, group.members[request.member_id], request)
+            self.rebalancer.sessions.renew(group, group.members[request.member_id], request)
             self._answer(request)
 
     def _leave(self, request: LeaveGroup) -> None:
-        """An instance may be sent away by somebody else, who does not know its member id."""
+        """Handle a leave. An administrator may remove a static member by its instance id alone."""
         group = self.groups.get(request.group)
         if group is None:
             self._answer(request, "UNKNOWN_MEMBER_ID")
@@ -188,25 +189,25 @@ class GroupCoordinator:
         if member_id == "" and request.instance_id is not None:
             member_id = group.static_member_id(request.instance_id) or ""
         if member_id in group.pending_members:
-            self.rounds.remove_pending(group, member_id, "leave", request.time_us)
+            self.rebalancer.remove_pending_member(group, member_id, "leave", request.time_us)
             self._answer(request)
             return
-        error = group.refuses(member_id, request.instance_id)
+        error = group.validate_member(member_id, request.instance_id)
         if error is None:
             self._remove(group, member_id, request)
         self._answer(request, error)
 
     def _remove(self, group: Group, member_id: str, request: LeaveGroup) -> None:
         member = group.members[member_id]
-        self.rounds.remove_member(group, member, "leave", f"member {member_id} left", request.time_us, request)
-        self.rounds.sessions.gone(group, member, request.api, request.time_us)
+        self.rebalancer.remove_member(group, member, "leave", f"member {member_id} left", request.time_us, request)
+        self.rebalancer.sessions.complete_removed(group, member, request.api, request.time_us)
 
-    def _sender(self, request: GroupRequest) -> tuple[Group | None, str | None]:
-        """The group if the sender is a member of its current generation, else the error that it gets."""
+    def _validate(self, request: GroupRequest) -> tuple[Group | None, str | None]:
+        """Return the group, and the error for a sender that is no member of its current generation."""
         group = self.groups.get(request.group)
         if group is None:
             return None, "UNKNOWN_MEMBER_ID"
-        error = group.refuses(request.member_id, request.instance_id)
+        error = group.validate_member(request.member_id, request.instance_id)
         if error is None and request.generation != group.generation:
             error = "ILLEGAL_GENERATION"
         return group, error
@@ -216,14 +217,11 @@ class GroupCoordinator:
         return group
 
     def _answer(self, request: GroupRequest, error: str | None = None) -> None:
-        self._journal.answered(request, error or NONE, request.time_us)
-
-
-# The group coordinators of all brokers of a trace, on one clock.
+        self._journal.record_answer(request, error or NONE, request.time_us)
 
 
 class Coordinators:
-    """Each broker is a world of its own: the same group at two brokers is two groups."""
+    """The group coordinators of a cluster, on one clock. Groups of the same name at two brokers are independent."""
 
     def __init__(self, clock: Clock, config: GroupConfig) -> None:
         self.journal = GroupJournal()
@@ -232,7 +230,7 @@ class Coordinators:
         self._by_broker: dict[int, GroupCoordinator] = {}
 
     def handle(self, event: Mapping[str, Any], respond: Callable[[Answer], None] | None = None) -> None:
-        """An event of one of `GROUP_EVENTS`. `respond` is told the answer, perhaps later, perhaps never."""
+        """Apply an event of one of `GROUP_EVENTS`. `respond` is called with the answer: at once, later, or never."""
         request = group_request(event, self._config, respond)
         coordinator = self._by_broker.get(request.broker)
         if coordinator is None:

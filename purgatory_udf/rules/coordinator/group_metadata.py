@@ -1,4 +1,4 @@
-"""A consumer group: its members, state, generation and leader. What may happen when is for the coordinator to say."""
+"""A consumer group (GroupMetadata): members, state, generation and leader, without the rules that change them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from hashlib import blake2b
 
 from purgatory_udf.rules.coordinator.group_requests import JoinGroup, SyncGroup
 
-# One member of a group: its timeouts and protocols, and which of its requests waits for an answer.
-
 
 @dataclass(slots=True)
 class Member:
-    """`member_id` changes when a static member restarts; its `instance_id` stays.
+    """A member of a group (MemberMetadata). A restarted static member gets a new `member_id`, not a new `instance_id`.
 
-    `sign_of_life` is what the member's session waits for: the api of the request that proved it alive, or why it is
-    gone. It is None from the moment a session is armed.
+    `liveness_signal` is None from the start of a session until the session can be completed. Then it is the API of the
+    request that proved the member alive, or the reason of its removal.
     """
 
     member_id: str
@@ -29,10 +27,11 @@ class Member:
     awaiting_join: JoinGroup | None = None
     awaiting_sync: SyncGroup | None = None
     is_new: bool = True
-    sign_of_life: str | None = None
+    liveness_signal: str | None = None
 
     @classmethod
     def joining(cls, request: JoinGroup, member_id: str) -> Member:
+        """Return a new member that waits for the answer to its first join."""
         member = cls(member_id, request.instance_id, request.client_id, 0, 0, ())
         member.update(request)
         return member
@@ -42,20 +41,20 @@ class Member:
         return self.instance_id is not None
 
     def update(self, request: JoinGroup) -> None:
-        """Take over what a join says, and let it wait. A join that waits already is given up: it is never answered."""
+        """Apply a join and let it wait. It replaces a join that already waits, which is then never answered."""
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.protocols = request.protocols
         self.awaiting_join = request
 
-    def alive_by(self) -> str | None:
-        """Why no heartbeat is owed right now, or None if one is.
+    def heartbeat_satisfied_by(self) -> str | None:
+        """Return why no heartbeat is due (`hasSatisfiedHeartbeat`), or None if the member owes one.
 
-        A member that waits for an answer owes none: its client cannot know whether it is to go on. The exception is a
-        new member's first join, which has five minutes: its client may be gone, and nobody would notice.
+        A member that waits for an answer owes no heartbeat, because its client cannot send any. The exception is a new
+        member's first join, which has five minutes: its client may be gone without having left.
         """
-        if self.sign_of_life is not None or self.is_new:
-            return self.sign_of_life
+        if self.liveness_signal is not None or self.is_new:
+            return self.liveness_signal
         if self.awaiting_join is not None:
             return "awaiting_join"
         if self.awaiting_sync is not None:
@@ -63,19 +62,16 @@ class Member:
         return None
 
 
-# The states of a group, and which may follow which.
-
-
 class GroupState(Enum):
-    """Kafka 0.10's machine, as in the seed documents, calls CompletingRebalance AwaitingSync and begins in Stable.
+    """The states of a group. Kafka 0.10 called CompletingRebalance AwaitingSync and started groups in Stable.
 
-        Empty ──first join──► PreparingRebalance ──all came, or time is up──► CompletingRebalance
+        Empty ──first join──► PreparingRebalance ──all joined, or timeout───► CompletingRebalance
           ▲                      │          ▲  ▲                                │            │
-          └────nobody is left────┘          │  └──────somebody came or went─────┘     leader's assignment
-                                            └───────somebody came or went─────── Stable ◄────┘
+          └────no members left───┘          │  └──────member joined or left─────┘     leader's assignment
+                                            └───────member joined or left─────── Stable ◄────┘
 
-    Any state becomes Dead when the coordinator gives the group away (`group_unloaded`); what it loads (`group_loaded`)
-    begins in Stable or Empty. That a group's last offset has expired, which makes it Dead too, no trace says.
+    Any state becomes Dead when the coordinator unloads the group (`group_unloaded`). A loaded group (`group_loaded`)
+    starts in Stable or Empty. A group also dies with its last offset, but no trace records that.
     """
 
     EMPTY = "Empty"
@@ -99,9 +95,10 @@ _VALID_PREVIOUS_STATES = {
 
 
 class Group:
-    """Members stand in the order in which they joined; one that restarts with its instance id keeps its place.
+    """A group at its coordinator.
 
-    A group can be put together again from its public attributes, its members by `take_back` in their order.
+    Members are ordered by when they joined; a static member that restarts keeps its place. A group can be rebuilt from
+    its public attributes, with its members added in order by `restore_member`.
     """
 
     def __init__(self, broker: int, name: str) -> None:
@@ -112,53 +109,54 @@ class Group:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        # Ids given away by MEMBER_ID_REQUIRED and not used yet: a round waits for them.
+        # Ids assigned with MEMBER_ID_REQUIRED and not used yet. A rebalance waits for them.
         self.pending_members: set[str] = set()
-        # Who has not synced in this generation.
+        # Members that have not synced in this generation.
         self.pending_syncs: set[str] = set()
         self.new_member_added = False
-        # Whether the leader only stands in for one that went, until a round has elected one.
-        self.leader_is_stopgap = False
-        # When it was read from the coordinator's log; a group that was made here was not.
+        # Whether the leader replaces a removed one only until the rebalance elects a leader.
+        self.leader_is_provisional = False
+        # When the group was loaded from the coordinator's log; 0 if it was created at this coordinator.
         self.loaded_us = 0
-        # How many operations have got a derived id.
-        self.operations_begun = 0
+        # The number of derived operation ids handed out so far.
+        self.derived_operations = 0
         self._static_members: dict[str, str] = {}
 
     # Members.
 
     def add(self, member: Member) -> None:
+        """Add a new member. The first one becomes the leader."""
         if self.leader is None:
-            self._lead_by(member.member_id)
-        self.take_back(member)
+            self._set_leader(member.member_id)
+        self.restore_member(member)
         self.pending_members.discard(member.member_id)
 
-    def take_back(self, member: Member) -> None:
-        """Put a member in its place after the others; nothing follows from that."""
+    def restore_member(self, member: Member) -> None:
+        """Append a member without side effects on the group."""
         if member.instance_id is not None:
             self._static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
 
     def remove(self, member_id: str) -> Member | None:
-        """Forget the id, be it a member's or a pending one; the member that it was, if it was one."""
+        """Remove a member or pending id. Return the member, or None if the id was not a member's."""
         member = self.members.pop(member_id, None)
         if member is not None and member.instance_id is not None:
             del self._static_members[member.instance_id]
         if self.leader == member_id:
-            self._lead_by(next(iter(self.members), None), stopgap=True)
+            self._set_leader(next(iter(self.members), None), provisional=True)
         self.pending_members.discard(member_id)
         self.pending_syncs.discard(member_id)
         return member
 
-    def replace_static(self, old_id: str, new_id: str) -> Member:
-        """The instance has a new id: everything else stays, the place and the leadership included.
+    def replace_static_member(self, old_id: str, new_id: str) -> Member:
+        """Give a static member a new id. Its place and its leadership stay.
 
-        Kafka forgets to rename the id in the list of pending syncs, and so does this.
+        Kafka does not rename the id in the set of pending syncs (`replaceStaticMember`), and neither does this.
         """
         member = self.members[old_id]
         assert member.instance_id is not None, f"{old_id} is not a static member"
         member.member_id = new_id
-        self.members = {new_id if known == old_id else known: fellow for known, fellow in self.members.items()}
+        self.members = {new_id if known == old_id else known: other for known, other in self.members.items()}
         self._static_members[member.instance_id] = new_id
         if self.leader == old_id:
             self.leader = new_id
@@ -167,8 +165,8 @@ class Group:
     def static_member_id(self, instance_id: str) -> str | None:
         return self._static_members.get(instance_id)
 
-    def refuses(self, member_id: str, instance_id: str | None) -> str | None:
-        """The error for a request that claims to come from this member, or None if it is one."""
+    def validate_member(self, member_id: str, instance_id: str | None) -> str | None:
+        """Return the error for a request of this member (`validateCurrentMember`), or None if it is valid."""
         if instance_id is not None:
             current_id = self._static_members.get(instance_id)
             if current_id is not None and current_id != member_id:
@@ -180,46 +178,50 @@ class Group:
     def sorted_member_ids(self) -> tuple[str, ...]:
         return tuple(sorted(self.members))
 
-    def waiting_in_join(self) -> list[Member]:
+    def members_awaiting_join(self) -> list[Member]:
         return [member for member in self.members.values() if member.awaiting_join is not None]
 
-    def not_yet_rejoined(self) -> list[Member]:
+    def not_yet_rejoined_members(self) -> list[Member]:
         return [member for member in self.members.values() if member.awaiting_join is None]
 
     def has_all_members_joined(self) -> bool:
-        return not self.not_yet_rejoined() and not self.pending_members
+        return not self.not_yet_rejoined_members() and not self.pending_members
 
     # Leader.
 
-    def _lead_by(self, member_id: str | None, *, stopgap: bool = False) -> None:
+    def _set_leader(self, member_id: str | None, *, provisional: bool = False) -> None:
         self.leader = member_id
-        self.leader_is_stopgap = stopgap and member_id is not None
+        self.leader_is_provisional = provisional and member_id is not None
 
-    def elect_joined_leader(self) -> bool:
-        """At the end of a round the leader is kept if it came. False if there is nobody to lead, or nobody came.
+    def maybe_elect_new_joined_leader(self) -> bool:
+        """Elect a leader among the members that rejoined, unless the leader did. False if no member rejoined.
 
-        Where Kafka takes *any* member, by the hash order of random ids (the leader went, or did not come back), the
-        recorded answers to the waiting joins say whom it took. Where they do not, it is who is longest in the group.
+        Where Kafka picks *any* member, by the hash order of random ids, the recorded answers to the waiting joins
+        decide. Without them, the member that joined the group first becomes the leader.
         """
-        waiting = {member.member_id: member.awaiting_join for member in self.waiting_in_join()}
+        waiting = {member.member_id: member.awaiting_join for member in self.members_awaiting_join()}
         if not waiting or self.leader is None:
             return False
-        if self.leader_is_stopgap or self.leader not in waiting:
-            self._lead_by(_recorded_leader(waiting) or next(iter(waiting)))
+        if self.leader_is_provisional or self.leader not in waiting:
+            self._set_leader(_recorded_leader(waiting) or next(iter(waiting)))
         return True
 
     # Protocols.
 
-    def supports(self, protocols: tuple[str, ...]) -> bool:
-        """Is one of the protocols known to every member?"""
+    def supports_protocols(self, protocols: tuple[str, ...]) -> bool:
+        """Return whether every member supports at least one common protocol of these."""
         if self.state is GroupState.EMPTY:
             return bool(protocols)
         return any(all(name in member.protocols for member in self.members.values()) for name in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the first of its protocols that all know. Most votes win, or the earliest cast."""
+        """Return the protocol with the most votes, the earliest vote first in a tie.
+
+        Each member votes for the first of its protocols that all members support.
+        """
         votes = Counter(
-            next(name for name in member.protocols if self.supports((name,))) for member in self.members.values()
+            next(name for name in member.protocols if self.supports_protocols((name,)))
+            for member in self.members.values()
         )
         return votes.most_common(1)[0][0]
 
@@ -233,21 +235,21 @@ class Group:
         self.state = state
 
     def init_next_generation(self) -> None:
-        """A round has ended. An empty group counts a generation too."""
+        """Complete a join phase. The generation increases even if the group is empty."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
         self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY)
 
     # Operations.
 
-    def derived_operation_id(self) -> int:
-        """An id for an operation that no request began for itself: negative, so never the `seq` of an event.
+    def next_derived_operation_id(self) -> int:
+        """Return an id for an operation that cannot use the `seq` of an event. It is negative, so it never equals one.
 
-        It is a hash of the broker, the group, and how many such operations the group has begun. So it is the same in
-        every replay, whatever the other groups do, and two are equal about as often as one in 2**63 pairs.
+        The id is a hash of broker, group and the number of derived ids of the group so far. It is therefore the same in
+        every replay, independently of other groups. Two ids collide with a probability of 2**-63.
         """
-        self.operations_begun += 1
-        name = f"{self.broker}/{self.name}/{self.operations_begun}"
+        self.derived_operations += 1
+        name = f"{self.broker}/{self.name}/{self.derived_operations}"
         digest = blake2b(name.encode(), digest_size=8).digest()
         return -1 - (int.from_bytes(digest, "big") >> 1)
 

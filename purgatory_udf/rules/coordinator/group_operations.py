@@ -1,4 +1,4 @@
-"""What the delayed operations of a group have in common: how they begin, and what they are watched on."""
+"""The delayed operations of a rebalance: DelayedJoin, InitialDelayedJoin and DelayedSync, and their watch keys."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from purgatory_udf.rules.purgatory.delayed_operation import DelayedRequest, Trac
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
+    """The watch key of a group's join (GroupJoinKey)."""
+
     group: str
 
     def __str__(self) -> str:
@@ -22,6 +24,8 @@ class JoinKey:
 
 @dataclass(frozen=True, slots=True)
 class SyncKey:
+    """The watch key of a group's sync (GroupSyncKey)."""
+
     group: str
 
     def __str__(self) -> str:
@@ -30,6 +34,8 @@ class SyncKey:
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
+    """The watch key of a member's session."""
+
     group: str
     member_id: str
 
@@ -38,33 +44,34 @@ class MemberKey:
 
 
 class OperationStart(NamedTuple):
-    """When an operation begins, under which id, and by which request, if by one."""
+    """Id and start of an operation, and the request that started it, or None."""
 
     operation_id: int
     at_us: int
     request: GroupRequest | None
 
     @classmethod
-    def of(cls, request: GroupRequest) -> OperationStart:
-        """The operation that the request begins for itself: at most one, which has its `seq`."""
+    def from_request(cls, request: GroupRequest) -> OperationStart:
+        """Use the request's `seq` as the id. At most one operation of each request may do so."""
         return cls(request.seq, request.time_us, request)
 
     @classmethod
     def derived(cls, group: Group, at_us: int, request: GroupRequest | None = None) -> OperationStart:
-        """Any further operation, and any that a timer begins."""
-        return cls(group.derived_operation_id(), at_us, request)
+        """Use a derived id, for any further operation of a request and for operations started by a timer."""
+        return cls(group.next_derived_operation_id(), at_us, request)
 
 
 class GroupOperation(DelayedRequest):
-    """One entry of a purgatory. The members' requests that wait on it are answered by what its end sets off."""
+    """An operation in one of the coordinator's purgatories.
+
+    Requests of members are not operations. They wait for an operation and are answered when it completes.
+    """
 
     kind: ClassVar[str] = ""
 
-    def __init__(
-        self, group: Group, key: JoinKey | SyncKey | MemberKey, beginning: OperationStart, delay_ms: int
-    ) -> None:
-        operation_id, at_us, by = beginning
-        request_id, client_id = (by.request_id, by.client_id) if by is not None else (None, None)
+    def __init__(self, group: Group, key: JoinKey | SyncKey | MemberKey, start: OperationStart, delay_ms: int) -> None:
+        operation_id, at_us, request = start
+        request_id, client_id = (request.request_id, request.client_id) if request is not None else (None, None)
         super().__init__(
             TraceRequest(operation_id, self.kind, group.broker, at_us, request_id, client_id, str(key)), delay_ms
         )
@@ -72,36 +79,36 @@ class GroupOperation(DelayedRequest):
         self.key = key
 
     def effective_us(self, now_us: int) -> int:
-        """When what follows from the end happens: a deadline in whole milliseconds may lie before the start."""
+        """Return the time of the completion's effects. A deadline in whole milliseconds may precede the start."""
         return max(now_us, self.started_us)
 
     def answers(self) -> tuple[PartitionOutcome, ...]:
         return ()
 
     def on_expiration(self, now_us: int) -> None:
-        """For most, all is done by the answer."""
-
-
-# DelayedJoin: a round of the group. Everybody has to join again before the next generation begins.
+        """Do nothing: `on_complete` handles the expiration, except for syncs and sessions."""
 
 
 class JoinCompletion(Protocol):
-    def complete_join(self, ended: DelayedJoin, now_us: int) -> None:
-        """The round is over: remove who did not come, and begin the next generation with those who did."""
+    """The callback of a join."""
+
+    def on_complete_join(self, ended: DelayedJoin, now_us: int) -> None:
+        """Remove the members that did not rejoin, and start the next generation with the others."""
 
 
 class DelayedJoin(GroupOperation):
-    """One per round, on which the joins of all members wait. Its delay is the greatest rebalance timeout of them all.
+    """The join phase of a rebalance: the joins of all members wait for it (DelayedJoin).
 
-    It completes when every member waits in a join and no id is pending, or when nobody is left. When it expires, the
-    round goes on with those who came. Of a group that was unloaded meanwhile it just expires.
+    Its delay is the greatest rebalance timeout of the members. It completes when every member waits in a join and no id
+    is pending, or when no member is left. When it expires, the rebalance continues with the members that rejoined. The
+    join of an unloaded group expires without effect.
     """
 
     kind = "join"
 
-    def __init__(self, group: Group, beginning: OperationStart, timeout_ms: int, round_: JoinCompletion) -> None:
-        super().__init__(group, JoinKey(group.name), beginning, timeout_ms)
-        self._round = round_
+    def __init__(self, group: Group, start: OperationStart, timeout_ms: int, completion: JoinCompletion) -> None:
+        super().__init__(group, JoinKey(group.name), start, timeout_ms)
+        self._completion = completion
 
     def try_complete(self, now_us: int) -> bool:
         if self.group.state is GroupState.DEAD or not self.group.has_all_members_joined():
@@ -110,22 +117,12 @@ class DelayedJoin(GroupOperation):
 
     def on_complete(self, now_us: int) -> None:
         super().on_complete(now_us)
-        self._round.complete_join(self, self.effective_us(now_us))
-
-
-# InitialDelayedJoin: an empty group waits for more members before its first round ends (Kafka 0.11, KIP-134).
-#
-# With a delay of 3 s and a rebalance timeout of 10 s, while members keep coming:
-#
-#     0 s            3 s            6 s            9 s    10 s
-#     a joins, b     c              d              e      the round ends with all of them
-#     │ window of 3  │ window of 3  │ window of 3  │ of 1 │
-#     │ 7 s remain   │ 4 s remain   │ 1 s remains  │ none │
+        self._completion.on_complete_join(self, self.effective_us(now_us))
 
 
 @dataclass(frozen=True, slots=True)
 class DelayWindow:
-    """How long this one lasts, and how much time remains after it."""
+    """One window of the initial rebalance delay: its length, and the time that remains after it."""
 
     delay_ms: int
     remaining_ms: int
@@ -139,21 +136,32 @@ class DelayWindow:
 
 
 class InitialJoinCompletion(JoinCompletion, Protocol):
+    """The callbacks of an initial join."""
+
     def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
         """Wait for another window."""
 
 
 class InitialDelayedJoin(DelayedJoin):
-    """One per window. It never completes early, even if everybody has come, so its deadline always ends it."""
+    """The first join phase of an empty group, which waits for more members (InitialDelayedJoin; Kafka 0.11, KIP-134).
+
+    Each window is one operation. It never completes early, even if every member has joined, so its deadline always ends
+    it. With a delay of 3 s and a rebalance timeout of 10 s, while members keep joining:
+
+        0 s            3 s            6 s            9 s    10 s
+        a joins, b     c              d              e      the rebalance completes with all five
+        │ window of 3  │ window of 3  │ window of 3  │ of 1 │
+        │ 7 s remain   │ 4 s remain   │ 1 s remains  │ none │
+    """
 
     kind = "initial_join"
 
     def __init__(
-        self, group: Group, beginning: OperationStart, window: DelayWindow, initial_round: InitialJoinCompletion
+        self, group: Group, start: OperationStart, window: DelayWindow, completion: InitialJoinCompletion
     ) -> None:
-        super().__init__(group, beginning, window.delay_ms, initial_round)
+        super().__init__(group, start, window.delay_ms, completion)
         self.window = window
-        self._initial_round = initial_round
+        self._initial_completion = completion
 
     def try_complete(self, now_us: int) -> bool:
         return False
@@ -162,29 +170,26 @@ class InitialDelayedJoin(DelayedJoin):
         dead = self.group.state is GroupState.DEAD
         if not dead and self.group.new_member_added and self.window.remaining_ms > 0:
             self.group.new_member_added = False
-            self._initial_round.extend(self.group, self.window, self.effective_us(now_us))
+            self._initial_completion.extend(self.group, self.window, self.effective_us(now_us))
         else:
             super().on_complete(now_us)
 
 
-# DelayedSync: every member of a new generation has to ask for its assignment in time (Kafka 3.0, KAFKA-12890).
-
-
 class DelayedSync(GroupOperation):
-    """Begun with each generation, for one rebalance timeout, whether or not the leader's assignment comes meanwhile.
+    """The sync phase of a generation: every member has to request its assignment (DelayedSync; Kafka 3.0, KAFKA-12890).
 
-    It completes when every member has synced, when another round begins, or when the group is unloaded. When it
-    expires, those that have not synced are removed, however alive their heartbeats say they are, and another round
-    begins.
+    It starts with the generation and lasts one rebalance timeout, whether or not the leader's assignment arrives. It
+    completes when every member has synced, when another rebalance starts, or when the group is unloaded. When it
+    expires, members that have not synced are removed, even if they send heartbeats, and another rebalance starts.
     """
 
     kind = "sync"
 
     def __init__(
-        self, group: Group, beginning: OperationStart, timeout_ms: int, expired: Callable[[Group, int], None]
+        self, group: Group, start: OperationStart, timeout_ms: int, on_expire: Callable[[Group, int], None]
     ) -> None:
-        super().__init__(group, SyncKey(group.name), beginning, timeout_ms)
-        self._expired = expired
+        super().__init__(group, SyncKey(group.name), start, timeout_ms)
+        self._on_expire = on_expire
 
     def try_complete(self, now_us: int) -> bool:
         if self.group.state is GroupState.DEAD:
@@ -194,4 +199,4 @@ class DelayedSync(GroupOperation):
         return not self.group.pending_syncs and self.complete_by("all_synced", now_us)
 
     def on_expiration(self, now_us: int) -> None:
-        self._expired(self.group, self.effective_us(now_us))
+        self._on_expire(self.group, self.effective_us(now_us))

@@ -35,7 +35,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup(GroupRequest):
-    """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, if the trace has it."""
+    """A join. `assigned_member_id` and `leader_member_id` come from the recorded answer, or are None."""
 
     api: ClassVar[str] = "join_group"
 

@@ -1,4 +1,4 @@
-"""DelayedHeartbeat: the session of a member. Whoever shows no sign of life before its end has failed."""
+"""Member sessions (DelayedHeartbeat): a member that sends no liveness signal before its deadline has failed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ from purgatory_udf.rules.purgatory.timing_wheel import Timer, TimerTask
 
 
 class SessionListener(Protocol):
-    def timer_fired(self, session: DelayedHeartbeat) -> None:
-        """The session's deadline has come; have `end` called in its turn."""
+    """The callbacks of a session."""
 
-    def failed(self, session: DelayedHeartbeat, now_us: int) -> None:
-        """The session ended without a sign of life."""
+    def on_timer(self, session: DelayedHeartbeat) -> None:
+        """Schedule `expire` for a session that has reached its deadline."""
+
+    def on_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
+        """Handle a session that expired without a liveness signal."""
 
 
 class DelayedHeartbeat(GroupOperation):
-    """Armed for one session timeout. "Complete and schedule next": each sign of life ends it and arms the next one.
+    """A session: "complete and schedule next", each liveness signal completes it and starts the next one.
 
-    Sometimes nobody needs the session any more when its deadline comes. It ends without effect then, completed, not
-    expired, so that an expired session is always a member that failed:
+    A session that is not needed any more at its deadline completes without effect. It does not expire, so an expired
+    session always means a failed member:
 
-    - the member waits for the answer to a join or a sync, and owes no heartbeat ("swallowed"): completed by
-      `awaiting_join` or `awaiting_sync`. The answer will arm the next session;
-    - the member id has gone and its session was not told: completed by `replaced` or `removed`.
+    - The member waits for the answer to a join or sync and owes no heartbeat: completed by `awaiting_join` or
+      `awaiting_sync`. The answer starts the next session.
+    - The member id is no longer in use: completed by `replaced` or `removed`.
+
+    `order` is the order in which sessions were started at the coordinator.
     """
 
     kind = "heartbeat"
@@ -40,99 +44,96 @@ class DelayedHeartbeat(GroupOperation):
         self,
         group: Group,
         member_id: str,
-        beginning: OperationStart,
+        start: OperationStart,
         timeout_ms: int,
-        keeper: SessionListener,
-        turn: int,
+        listener: SessionListener,
+        order: int,
     ) -> None:
-        super().__init__(group, MemberKey(group.name, member_id), beginning, timeout_ms)
+        super().__init__(group, MemberKey(group.name, member_id), start, timeout_ms)
         self.member_id = member_id
-        self.turn = turn
-        self._keeper = keeper
+        self.order = order
+        self._listener = listener
 
     @abstractmethod
-    def needless_by(self) -> str | None:
-        """Why no sign of life is waited for, or None if one is."""
+    def completion_rule(self) -> str | None:
+        """Return the rule that completes the session now, or None if it waits for a liveness signal."""
 
     def try_complete(self, now_us: int) -> bool:
-        rule = self.needless_by()
+        rule = self.completion_rule()
         return rule is not None and self.complete_by(rule, now_us)
 
     def run(self) -> None:
-        # Kafka's timer hands what is due to an executor thread, which may find it completed by one that was due too.
-        self._keeper.timer_fired(self)
+        # Kafka's timer submits due sessions to an executor thread; one of them may complete another before it runs.
+        self._listener.on_timer(self)
 
-    def end(self) -> None:
-        """The deadline has come, and the turn: `run` of any other operation."""
+    def expire(self) -> None:
+        """Complete or expire the session at its deadline, as `run` does for other operations."""
         if not self.completed and not self.try_complete(self.deadline_ms * 1000):
             super().run()
 
     def on_expiration(self, now_us: int) -> None:
-        self._keeper.failed(self, self.effective_us(now_us))
+        self._listener.on_expired(self, self.effective_us(now_us))
 
 
 class MemberHeartbeat(DelayedHeartbeat):
-    """The session of a member of the group. It goes by the id that it was armed under, which the member may lose."""
+    """The session of a member. Its key stays the member id at its start, even if the member gets another id."""
 
     def __init__(
         self,
         group: Group,
         member: Member,
-        beginning: OperationStart,
+        start: OperationStart,
         timeout_ms: int,
-        keeper: SessionListener,
-        turn: int,
-        armed_as: str | None = None,
+        listener: SessionListener,
+        order: int,
+        started_as: str | None = None,
     ) -> None:
-        super().__init__(group, armed_as or member.member_id, beginning, timeout_ms, keeper, turn)
+        super().__init__(group, started_as or member.member_id, start, timeout_ms, listener, order)
         self.member = member
 
-    def needless_by(self) -> str | None:
+    def completion_rule(self) -> str | None:
         if self.member.member_id != self.member_id:
             return "replaced"
         if self.member_id not in self.group.members:
-            return self.member.sign_of_life or "removed"
-        return self.member.alive_by()
+            return self.member.liveness_signal or "removed"
+        return self.member.heartbeat_satisfied_by()
 
 
 class PendingHeartbeat(DelayedHeartbeat):
-    """The session of an id given with MEMBER_ID_REQUIRED: time to come back and use it."""
+    """The session of an id assigned with MEMBER_ID_REQUIRED: the client has to rejoin with the id before it expires."""
 
-    def needless_by(self) -> str | None:
+    def completion_rule(self) -> str | None:
         if self.member_id in self.group.members:
             return "join_group"
         return None if self.member_id in self.group.pending_members else "removed"
 
 
-# Sessions that end in one millisecond end in the order in which they were armed.
-
-
 class SessionTimer:
-    """A timer whose due sessions are collected, then ended in their turn.
+    """A timer that expires the sessions of one millisecond in the order in which they were started.
 
-    In which order a timing wheel comes by the tasks of one millisecond depends on the wheels in which they waited, and
-    so on everything else that goes on at the broker. For most operations that decides nothing. But of two members that
-    fail together, the first starts a round which the second then leaves. What becomes of a group must depend on nothing
-    but its own events; so the order is that of arming.
+    A timing wheel runs the tasks of one millisecond in an order that depends on the wheels they came through, and so on
+    the other load of the broker. For most operations this makes no difference. But if two members fail at once, the
+    first starts a rebalance that the second leaves. A group's history must depend on its own events only.
     """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
-        self._fired: list[DelayedHeartbeat] = []
+        self._due: list[DelayedHeartbeat] = []
 
-    def fired(self, session: DelayedHeartbeat) -> None:
-        self._fired.append(session)
+    def expire_in_order(self, session: DelayedHeartbeat) -> None:
+        """Collect a session that has reached its deadline."""
+        self._due.append(session)
 
     def add(self, task: TimerTask) -> None:
         self._timer.add(task)
 
     def advance_clock(self, now_ms: int) -> bool:
         ran = self._timer.advance_clock(now_ms)
-        return self._end_fired() or ran
+        return self._expire_due() or ran
 
     def run_due(self) -> bool:
         ran = self._timer.run_due()
-        return self._end_fired() or ran
+        return self._expire_due() or ran
 
     def next_wake_ms(self) -> int | None:
         return self._timer.next_wake_ms()
@@ -143,19 +144,16 @@ class SessionTimer:
     def shutdown(self) -> None:
         self._timer.shutdown()
 
-    def _end_fired(self) -> bool:
-        fired = sorted(self._fired, key=lambda session: (session.deadline_ms, session.turn))
-        self._fired.clear()
-        for session in fired:
-            session.end()
-        return bool(fired)
-
-
-# The sessions of all members: "complete and schedule the next heartbeat".
+    def _expire_due(self) -> bool:
+        due = sorted(self._due, key=lambda session: (session.deadline_ms, session.order))
+        self._due.clear()
+        for session in due:
+            session.expire()
+        return bool(due)
 
 
 class MemberSessions:
-    """The purgatory Heartbeat, keyed by member. A live member has one session at most."""
+    """The Heartbeat purgatory, keyed by member. A member has at most one open session under its current id."""
 
     def __init__(
         self,
@@ -163,63 +161,67 @@ class MemberSessions:
         journal: GroupJournal,
         on_failure: Callable[[DelayedHeartbeat, int], None],
     ) -> None:
-        self._in_turn = SessionTimer(purgatory.timer)
-        purgatory.timer = self._in_turn
+        self._timer = SessionTimer(purgatory.timer)
+        purgatory.timer = self._timer
         self._purgatory = purgatory
         self._journal = journal
         self._on_failure = on_failure
-        self._turns = count()
+        self._order = count()
 
-    def renew(self, group: Group, member: Member, sign_of_life: GroupRequest) -> None:
-        """The request proves its sender alive."""
+    def renew(self, group: Group, member: Member, request: GroupRequest) -> None:
+        """Complete the member's session and start the next one: the request proves the member alive."""
         self._complete_and_schedule_next(
-            group, member, sign_of_life.api, OperationStart.of(sign_of_life), member.session_timeout_ms
+            group, member, request.api, OperationStart.from_request(request), member.session_timeout_ms
         )
 
     def restart(self, group: Group, member: Member, rule: str, now_us: int, answered: GroupRequest | None) -> None:
-        """The member has its answer now, or there is a new generation: by that rule its time starts anew."""
-        beginning = OperationStart.derived(group, now_us, answered)
-        self._complete_and_schedule_next(group, member, rule, beginning, member.session_timeout_ms)
+        """Complete the session by `rule` and start the next one.
 
-    def begin(self, group: Group, member: Member, join: JoinGroup, timeout_ms: int) -> None:
-        """The member's id is in the group from this join on. The join may begin a round too, which has its `seq`."""
-        beginning = OperationStart.derived(group, join.time_us, join)
-        self._complete_and_schedule_next(group, member, join.api, beginning, timeout_ms)
+        Called when the member gets the answer to a waiting request, or when a generation starts.
+        """
+        start = OperationStart.derived(group, now_us, answered)
+        self._complete_and_schedule_next(group, member, rule, start, member.session_timeout_ms)
 
-    def expect(self, group: Group, pending_id: str, join: JoinGroup) -> None:
-        """Whoever was given this id has one session timeout to come back with it."""
+    def start(self, group: Group, member: Member, join: JoinGroup, timeout_ms: int) -> None:
+        """Start the first session of a member id. Its id is derived, as the join may also start a rebalance."""
+        start = OperationStart.derived(group, join.time_us, join)
+        self._complete_and_schedule_next(group, member, join.api, start, timeout_ms)
+
+    def start_pending(self, group: Group, pending_id: str, join: JoinGroup) -> None:
+        """Start the session of an assigned id (`addPendingMemberExpiration`). It lasts one session timeout."""
         timeout_ms = join.session_timeout_ms
-        self._arm(PendingHeartbeat(group, pending_id, OperationStart.of(join), timeout_ms, self, next(self._turns)))
+        start = OperationStart.from_request(join)
+        self._start(PendingHeartbeat(group, pending_id, start, timeout_ms, self, next(self._order)))
 
-    def forget(self, group: Group, pending_id: str, now_us: int) -> None:
-        """An id that was given is not expected any more."""
+    def complete_pending(self, group: Group, pending_id: str, now_us: int) -> None:
+        """Complete the session of a pending id that has been dropped."""
         self._check(group, pending_id, now_us)
 
-    def gone(self, group: Group, member: Member, why: str, now_us: int) -> None:
-        """The member is not in the group any more."""
-        member.sign_of_life = why
+    def complete_removed(self, group: Group, member: Member, rule: str, now_us: int) -> None:
+        """Complete the session of a removed member by `rule`."""
+        member.liveness_signal = rule
         self._check(group, member.member_id, now_us)
 
     def abandon(self, group: str, now_us: int) -> None:
-        """Those of the group, members' and others'."""
+        """End all sessions of the group without effect, because the coordinator stopped."""
         self._purgatory.abandon(lambda key: key.group == group, now_us)
 
-    def timer_fired(self, session: DelayedHeartbeat) -> None:
-        self._in_turn.fired(session)
+    def on_timer(self, session: DelayedHeartbeat) -> None:
+        self._timer.expire_in_order(session)
 
-    def failed(self, session: DelayedHeartbeat, now_us: int) -> None:
+    def on_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
         self._on_failure(session, now_us)
 
     def _complete_and_schedule_next(
-        self, group: Group, member: Member, sign_of_life: str, beginning: OperationStart, timeout_ms: int
+        self, group: Group, member: Member, liveness_signal: str, start: OperationStart, timeout_ms: int
     ) -> None:
-        """One that is scheduled while the member waits for an answer completes at once."""
-        member.sign_of_life = sign_of_life
-        self._check(group, member.member_id, beginning.at_us)
-        member.sign_of_life = None
-        self._arm(MemberHeartbeat(group, member, beginning, timeout_ms, self, next(self._turns)))
+        """Complete the session and start the next one, which completes at once if the member waits for an answer."""
+        member.liveness_signal = liveness_signal
+        self._check(group, member.member_id, start.at_us)
+        member.liveness_signal = None
+        self._start(MemberHeartbeat(group, member, start, timeout_ms, self, next(self._order)))
 
-    def _arm(self, session: DelayedHeartbeat) -> None:
+    def _start(self, session: DelayedHeartbeat) -> None:
         self._journal.operations.append(session)
         self._purgatory.try_complete_else_watch(session, [session.key], session.started_us)
 

@@ -1,4 +1,4 @@
-"""Rounds: how a group gets from one generation to the next, and how its members go."""
+"""Rebalances: how a group gets from one generation to the next, and how members are removed."""
 
 from __future__ import annotations
 
@@ -22,179 +22,189 @@ from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOpe
 
 
 class Rebalancer:
-    """The purgatory Rebalance: of each group, the join of a round or the sync of a generation.
+    """The Rebalance purgatory: for each group the join of a rebalance, or the sync of a generation.
 
-    `request` is what set off a step; a step set off by a timer has none.
+    The parameter `request` of a method is the request that caused the step; a step caused by a timer has none.
     """
 
     def __init__(self, broker: int, clock: Clock, config: GroupConfig, journal: GroupJournal) -> None:
         self._config = config
         self._journal = journal
-        # Made first, so within one millisecond sessions end before rounds and syncs do.
+        # Created first, so that within one millisecond sessions expire before joins and syncs.
         heartbeats = clock.new_purgatory(broker, "Heartbeat", config.purge_interval)
-        self.sessions = MemberSessions(heartbeats, journal, self._session_failed)
+        self.sessions = MemberSessions(heartbeats, journal, self._on_session_expired)
         self._purgatory: DelayedOperationPurgatory[GroupOperation] = clock.new_purgatory(
             broker, "Rebalance", config.purge_interval
         )
 
-    # A round begins.
+    # Start of a rebalance.
 
-    def maybe_prepare(self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None) -> None:
-        """Unless a round is under way already, which somebody who came or went just takes part in."""
+    def maybe_prepare_rebalance(
+        self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None
+    ) -> None:
+        """Start a rebalance unless one is in progress, which the change then becomes part of."""
         if group.can_rebalance():
-            self.prepare(group, reason, now_us, request)
+            self.prepare_rebalance(group, reason, now_us, request)
 
-    def prepare(self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None) -> None:
+    def prepare_rebalance(self, group: Group, reason: str, now_us: int, request: GroupRequest | None = None) -> None:
+        """Start a rebalance: answer waiting syncs, complete the sync phase, and start the join phase."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self._answer_syncs(group, "REBALANCE_IN_PROGRESS", "rebalance", now_us)
         from_state = group.state
         group.pending_syncs.clear()
         group.transition_to(GroupState.PREPARING_REBALANCE)
-        self._journal.changed(group, from_state, reason, now_us)
-        self._purgatory.check_and_complete(SyncKey(group.name), now_us)
+        self._journal.record_transition(group, from_state, reason, now_us)
+        self.check_sync(group, now_us)
 
-        beginning = OperationStart.derived(group, now_us) if request is None else OperationStart.of(request)
+        start = OperationStart.derived(group, now_us) if request is None else OperationStart.from_request(request)
         if from_state is GroupState.EMPTY:
             window = DelayWindow.first(self._config.initial_rebalance_delay_ms, self._rebalance_timeout_ms(group))
-            self._watch_join(InitialDelayedJoin(group, beginning, window, self))
+            self._watch_join(InitialDelayedJoin(group, start, window, self))
         else:
-            self._watch_join(DelayedJoin(group, beginning, self._rebalance_timeout_ms(group), self))
+            self._watch_join(DelayedJoin(group, start, self._rebalance_timeout_ms(group), self))
 
     def extend(self, group: Group, ended: DelayWindow, now_us: int) -> None:
         window = ended.next(self._config.initial_rebalance_delay_ms)
         self._watch_join(InitialDelayedJoin(group, OperationStart.derived(group, now_us), window, self))
 
-    def check(self, group: Group, now_us: int) -> None:
-        """Somebody came or went: perhaps nobody is missing any more."""
+    def check_join(self, group: Group, now_us: int) -> None:
+        """Check the group's join phase: a member joined or left, so all may have joined."""
         self._purgatory.check_and_complete(JoinKey(group.name), now_us)
 
-    # A round ends.
+    # End of the join phase.
 
-    def complete_join(self, ended: DelayedJoin, now_us: int) -> None:
-        """Whoever did not come is out, static members excepted; with those who did, the next generation begins."""
+    def on_complete_join(self, ended: DelayedJoin, now_us: int) -> None:
+        """Remove dynamic members that did not rejoin, and start the next generation with the others."""
         group = ended.group
         if group.state is GroupState.DEAD:
-            # Another broker's, by now. (Kafka ends the sessions of those that did not come here; their own deadlines,
-            # which are earlier as a rule, do it.)
+            # Another broker coordinates the group. (Kafka also removes the sessions of members that did not rejoin;
+            # here they complete at their own deadlines, which usually come first.)
             return
         reason = _transition_reason(ended)
-        for member in group.not_yet_rejoined():
+        for member in group.not_yet_rejoined_members():
             if not member.is_static:
-                self._drop(group, member.member_id, "rejoin", now_us)
-        if group.members and not group.elect_joined_leader():
-            self._postpone(group, now_us)
+                self._remove_late_member(group, member.member_id, "rejoin", now_us)
+        if group.members and not group.maybe_elect_new_joined_leader():
+            self._schedule_another_join(group, now_us)
             return
         group.init_next_generation()
-        self._journal.changed(group, GroupState.PREPARING_REBALANCE, reason, now_us)
+        self._journal.record_transition(group, GroupState.PREPARING_REBALANCE, reason, now_us)
         if group.members:
-            self._begin_generation(group, now_us)
+            self._start_generation(group, now_us)
 
-    def _postpone(self, group: Group, now_us: int) -> None:
-        """Nobody came, but static members remain: wait again, until their sessions end or one of them comes.
+    def _schedule_another_join(self, group: Group, now_us: int) -> None:
+        """Wait again: no member rejoined, but static members remain.
 
-        With a rebalance timeout of 0 Kafka's timer thread spins here; a replay has to let time pass.
+        With a rebalance timeout of 0 Kafka's timer thread spins here. A replay has to let time pass, so the delay is at
+        least 1 ms.
         """
         delay_ms = max(1, self._rebalance_timeout_ms(group))
         self._watch_join(DelayedJoin(group, OperationStart.derived(group, now_us), delay_ms, self))
 
-    def _begin_generation(self, group: Group, now_us: int) -> None:
-        """Answer everybody who waits; all sessions start anew, those of members that did not come included."""
+    def _start_generation(self, group: Group, now_us: int) -> None:
+        """Answer all waiting joins and start new sessions, also for static members that did not rejoin."""
         for member in group.members.values():
             request = member.awaiting_join
             if request is not None:
                 member.awaiting_join = None
-                self._journal.joined(request, group, member.member_id, group.leader, now_us)
+                self._journal.record_join(request, group, member.member_id, group.leader, now_us)
             self.sessions.restart(group, member, "new_generation", now_us, request)
             member.is_new = False
             group.pending_syncs.add(member.member_id)
-        sync = DelayedSync(
-            group, OperationStart.derived(group, now_us), self._rebalance_timeout_ms(group), self.sync_expired
-        )
+        start = OperationStart.derived(group, now_us)
+        sync = DelayedSync(group, start, self._rebalance_timeout_ms(group), self.on_sync_expired)
         self._watch(sync, SyncKey(group.name))
 
-    def assign(self, group: Group, now_us: int, leaders_sync: GroupRequest) -> None:
-        """The leader's assignment has come: everybody who waits for it gets it, and the group is stable."""
+    # The sync phase.
+
+    def propagate_assignment(self, group: Group, now_us: int, leaders_sync: GroupRequest) -> None:
+        """Answer all waiting syncs with the leader's assignment and make the group Stable."""
         self._answer_syncs(group, "NONE", "assignment", now_us, leaders_sync)
         group.transition_to(GroupState.STABLE)
-        self._journal.changed(group, GroupState.COMPLETING_REBALANCE, "leader's assignment", now_us)
+        self._journal.record_transition(group, GroupState.COMPLETING_REBALANCE, "leader's assignment", now_us)
 
     def _answer_syncs(
         self, group: Group, error: str, rule: str, now_us: int, leaders_sync: GroupRequest | None = None
     ) -> None:
-        """Answer the waiting syncs. Sessions may have ended unnoticed meanwhile, so each starts anew."""
+        """Answer the waiting syncs and start new sessions, as their sessions may have completed while they waited."""
         for member in group.members.values():
             request = member.awaiting_sync
             if request is not None:
                 member.awaiting_sync = None
-                self._journal.answered(request, error, now_us)
+                self._journal.record_answer(request, error, now_us)
                 if request is leaders_sync:
                     self.sessions.renew(group, member, request)
                 else:
                     self.sessions.restart(group, member, rule, now_us, request)
 
-    def synced(self, group: Group, member_id: str, now_us: int) -> None:
-        """One less to wait for in this generation."""
+    def remove_pending_sync(self, group: Group, member_id: str, now_us: int) -> None:
+        """Record that the member has synced in this generation."""
         group.pending_syncs.discard(member_id)
+        self.check_sync(group, now_us)
+
+    def check_sync(self, group: Group, now_us: int) -> None:
+        """Check the group's sync phase."""
         self._purgatory.check_and_complete(SyncKey(group.name), now_us)
 
-    def give_up_sync(self, group: Group, now_us: int) -> None:
-        """The group is gone: nobody's sync is waited for."""
-        self._purgatory.check_and_complete(SyncKey(group.name), now_us)
+    def on_sync_expired(self, group: Group, now_us: int) -> None:
+        """Remove the members that have not synced, and start another rebalance (`onExpirePendingSync`)."""
+        missing = sorted(group.pending_syncs)
+        for member_id in missing:
+            self._remove_late_member(group, member_id, "sync", now_us)
+        self.prepare_rebalance(group, f"{', '.join(missing)} did not sync", now_us)
 
-    def abandon(self, group: str, now_us: int) -> None:
-        """The process is gone, and with it whatever was parked for the group."""
-        self.sessions.abandon(group, now_us)
-        self._purgatory.abandon(lambda key: key.group == group, now_us)
-
-    # Members go.
+    # Removal of members.
 
     def remove_member(
         self, group: Group, member: Member, cause: str, reason: str, now_us: int, request: GroupRequest | None = None
     ) -> None:
-        """A waiting join is told so, for its client may still be there; a waiting sync is never answered."""
+        """Remove a member and rebalance (`removeMemberAndUpdateGroup`).
+
+        A waiting join is answered UNKNOWN_MEMBER_ID, as its client may still be alive. A waiting sync is never
+        answered.
+        """
         waiting = member.awaiting_join
         if waiting is not None:
             member.awaiting_join = None
-            self._journal.answered(waiting, "UNKNOWN_MEMBER_ID", now_us, member_id="")
+            self._journal.record_answer(waiting, "UNKNOWN_MEMBER_ID", now_us, member_id="")
         group.remove(member.member_id)
-        self._journal.removed(group, member.member_id, cause, now_us)
+        self._journal.record_removal(group, member.member_id, cause, now_us)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self.check(group, now_us)
+            self.check_join(group, now_us)
         else:
-            self.maybe_prepare(group, reason, now_us, request)
+            self.maybe_prepare_rebalance(group, reason, now_us, request)
 
-    def remove_pending(self, group: Group, pending_id: str, cause: str, now_us: int) -> None:
+    def remove_pending_member(self, group: Group, pending_id: str, cause: str, now_us: int) -> None:
+        """Drop a pending id (`removePendingMemberAndUpdateGroup`)."""
         group.remove(pending_id)
-        self._journal.removed(group, pending_id, cause, now_us)
+        self._journal.record_removal(group, pending_id, cause, now_us)
         if group.state is GroupState.PREPARING_REBALANCE:
-            self.check(group, now_us)
+            self.check_join(group, now_us)
 
-    def _drop(self, group: Group, member_id: str, cause: str, now_us: int) -> None:
-        """Remove somebody who missed a deadline, and end the session."""
+    def abandon(self, group: str, now_us: int) -> None:
+        """End all operations of the group without effect, because the coordinator stopped."""
+        self.sessions.abandon(group, now_us)
+        self._purgatory.abandon(lambda key: key.group == group, now_us)
+
+    def _remove_late_member(self, group: Group, member_id: str, cause: str, now_us: int) -> None:
+        """Remove a member that missed a deadline, and complete its session."""
         member = group.remove(member_id)
         if member is not None:
-            self._journal.removed(group, member_id, cause, now_us)
-            self.sessions.gone(group, member, "removed", now_us)
+            self._journal.record_removal(group, member_id, cause, now_us)
+            self.sessions.complete_removed(group, member, "removed", now_us)
 
-    def _session_failed(self, session: DelayedHeartbeat, now_us: int) -> None:
+    def _on_session_expired(self, session: DelayedHeartbeat, now_us: int) -> None:
         group, member_id = session.group, session.member_id
         if isinstance(session, PendingHeartbeat):
-            self.remove_pending(group, member_id, "pending", now_us)
+            self.remove_pending_member(group, member_id, "pending", now_us)
         else:
             reason = f"session of {member_id} expired"
             self.remove_member(group, group.members[member_id], "session", reason, now_us)
 
-    def sync_expired(self, group: Group, now_us: int) -> None:
-        """The time for this generation's syncs is over."""
-        missing = sorted(group.pending_syncs)
-        for member_id in missing:
-            self._drop(group, member_id, "sync", now_us)
-        self.prepare(group, f"{', '.join(missing)} did not sync", now_us)
-
     # Operations.
 
     def _rebalance_timeout_ms(self, group: Group) -> int:
-        """The greatest of all members'. The seeds' older rule: their session timeouts stand for it."""
+        """Return the greatest rebalance timeout of the members, or session timeout by the rule before Kafka 0.10.1."""
         if self._config.rebalance_timeout == "session":
             return max((member.session_timeout_ms for member in group.members.values()), default=0)
         return max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
@@ -213,7 +223,7 @@ def _transition_reason(ended: DelayedJoin) -> str:
         return "no members left"
     if ended.completed_by:
         return "all members joined"
-    missing = sorted(member.member_id for member in group.not_yet_rejoined())
+    missing = sorted(member.member_id for member in group.not_yet_rejoined_members())
     if missing:
         return f"{', '.join(missing)} did not rejoin"
     if ended.kind == InitialDelayedJoin.kind:

@@ -123,6 +123,6 @@ def test_every_transition_follows_the_one_before_and_every_generation_counts(tra
 def test_a_request_is_answered_once_at_most_and_not_before_it_came(traffic: GroupTraffic) -> None:
     answers = run(traffic).groups.answers
     assert len({answer.seq for answer in answers}) == len(answers)
-    assert all(answer.at_us >= answer.asked_us for answer in answers)
+    assert all(answer.at_us >= answer.requested_us for answer in answers)
     asked = {event["seq"]: event["type"] for event in traffic.events}
     assert all(asked[answer.seq] == answer.api for answer in answers)
