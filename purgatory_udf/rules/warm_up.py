@@ -1,4 +1,7 @@
-"""Compile the loop, if this version of it has not been compiled here: `python -m purgatory_udf.rules.warm_up`."""
+"""Compile the engine ahead of its first use: `python -m purgatory_udf.rules.warm_up`.
+
+Does nothing if the code of this version is cached already (`code_cache`).
+"""
 
 from __future__ import annotations
 
@@ -21,37 +24,39 @@ _RULES = "rules"
 
 
 def main() -> None:
-    """By using all of it, in the way in which workers do: with what was packed, and from batch to batch."""
+    """Compile every entry point by using it as workers do, with serialized states and over two batches."""
     engine = Engine(Config(), serialize=True)
-    with _rules_meanwhile():
+    with _rules_in_parallel():
         explode(event_table(_events(0)), Config(), threads=2)
-        CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).tell(None, FOREVER)
+        CoordinatorPurgatory(Code.HEARTBEAT, 1000, 0).advance(None, FOREVER)
     decided = [call for number in range(2) for call in engine.feed(event_table(_events(number)))]
     Tables.of([*decided, *engine.drain()])
     code_cache.mark_complete()
 
 
 def load() -> None:
-    """What has been compiled, if all of it has: to compile it may take longer than what it is wanted for."""
+    """Load the compiled code if all of it is cached; compiling could take longer than the job that needs it."""
     if code_cache.is_complete():
         main()
 
 
-def rules() -> None:
-    """The rules, and what stands around them: three quarters of the work."""
+def compile_rules() -> None:
+    """Compile the event loop and the functions around it: three quarters of the work."""
     step(State(), Call(), 0, Engine(Config()).settings)
 
 
 @contextmanager
-def _rules_meanwhile() -> Iterator[None]:
-    """By another process, on another core: each entry is kept in files of its own. If that fails, they are compiled
-    here when they are used."""
+def _rules_in_parallel() -> Iterator[None]:
+    """Compile the event loop in another process, on another core. Each entry point is cached in files of its own.
+
+    If the other process fails, this one compiles what is missing when it uses it.
+    """
     if not code_cache.needs_warm_up():
         yield
         return
-    quiet = subprocess.DEVNULL
+    null = subprocess.DEVNULL
     command = [sys.executable, "-m", "purgatory_udf.rules.warm_up", _RULES]
-    with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet) as other:
+    with subprocess.Popen(command, stdin=null, stdout=null, stderr=null) as other:
         try:
             yield
         except BaseException:
@@ -60,7 +65,7 @@ def _rules_meanwhile() -> Iterator[None]:
 
 
 def _events(number: int) -> list[dict[str, Any]]:
-    """A batch at the log's end, its high watermark, and a fetch that waits for the next one."""
+    """Return an append, its high watermark, and a fetch that waits for the next append."""
     common = {"time_us": 1_000_000 * (number + 1), "broker": 1}
     change = common | {"type": "partition", "topic": "t", "partition": 0, "offset": number + 1}
     part = {"topic": "t", "partition": 0, "fetch_offset": number + 1, "max_bytes": 1000}
@@ -74,4 +79,4 @@ def _events(number: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    rules() if sys.argv[1:] == [_RULES] else main()
+    compile_rules() if sys.argv[1:] == [_RULES] else main()

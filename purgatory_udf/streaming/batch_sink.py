@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CoordinatorGauges:
-    ledger: GaugeState
+    gauge_state: GaugeState
     snapshots: Snapshots
     run_id: str
 
@@ -47,22 +47,22 @@ class CoordinatorGauges:
         """What is known for good once the calls of this batch have said who waits, and how far all have come."""
         before = self.snapshots.before(number)
         if before is not None:
-            self.ledger.take_up(before)
-        return self.ledger.tell(waits, horizon_ms, self.run_id)
+            self.gauge_state.restore(before)
+        return self.gauge_state.advance(waits, horizon_ms, self.run_id)
 
     def keep(self, number: int) -> None:
-        self.snapshots.keep(number, self.ledger.to_bytes())
+        self.snapshots.keep(number, self.gauge_state.to_bytes())
 
     def said(self) -> dict[str, Any]:
         """For `top`."""
-        return {"open": self.ledger.open, "purgatories": self.ledger.standing()}
+        return {"open": self.gauge_state.open, "purgatories": self.gauge_state.current_gauges()}
 
     def left_open(self) -> int:
         """Of a trace that has ended: how many operations end only after it."""
         latest = self.snapshots.latest()
         if latest is not None:
-            self.ledger.take_up(latest)
-        return self.ledger.left_open
+            self.gauge_state.restore(latest)
+        return self.gauge_state.left_open
 
 
 # A batch's rows, written by this process: for less than a million, what Spark plans, starts and commits for a table

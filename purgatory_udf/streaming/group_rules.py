@@ -44,11 +44,13 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
     def shares(self, events: pa.Table) -> Iterator[Share]:
         # Groups of one broker have nothing to do with each other: each is by itself, or one of a shard's.
         by = "partition" if self.config.grouping == "partition" else "shard"
-        for name, requests in RequestBatch.of(events).apart(grouping_function(by, self.config.grouping_shards)):
+        for name, requests in RequestBatch.from_events(events).split(
+            grouping_function(by, self.config.grouping_shards)
+        ):
             yield Share(name, int(requests.rows.t.max()), requests.to_bytes())
 
     def rows(self, values: Sequence[bytes]) -> RequestBatch:
-        return RequestBatch.together([RequestBatch.from_bytes(value) for value in values])
+        return RequestBatch.concat([RequestBatch.from_bytes(value) for value in values])
 
     def held(self, rows: RequestBatch) -> bytes:
         return rows.to_bytes()
@@ -57,7 +59,7 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         return rows.rows.t
 
     def only(self, rows: RequestBatch, which: npt.NDArray[np.bool_]) -> RequestBatch:
-        return rows.where(which)
+        return rows.filter(which)
 
     def state(self, value: bytes | None) -> GroupStateStore:
         return GroupStateStore() if value is None else GroupStateStore.from_bytes(value)
@@ -77,15 +79,15 @@ class GroupRules(Rules[GroupStateStore, RequestBatch]):
         by_key: dict[str, StepResult] = {}
         mine = dict(rows.by_group())
         for key in {**mine, **dict.fromkeys(state.due(horizon_ms))}:
-            kept = state.take(key)
-            before, was = open_operation_ids(kept), in_rebalance(kept)
-            kept, findings = step(key, kept, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
-            state.put(key, kept)
-            waits.note(key, before, kept, findings)
+            snapshot = state.get(key)
+            before, was = open_operation_ids(snapshot), in_rebalance(snapshot)
+            snapshot, result = step(key, snapshot, mine.get(key, ROWS.empty()), horizon_ms, self.config.group)
+            state.put(key, snapshot)
+            waits.record(key, before, snapshot, result)
             if self.plan.follows:
-                sayings.note(key, was, kept, findings)
-            if findings:
-                by_key[key] = findings
+                sayings.note(key, was, snapshot, result)
+            if result:
+                by_key[key] = result
         return state, self._parcels(group_outputs(by_key), waits, sayings, horizon_ms)
 
     def _parcels(

@@ -68,8 +68,10 @@ class Queries:
     def of_groups(self) -> Query:
         rules = GroupRules(self.plan, self.config)
         end_us = self.plan.trace_end_us
-        ledger = GaugeState(self.config.group.purge_interval, self.began_ms, None if end_us is None else end_us // 1000)
-        gauges = CoordinatorGauges(ledger, Snapshots(self.spark, self.layout.coordinators), self.run.run_id)
+        gauge_state = GaugeState(
+            self.config.group.purge_interval, self.began_ms, None if end_us is None else end_us // 1000
+        )
+        gauges = CoordinatorGauges(gauge_state, Snapshots(self.spark, self.layout.coordinators), self.run.run_id)
         return self._query(GROUPS, self._packed(rules), self._sink(GROUPS, rules, gauges=gauges))
 
     def _packed(self, rules: AnyRules) -> Callable[[], DataFrame]:

@@ -187,13 +187,13 @@ class Sayings:
         self._rebalances: dict[str, dict[str, Any] | None] = {}
         self._expired: Counter[tuple[int, int, str]] = Counter()
 
-    def note(self, key: str, was: bool, kept: GroupSnapshot, findings: StepResult) -> None:
+    def note(self, key: str, was: bool, snapshot: GroupSnapshot, result: StepResult) -> None:
         """`was`: whether it was in rebalance before the call. Of others nothing is said."""
-        now = in_rebalance(kept)
-        if now or was or findings.transitions:
-            self._rebalances[key] = _rebalance(key, kept) if now else None
+        now = in_rebalance(snapshot)
+        if now or was or result.transitions:
+            self._rebalances[key] = _rebalance(key, snapshot) if now else None
         broker = split_group_key(key)[0]
-        for ended in findings.ended:
+        for ended in result.ended:
             expired = ended.take(ended.expired > 0)
             for deadline, kind in zip(expired.deadline.tolist(), expired.kind.tolist(), strict=True):
                 code = Code.HEARTBEAT if kind == _HEARTBEAT else Code.REBALANCE
@@ -207,13 +207,13 @@ class Sayings:
         return {"rebalances": self._rebalances, "expired": expired}
 
 
-def in_rebalance(kept: GroupSnapshot) -> bool:
-    return kept.group is not None and kept.group.state in _IN_REBALANCE
+def in_rebalance(snapshot: GroupSnapshot) -> bool:
+    return snapshot.group is not None and snapshot.group.state in _IN_REBALANCE
 
 
-def _rebalance(key: str, kept: GroupSnapshot) -> dict[str, Any]:
+def _rebalance(key: str, snapshot: GroupSnapshot) -> dict[str, Any]:
     broker, name = split_group_key(key)
-    group = kept.group
+    group = snapshot.group
     assert group is not None
     joining = group.state is GroupState.PREPARING_REBALANCE
     if joining:
@@ -221,14 +221,14 @@ def _rebalance(key: str, kept: GroupSnapshot) -> dict[str, Any]:
         missing += sorted(group.pending_members)
     else:
         missing = [member.member_id for member in group.members.values() if member.awaiting_sync is None]
-    round_ = next(iter(kept.rounds), None)
+    operation = next(iter(snapshot.rebalances), None)
     return {
         "broker": broker,
         "group": name,
         "state": group.state.value,
-        "since_us": round_.started_us if round_ is not None else None,
-        "deadline_ms": round_.deadline_ms if round_ is not None else None,
-        "kind": round_.kind if round_ is not None else None,
+        "since_us": operation.started_us if operation is not None else None,
+        "deadline_ms": operation.deadline_ms if operation is not None else None,
+        "kind": operation.kind if operation is not None else None,
         "members": len(group.members),
         "missing": len(missing),
         "named": missing[:_NAMED],

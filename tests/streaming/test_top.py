@@ -99,7 +99,7 @@ def groups() -> Sayings:
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
     said = Sayings()
-    for key, rows in RequestBatch.of(events).by_group():
+    for key, rows in RequestBatch.from_events(events).by_group():
         said.note(key, False, *step(key, GroupSnapshot(), rows, 7000, config.group))
     return said
 

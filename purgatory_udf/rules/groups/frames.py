@@ -1,8 +1,13 @@
-"""A frame: named numpy columns of one length. Small on purpose: what the rules need, and nothing that costs a copy.
+"""A frame: named numpy columns of equal length, with lazy row selection, and its binary form.
 
-Rows that are taken from a frame, and frames that are joined, copy no column before it is asked for: most columns of
-most frames never are. An array that a frame was made of must therefore not be changed in place while rows of it are in
-use; change a copy, and put that into the frame.
+Selecting rows and concatenating frames copies no column until it is read, as most columns of most frames never are.
+An array that a frame was built from must therefore not be modified while frames derived from it are in use: replace the
+column by a modified copy instead.
+
+Frames are packed into bytes for a group's state in Spark and for what one query passes to the next. A number column is
+stored as its minimum and the unsigned differences from it, in the fewest bytes that hold the largest one. Columns of
+the same width are stored together, so that packing takes a few numpy calls regardless of the number of columns. A text
+column is stored as lengths and one block of UTF-8. Values of 256 bytes or more are compressed.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """The columns a frame must have: whole numbers (int64), and texts (object) where named so."""
+    """The columns of a frame: numbers (int64) and texts (object)."""
 
     numbers: tuple[str, ...]
     texts: tuple[str, ...] = ()
@@ -33,8 +38,8 @@ class FrameLayout:
     def names(self) -> tuple[str, ...]:
         return self.numbers + self.texts
 
-    def of(self, rows: Sequence[tuple[int | str, ...]]) -> Frame:
-        """Rows that were found one by one, each with a value for every column in the order of `names`."""
+    def from_rows(self, rows: Sequence[tuple[int | str, ...]]) -> Frame:
+        """Build a frame from row tuples, each with a value for every column in the order of `names`."""
         if not rows:
             return self.empty()
         columns = zip(self.names, zip(*rows, strict=True), strict=True)
@@ -43,80 +48,85 @@ class FrameLayout:
         )
 
     def empty(self, rows: int = 0, fill: int = 0) -> Frame:
+        """Return a frame of `rows` rows, with `fill` as every number and empty texts."""
         columns: dict[str, Array] = {name: np.full(rows, fill, dtype=np.int64) for name in self.numbers}
         columns |= {name: np.full(rows, "", dtype=object) for name in self.texts}
         return Frame(columns)
 
 
 class Frame:
-    """Columns by attribute (`frame.seq`); rows by `take` (indices or a mask); joined end to end by `concat`."""
+    """Columns are attributes (`frame.seq`); `take` selects rows by indices or a mask; `concat` appends frames."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_stored",)
 
-    _held: dict[str, _Column]
+    _stored: dict[str, _Column]
 
     def __init__(self, columns: Mapping[str, Array]) -> None:
-        self._held = dict(columns)
+        self._stored = dict(columns)
 
     @property
     def columns(self) -> Columns:
-        """The columns by their names; a new one may be put in."""
+        """The columns by name. Columns may be added and replaced."""
         return Columns(self)
 
     def __getattr__(self, name: str) -> Array:
         try:
-            held = self._held[name]
+            stored = self._stored[name]
         except KeyError:
             raise AttributeError(name) from None
-        if isinstance(held, np.ndarray):
-            return held
-        array = self._held[name] = held.array()
+        if isinstance(stored, np.ndarray):
+            return stored
+        array = self._stored[name] = stored.array()
         return array
 
     def __len__(self) -> int:
-        return len(next(iter(self._held.values()))) if self._held else 0
+        return len(next(iter(self._stored.values()))) if self._stored else 0
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
+        return iter(self._stored)
 
     def take(self, rows: Array | slice) -> Frame:
+        """Select rows by indices, a boolean mask or a slice."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         elif rows.dtype == np.bool_:
             if rows.all():
-                return _new_frame(dict(self._held))
+                return _new_frame(dict(self._stored))
             rows = np.flatnonzero(rows)
-        # Columns that were taken together are so again.
-        taken: dict[int, _RowSelection] = {}
-        held: dict[str, _Column] = {}
-        for name, column in self._held.items():
+        # Columns that share a row selection keep sharing one.
+        selections: dict[int, _RowSelection] = {}
+        stored: dict[str, _Column] = {}
+        for name, column in self._stored.items():
             source, before = (column.source, column.rows) if isinstance(column, _SelectedColumn) else (column, None)
-            place = id(before)
-            if place not in taken:
-                taken[place] = _RowSelection(rows, before)
-            held[name] = _SelectedColumn(source, taken[place])
-        return _new_frame(held)
+            shared = id(before)
+            if shared not in selections:
+                selections[shared] = _RowSelection(rows, before)
+            stored[name] = _SelectedColumn(source, selections[shared])
+        return _new_frame(stored)
 
-    def only(self, names: tuple[str, ...]) -> Frame:
-        return _new_frame({name: self._held[name] for name in names})
+    def select(self, names: tuple[str, ...]) -> Frame:
+        """Return a frame with these columns only."""
+        return _new_frame({name: self._stored[name] for name in names})
 
     def with_columns(self, **columns: Array) -> Frame:
-        return _new_frame({**self._held, **columns})
+        """Return a frame with these columns added or replaced."""
+        return _new_frame({**self._stored, **columns})
 
-    def beside(self, other: Frame) -> Frame:
-        """The columns of both; where both have one, the other's."""
-        return _new_frame({**self._held, **other._held})
+    def merge(self, other: Frame) -> Frame:
+        """Return the columns of both frames; where both have one, that of `other`."""
+        return _new_frame({**self._stored, **other._stored})
 
-    def whole(self) -> Frame:
-        """The same frame, holding on to nothing that it was taken from: what is kept for long."""
+    def copy(self) -> Frame:
+        """Return an equal frame that keeps no reference to the frames it was derived from."""
         return Frame({name: column if column.base is None else column.copy() for name, column in self.columns.items()})
 
     @staticmethod
     def concat(frames: list[Frame]) -> Frame:
+        """Append frames that have the same columns."""
         filled = [frame for frame in frames if len(frame)] or frames[:1]
         if len(filled) == 1:
             return filled[0]
-        return _new_frame({name: _ConcatenatedColumn([frame._held[name] for frame in filled]) for name in filled[0]})
+        return _new_frame({name: _ConcatenatedColumn([frame._stored[name] for frame in filled]) for name in filled[0]})
 
 
 class Columns(MutableMapping[str, Array]):
@@ -132,26 +142,26 @@ class Columns(MutableMapping[str, Array]):
             raise KeyError(name) from None
 
     def __setitem__(self, name: str, column: Array) -> None:
-        self._frame._held[name] = column
+        self._frame._stored[name] = column
 
     def __delitem__(self, name: str) -> None:
-        del self._frame._held[name]
+        del self._frame._stored[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._frame._held)
+        return iter(self._frame._stored)
 
     def __len__(self) -> int:
-        return len(self._frame._held)
+        return len(self._frame._stored)
 
 
-def _new_frame(held: dict[str, _Column]) -> Frame:
+def _new_frame(stored: dict[str, _Column]) -> Frame:
     frame = Frame.__new__(Frame)
-    frame._held = held
+    frame._stored = stored
     return frame
 
 
 class _RowSelection:
-    """Which rows, of those taken before: put together when the first column is asked for, once for all columns."""
+    """Row indices relative to an earlier selection. They are resolved once, when the first column is read."""
 
     __slots__ = ("_before", "_rows")
 
@@ -168,7 +178,7 @@ class _RowSelection:
 
 
 class _SelectedColumn:
-    """Rows of a column, not yet looked at."""
+    """Selected rows of a column, copied when the column is read."""
 
     __slots__ = ("rows", "source")
 
@@ -185,7 +195,7 @@ class _SelectedColumn:
 
 
 class _ConcatenatedColumn:
-    """Columns end to end, not yet looked at; joined once, whoever asks."""
+    """Concatenated columns, copied once, when the column is first read."""
 
     __slots__ = ("_array", "_length", "_parts")
 
@@ -205,13 +215,6 @@ class _ConcatenatedColumn:
 
 
 _Column = Array | _SelectedColumn | _ConcatenatedColumn
-
-
-# Frames as bytes: a key's state in Spark, and what one query hands to the next.
-#
-# A number column is kept as its least value and the unsigned differences from it, in the fewest whole bytes that hold
-# the greatest; columns of one width lie together, so that a frame is packed in a few numpy calls whatever its columns.
-# A text column is lengths and one run of UTF-8. What is long enough to gain is compressed.
 
 
 VERSION = 2
@@ -234,7 +237,7 @@ def _parse_label(label: bytes) -> tuple[str, list[str], list[str]]:
 
 
 def _pack_numbers(columns: list[Array], rows: int) -> list[bytes]:
-    """Least values, widths in bytes (0: all the same), then the differences, narrow columns first."""
+    """Return minimums, widths in bytes (0: all equal), then the differences, narrow columns first."""
     if not columns or not rows:
         return []
     matrix = np.array(columns, dtype=np.int64)
@@ -245,9 +248,9 @@ def _pack_numbers(columns: list[Array], rows: int) -> list[bytes]:
     ]
     parts = [low.tobytes(), width.astype(np.uint8).tobytes()]
     for size, kind in _WIDTHS:
-        mine = np.flatnonzero(width == size)
-        if len(mine):
-            parts.append((matrix[mine] - low[mine, None]).view(np.uint64).astype(kind).tobytes())
+        columns_of_size = np.flatnonzero(width == size)
+        if len(columns_of_size):
+            parts.append((matrix[columns_of_size] - low[columns_of_size, None]).view(np.uint64).astype(kind).tobytes())
     return parts
 
 
@@ -259,16 +262,18 @@ def _unpack_numbers(data: memoryview, at: int, columns: int, rows: int) -> tuple
     at += 9 * columns
     matrix = np.repeat(low, rows).reshape(columns, rows)
     for size, kind in _WIDTHS:
-        mine = np.flatnonzero(width == size)
-        if len(mine):
-            raw = np.frombuffer(data, dtype=kind, count=len(mine) * rows, offset=at).reshape(len(mine), rows)
-            matrix[mine] += raw.astype(np.uint64).view(np.int64)
-            at += size * rows * len(mine)
+        columns_of_size = np.flatnonzero(width == size)
+        if len(columns_of_size):
+            raw = np.frombuffer(data, dtype=kind, count=len(columns_of_size) * rows, offset=at).reshape(
+                len(columns_of_size), rows
+            )
+            matrix[columns_of_size] += raw.astype(np.uint64).view(np.int64)
+            at += size * rows * len(columns_of_size)
     return matrix, at
 
 
 def _pack_texts(column: Array) -> list[bytes]:
-    """Lengths and one run of text; a column of nothing but empty texts is one byte."""
+    """Return lengths and one block of text. A column of empty texts only takes one byte."""
     texts: list[str] = column.tolist()
     if not any(texts):
         return [b"\0"]
@@ -289,7 +294,7 @@ def _unpack_texts(data: memoryview, at: int, rows: int) -> tuple[Array, int]:
 
 
 def pack(frames: Mapping[str, Frame]) -> bytes:
-    """Several named frames as one value."""
+    """Serialize several named frames into one value."""
     parts = [struct.pack("<H", len(frames))]
     for name, frame in frames.items():
         numbers = {column: values for column, values in frame.columns.items() if values.dtype != object}
@@ -303,7 +308,7 @@ def pack(frames: Mapping[str, Frame]) -> bytes:
 
 
 def unpack(value: bytes) -> dict[str, Frame]:
-    """The frames that `pack` made; a value of another version is refused."""
+    """Deserialize the frames of `pack`. A value of another version is rejected."""
     data = strip_header(_KIND, VERSION, value)
     (count,) = struct.unpack_from("<H", data)
     at, frames = 2, {}

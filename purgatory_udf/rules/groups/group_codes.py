@@ -1,4 +1,4 @@
-"""The words of a group's rows as small numbers."""
+"""Numeric codes of APIs, operation kinds, rules and errors in the rows of groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 
 
 class Api(IntEnum):
-    """The requests of a group's members, and what becomes of the group itself. Up to `LAST_SIGN` they do no more than
-    prove their sender alive."""
+    """Requests of members, and events of the group itself. Those up to `LAST_LIVENESS_API` only renew the session."""
 
     HEARTBEAT = 0
     OFFSET_COMMIT = 1
@@ -21,19 +20,19 @@ class Api(IntEnum):
     GROUP_STOPPED = 7
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         return self.name.lower()
 
 
 LAST_LIVENESS_API = Api.OFFSET_COMMIT
-API_OF = {api.word: int(api) for api in Api}
+API_OF = {api.label: int(api) for api in Api}
 
 KINDS = ("heartbeat", "sync", "join", "initial_join")
 KIND_OF = {kind: number for number, kind in enumerate(KINDS)}
 
-# What ends an operation; a number in a row is a place in this list.
+# The rules that end an operation (`completed_by`). Rows contain an index into this list.
 RULES = (
-    *(api.word for api in Api),
+    *(api.label for api in Api),
     "timeout",
     "all_joined",
     "no_members",
@@ -51,7 +50,7 @@ RULES = (
 RULE_OF = {rule: number for number, rule in enumerate(RULES)}
 
 NONE = "NONE"
-# What a request may be answered; a number in a row is a place in this list.
+# The errors that a request may be answered with. Rows contain an index into this list.
 ERRORS = (
     NONE,
     "UNKNOWN_MEMBER_ID",
@@ -68,4 +67,5 @@ ERRORS = (
 )
 ERROR_OF = {error: number for number, error in enumerate(ERRORS)}
 
+# A time after every deadline, in milliseconds.
 FOREVER = 2**62

@@ -1,18 +1,18 @@
-"""Where a recorded trace and its replay disagree. The replay's state decides; this only says so.
+"""Requests that the replay answers otherwise than the trace records. They do not change the replay.
 
-Most traces record few of the answers that their coordinator gave: the id given to a join without one, and the leader
-that a granted join was told. Beside those, a request may name a member or a generation that the replay does not know:
-perhaps the recorded coordinator did not know it either, perhaps it had other timeouts. An import of a request log
-records more: of joins, syncs and heartbeats the error, and the generation that a join was granted.
+Most traces record few of the coordinator's answers: the id assigned to a join without one, and the leader in the answer
+to a join. In addition, a request may name a member or a generation that the replay does not know, because the recorded
+coordinator did not know it either, or because it had other timeouts. A request log records more: the errors of joins,
+syncs and heartbeats, and the generation in the answer to a join.
 
-| disagreement | |
+| disagreement | meaning |
 |---|---|
-| `leader` | a join was granted, but is told another leader |
-| `member_id` | a join is given another id |
-| `join_refused` | a join was granted, and gets an error instead |
-| `unknown_member`, `fenced_instance`, `illegal_generation` | the replay refuses the request, by that error |
-| `error` | the answer is recorded, and the replay's is another one, or none at all |
-| `generation` | a join is granted another generation |
+| `leader` | the join succeeds, with another leader |
+| `member_id` | the join is assigned another id |
+| `join_refused` | the join succeeded when it was recorded, and fails in the replay |
+| `unknown_member`, `fenced_instance`, `illegal_generation` | the replay rejects the request, with that error |
+| `error` | the answer is recorded, and the replay's has another error or is missing |
+| `generation` | the join succeeds, in another generation |
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ REFUSALS = {
 }
 NO_ANSWER = "no answer"
 
-# What was told, beside what an import has recorded of it (null if nothing).
+# The replay's answers, with what an import recorded of the same answers (null if nothing).
 COMPARED = pa.schema([*GROUP_ANSWERS, ("recorded_error", pa.string()), ("recorded_generation", pa.int32())])
 
 Disagreement = tuple[str, str | None, str | None]
 
 
 def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
-    """Rows of `GROUP_DISAGREEMENTS`, from rows of `COMPARED`: most agree, and are never looked at one by one."""
+    """Return rows of `GROUP_DISAGREEMENTS` for rows of `COMPARED`. A columnar filter first drops most that agree."""
     rows = []
     for row in compared.filter(_may_disagree(compared)).to_pylist():
         for what, recorded, replayed in _row_disagreements(row):
@@ -50,7 +50,7 @@ def disagreements(compared: pa.Table, run_id: str) -> pa.Table:
 
 
 def _may_disagree(compared: pa.Table) -> pa.Array:
-    suspicions = [
+    conditions = [
         pc.is_in(compared["error"], pa.array(list(REFUSALS))),
         pc.is_null(compared["error"]),
         _differs(compared["recorded_error"], compared["error"]),
@@ -58,14 +58,14 @@ def _may_disagree(compared: pa.Table) -> pa.Array:
         _differs(compared["leader_member_id"], compared["leader"]),
         _differs(compared["assigned_member_id"], compared["given_member_id"]),
     ]
-    suspicious = suspicions[0]
-    for suspicion in suspicions[1:]:
-        suspicious = pc.or_(suspicious, suspicion)
-    return suspicious
+    any_of = conditions[0]
+    for condition in conditions[1:]:
+        any_of = pc.or_(any_of, condition)
+    return any_of
 
 
 def _differs(recorded: pa.ChunkedArray, replayed: pa.ChunkedArray) -> pa.ChunkedArray:
-    """What is not recorded agrees with anything."""
+    """Compare two columns. An unrecorded value agrees with any other."""
     return pc.and_(pc.is_valid(recorded), pc.fill_null(pc.not_equal(recorded, replayed), True))
 
 
@@ -84,7 +84,7 @@ def _row_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
 
 
 def _unrecorded_disagreements(row: dict[str, Any]) -> Iterator[Disagreement]:
-    """Of requests whose answer is not recorded: recorded clients mostly know who they are."""
+    """Yield the disagreements of a request with an unrecorded answer: a recorded client usually knows its own id."""
     error = row["error"]
     if error in REFUSALS:
         named = f"generation {row['asked_generation']}" if error == "ILLEGAL_GENERATION" else None

@@ -4,9 +4,9 @@ The changes of a batch are complete up to its horizon, before which no group can
 `scripted_purgatory`. Later changes (a group with events is decided up to the last of them) are stored for the next
 batch, with the open operations, the dead entries of lists, and the timer's wheels.
 
-One case is not exact. If an operation has a delay of 0 ms and the wheels lag, its timer runs when the reaper next wakes,
-not with the event, so the effect on the other purgatory may come one purge late. Only a session timeout or an initial
-delay of 0 ms, which no broker has by default, together with a small purge interval can show this.
+One case is not exact. If an operation has a delay of 0 ms and the wheels lag, its timer runs when the reaper next
+wakes, not with the event, so the effect on the other purgatory may come one purge late. Only a session timeout or an
+initial delay of 0 ms, which no broker has by default, together with a small purge interval can show this.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SETTLED_MS = 5 * int(GAUGE_INTERVAL_MS)
 
 @dataclass
 class CoordinatorPurgatory:
-    """One purgatory between two batches. Its reaper has been waking every 200 ms since `start_ms`, the trace's start."""
+    """One purgatory between two batches. Its reaper has been waking since `start_ms`, when the trace started."""
 
     code: Code
     interval: int
@@ -115,7 +115,7 @@ class CoordinatorPurgatory:
         at_once = (ends["t"] == ended.t) & (ended.end_seq == ended.seq) & (ended.end_sub == ended.sub)
         ends_of = ended.with_columns(**ends)
         parts = [self.later, *(self._steps(started, BEGIN, list_numbers) for started in (waits.started, new))]
-        # Buckets expire after the ends that they do not cause, and before all starts of their turn.
+        # Buckets expire after the ends that they do not cause, and before every start of their turn.
         parts += [
             self._steps(ends_of.take(at_once), END, list_numbers),
             self._steps(ends_of.take(~at_once), END, list_numbers, early=True),

@@ -1,4 +1,4 @@
-"""The coordinator for one group, taken up from what was kept of it and put down again."""
+"""The coordinator for one group: restored from a snapshot, fed with events, and converted into a snapshot again."""
 
 from __future__ import annotations
 
@@ -28,13 +28,10 @@ from purgatory_udf.rules.groups.group_rows import split_group_key
 from purgatory_udf.rules.groups.group_state_store import PENDING, SESSIONS, GroupSnapshot, RebalanceSnapshot
 from purgatory_udf.rules.groups.operation_timeline import GroupClock, Moment, OperationTimeline
 
-# Answers in columns, beside what the trace says of the recorded ones. What goes without saying is left out: that a
-# heartbeat or a commit is well.
-
-
-# Asked at `t`, answered at `at`. `asked` is the generation that the request names, `generation` the one that a join is
-# granted (-1: none). `given` is the member id in the answer, `leader` the leader; `assigned` and `named_leader` are
-# what the recorded answer had there ("": not recorded).
+# Answers of the replay, and what the trace records of the same answers. Successful heartbeats and commits are left out.
+# `t` is the time of the request, `at` of the answer. `asked` is the generation in the request, `generation` the one in
+# the answer to a join (else -1). `given` and `leader` are the member id and leader in the answer; `assigned` and
+# `named_leader` are the recorded ones ("" if unrecorded).
 ANSWERS = FrameLayout(
     numbers=("seq", "t", "at", "api", "error", "asked", "generation"),
     texts=("request_id", "member_id", "given", "leader", "assigned", "named_leader"),
@@ -42,29 +39,30 @@ ANSWERS = FrameLayout(
 
 
 class AnswerJournal(GroupJournal):
-    """A journal that keeps, of each answer that is not left out, the request it answers."""
+    """A journal that also keeps the requests of the answers in `ANSWERS`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: list[tuple[GroupRequest, Answer]] = []
+        self.answered: list[tuple[GroupRequest, Answer]] = []
 
-    def answered(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
-        super().answered(request, error, now_us, member_id)
+    def record_answer(self, request: GroupRequest, error: str, now_us: int, member_id: str | None = None) -> None:
+        super().record_answer(request, error, now_us, member_id)
         if error != NONE or API_OF[request.api] > LAST_LIVENESS_API:
-            self._keep(request)
+            self._add(request)
 
-    def joined(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
-        super().joined(request, group, member_id, leader, now_us)
-        self._keep(request)
+    def record_join(self, request: JoinGroup, group: Group, member_id: str, leader: str | None, now_us: int) -> None:
+        super().record_join(request, group, member_id, leader, now_us)
+        self._add(request)
 
-    def _keep(self, request: GroupRequest) -> None:
+    def _add(self, request: GroupRequest) -> None:
         answer = self.entries[-1]
         assert isinstance(answer, Answer)
-        self.kept.append((request, answer))
+        self.answered.append((request, answer))
 
 
 def answer_frame(answered: Iterable[tuple[GroupRequest, Answer]]) -> Frame:
-    return ANSWERS.of([_answer_row(request, answer) for request, answer in answered])
+    """Return requests and their answers as rows of `ANSWERS`."""
+    return ANSWERS.from_rows([_answer_row(request, answer) for request, answer in answered])
 
 
 def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
@@ -87,102 +85,106 @@ def _answer_row(request: GroupRequest, answer: Answer) -> tuple[int | str, ...]:
 
 
 class GroupMachine:
-    """Its journal and chronicle have what happened since it was taken up. Nobody else may use the `KeptGroup` that it
-    was made from."""
+    """The coordinator of one group. Its journal and timeline cover the time since it was restored.
 
-    def __init__(self, key: str, config: GroupConfig, kept: GroupSnapshot) -> None:
+    The machine takes ownership of the snapshot, which must not be used afterwards.
+    """
+
+    def __init__(self, key: str, config: GroupConfig, snapshot: GroupSnapshot) -> None:
         broker, self._name = split_group_key(key)
         self._config = config
         self.journal = AnswerJournal()
-        self.chronicle = OperationTimeline(self.journal)
-        self.clock = GroupClock(self.chronicle.note)
+        self.timeline = OperationTimeline(self.journal)
+        self.clock = GroupClock(self.timeline.record)
         self._coordinator = GroupCoordinator(broker, self.clock, config, self.journal)
-        self.chronicle.purgatories = self.clock.purgatories
-        if kept.group is not None:
-            self._coordinator.groups[self._name] = kept.group
-            self._take_up(kept, kept.group)
+        self.timeline.purgatories = self.clock.purgatories
+        if snapshot.group is not None:
+            self._coordinator.groups[self._name] = snapshot.group
+            self._restore(snapshot, snapshot.group)
 
     @property
     def group(self) -> Group | None:
         return self._coordinator.groups.get(self._name)
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Before an event, everything that is due by its millisecond happens."""
+        """Apply an event, after running every timer up to its millisecond."""
         self.clock.advance_to(event["time_us"] // 1000)
         self._coordinator.handle(group_request(event, self._config))
-        self.clock.event(event["time_us"], event["seq"])
+        self.clock.on_event(event["time_us"], event["seq"])
 
-    def put_down(self) -> GroupSnapshot:
-        """What has to be kept: with it, a new machine goes on as this one would."""
-        sessions, rounds = [], []
-        for operation in self.chronicle.still_open:
+    def snapshot(self) -> GroupSnapshot:
+        """Return a snapshot from which a new machine continues as this one would."""
+        sessions, rebalances = [], []
+        for operation in self.timeline.still_open:
             if isinstance(operation, DelayedHeartbeat):
                 sessions.append(operation)
             else:
                 dead = operation.group is not self.group
-                rounds.append(_rebalance_snapshot(operation, self.chronicle.began[operation], dead))
+                rebalances.append(_rebalance_snapshot(operation, self.timeline.started[operation], dead))
         owners = list(self.group.members.values()) if self.group is not None else []
-        places = {id(member): place for place, member in enumerate(owners)}
+        indices = {id(member): index for index, member in enumerate(owners)}
         former: list[Member] = []
         owner = []
         for session in sessions:
             member = session.member if isinstance(session, MemberHeartbeat) else None
-            if member is not None and id(member) not in places:
-                places[id(member)] = len(places)
+            if member is not None and id(member) not in indices:
+                indices[id(member)] = len(indices)
                 former.append(member)
-            owner.append(PENDING if member is None else places[id(member)])
-        return GroupSnapshot(self.group, _session_frame(sessions, owner, self.chronicle.began), rounds, former)
+            owner.append(PENDING if member is None else indices[id(member)])
+        return GroupSnapshot(self.group, _session_frame(sessions, owner, self.timeline.started), rebalances, former)
 
-    # -- taking up ----------------------------------------------------------------------------------------------------
+    # Restoring.
 
-    def _take_up(self, kept: GroupSnapshot, group: Group) -> None:
-        heartbeats, rebalances = self.clock.purgatories
-        # Those of one deadline end in the order of their turns: before any that this machine begins, as they stand.
-        first_turn, owners, keeper = -len(kept.sessions), kept.owners, self._coordinator.rounds.sessions
-        rows = zip(*(kept.sessions.columns[name].tolist() for name in SESSIONS.names), strict=True)
-        for place, (owner, operation_id, t, seq, sub, deadline, member_id, request_id, client_id) in enumerate(rows):
-            beginning, delay, turn = OperationStart(operation_id, t, None), deadline - t // 1000, first_turn + place
+    def _restore(self, snapshot: GroupSnapshot, group: Group) -> None:
+        heartbeat_purgatory, rebalance_purgatory = self.clock.purgatories
+        # Sessions of one deadline expire in their order: restored ones before any that this machine starts.
+        first_order, owners = -len(snapshot.sessions), snapshot.owners
+        listener = self._coordinator.rebalancer.sessions
+        rows = zip(*(snapshot.sessions.columns[name].tolist() for name in SESSIONS.names), strict=True)
+        for index, (owner, operation_id, t, seq, sub, deadline, member_id, request_id, client_id) in enumerate(rows):
+            start, delay, order = OperationStart(operation_id, t, None), deadline - t // 1000, first_order + index
             session: DelayedHeartbeat
             if owner == PENDING:
-                session = PendingHeartbeat(group, member_id, beginning, delay, keeper, turn)
+                session = PendingHeartbeat(group, member_id, start, delay, listener, order)
             else:
-                session = MemberHeartbeat(group, owners[owner], beginning, delay, keeper, turn, armed_as=member_id)
-            heartbeats.watch_again(self._known(session, Moment(t, seq, sub), request_id or None, client_id or None))
-        for kept_round in kept.rounds:
-            began = Moment(kept_round.started_us, kept_round.seq, kept_round.sub)
-            rebalances.watch_again(
-                self._known(self._round(kept_round, group), began, kept_round.request_id, kept_round.client_id)
+                session = MemberHeartbeat(group, owners[owner], start, delay, listener, order, started_as=member_id)
+            heartbeat_purgatory.restore(
+                self._restored(session, Moment(t, seq, sub), request_id or None, client_id or None)
             )
+        for stored in snapshot.rebalances:
+            started = Moment(stored.started_us, stored.seq, stored.sub)
+            operation = self._rebalance_operation(stored, group)
+            rebalance_purgatory.restore(self._restored(operation, started, stored.request_id, stored.client_id))
 
-    def _round(self, kept: RebalanceSnapshot, group: Group) -> GroupOperation:
-        beginning, rounds = OperationStart(kept.operation_id, kept.started_us, None), self._coordinator.rounds
-        if kept.dead:
+    def _rebalance_operation(self, stored: RebalanceSnapshot, group: Group) -> GroupOperation:
+        start, rebalancer = OperationStart(stored.operation_id, stored.started_us, None), self._coordinator.rebalancer
+        if stored.dead:
             group = Group(group.broker, group.name)
             group.state = GroupState.DEAD
-        delay_ms = kept.deadline_ms - kept.started_us // 1000
-        if kept.kind == InitialDelayedJoin.kind:
-            return InitialDelayedJoin(group, beginning, DelayWindow(delay_ms, kept.remaining_ms), rounds)
-        if kept.kind == DelayedJoin.kind:
-            return DelayedJoin(group, beginning, delay_ms, rounds)
-        return DelayedSync(group, beginning, delay_ms, rounds.sync_expired)
+        delay_ms = stored.deadline_ms - stored.started_us // 1000
+        if stored.kind == InitialDelayedJoin.kind:
+            return InitialDelayedJoin(group, start, DelayWindow(delay_ms, stored.remaining_ms), rebalancer)
+        if stored.kind == DelayedJoin.kind:
+            return DelayedJoin(group, start, delay_ms, rebalancer)
+        return DelayedSync(group, start, delay_ms, rebalancer.on_sync_expired)
 
-    def _known(
-        self, operation: GroupOperation, began: Moment, request_id: str | None, client_id: str | None
+    def _restored(
+        self, operation: GroupOperation, started: Moment, request_id: str | None, client_id: str | None
     ) -> GroupOperation:
         operation.request = replace(operation.request, request_id=request_id, client_id=client_id)
-        self.chronicle.take_back(operation, began)
+        self.timeline.restore(operation, started)
         return operation
 
 
-def _rebalance_snapshot(operation: GroupOperation, began: Moment, dead: bool) -> RebalanceSnapshot:
+def _rebalance_snapshot(operation: GroupOperation, started: Moment, dead: bool) -> RebalanceSnapshot:
     request = operation.request
     remaining_ms = operation.window.remaining_ms if isinstance(operation, InitialDelayedJoin) else 0
     return RebalanceSnapshot(
         operation.kind,
         operation.operation_id,
         operation.started_us,
-        began.seq,
-        began.sub,
+        started.seq,
+        started.sub,
         operation.deadline_ms,
         request.request_id,
         request.client_id,
@@ -191,15 +193,17 @@ def _rebalance_snapshot(operation: GroupOperation, began: Moment, dead: bool) ->
     )
 
 
-def _session_frame(sessions: list[DelayedHeartbeat], owner: list[int], began: Mapping[GroupOperation, Moment]) -> Frame:
+def _session_frame(
+    sessions: list[DelayedHeartbeat], owner: list[int], started: Mapping[GroupOperation, Moment]
+) -> Frame:
     if not sessions:
         return SESSIONS.empty()
     numbers = {
         "owner": owner,
         "op": [session.operation_id for session in sessions],
         "t": [session.started_us for session in sessions],
-        "seq": [began[session].seq for session in sessions],
-        "sub": [began[session].sub for session in sessions],
+        "seq": [started[session].seq for session in sessions],
+        "sub": [started[session].sub for session in sessions],
         "deadline": [session.deadline_ms for session in sessions],
     }
     texts = {

@@ -1,4 +1,4 @@
-"""Rows of the public tables, from packets."""
+"""Rows of the public tables: serialized per call and table, and converted into the tables' columns."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from purgatory_udf.rules.groups.group_rows import split_group_key
 from purgatory_udf.rules.groups.group_step import StepResult
 from purgatory_udf.rules.groups.operation_timeline import CANCELLED, COMPLETED, ENDED, EXPIRED, end_kinds
 
-# What one call found of its groups, as a value for each table; and what many such values say, in columns.
-
-
 # `members` is a JSON list.
 TRANSITIONS = FrameLayout(numbers=("t", "generation"), texts=("from_state", "to_state", "reason", "members"))
 
-# The tables of ends have one layout.
+# The tables of ended operations share one layout.
 _END_TABLES = {"completions": COMPLETED, "expirations": EXPIRED, "cancellations": CANCELLED}
 _LAYOUTS = {**dict.fromkeys(_END_TABLES, ENDED), "group_transitions": TRANSITIONS, "told": ANSWERS}
-# When a row happened.
+# The column with the time of a row.
 _TIME_COLUMN = {**dict.fromkeys(_END_TABLES, "end_t"), "group_transitions": "t", "told": "at"}
 
 
 class GroupOutput(NamedTuple):
-    """Of one table so many rows, the last of which happened at `latest_us`. In them `group` is a place among the
-    packet's names."""
+    """The rows of one call for one table.
+
+    Attributes:
+        table: The table's name.
+        latest_us: The time of the last row, in microseconds.
+        rows: The number of rows.
+        payload: The serialized rows, and the keys of the groups that they refer to by index.
+    """
 
     table: str
     latest_us: int
@@ -44,19 +47,19 @@ class GroupOutput(NamedTuple):
 
 
 def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
-    """What the tables say of a call, by table: no packet without rows."""
+    """Serialize the results of a call, by table. Tables without rows are left out."""
     frames: dict[str, list[Frame]] = {table: [] for table in _LAYOUTS}
-    for place, findings in enumerate(by_group.values()):
+    for index, result in enumerate(by_group.values()):
         parts = {
             **{
-                table: [ended.take(end_kinds(ended) == end) for ended in findings.ended]
+                table: [ended.take(end_kinds(ended) == end) for ended in result.ended]
                 for table, end in _END_TABLES.items()
             },
-            "group_transitions": [TRANSITIONS.of([_transition_row(change) for change in findings.transitions])],
-            "told": findings.answer_frames,
+            "group_transitions": [TRANSITIONS.from_rows([_transition_row(change) for change in result.transitions])],
+            "told": result.answer_frames,
         }
-        for table, mine in parts.items():
-            frames[table] += [part.with_columns(group=_constant(place, len(part))) for part in mine if len(part)]
+        for table, table_parts in parts.items():
+            frames[table] += [part.with_columns(group=_constant(index, len(part))) for part in table_parts if len(part)]
     names = Frame({"key": np.array(list(by_group), dtype=object)})
     joined = {table: Frame.concat(parts) for table, parts in frames.items() if parts}
     return [
@@ -68,7 +71,7 @@ def group_outputs(by_group: Mapping[str, StepResult]) -> list[GroupOutput]:
 
 
 def concat_payloads(table: str, payloads: Iterable[bytes]) -> Frame:
-    """One table's packets end to end, with `broker` and `group` (its name) beside each row."""
+    """Deserialize and append the rows of one table, with columns for `broker` and `group` (its name)."""
     frames = []
     for value in payloads:
         parts = unpack(value)
@@ -93,8 +96,8 @@ def _constant(value: int, count: int) -> Array:
     return np.full(count, value, dtype=np.int64)
 
 
-# What requests were answered (heartbeats and commits that are well excepted), and what the trace says of the recorded
-# answer. Null is what there is none of, or what is not recorded.
+# The answers of the replay, without successful heartbeats and commits, and what the trace records of the same answers.
+# A value is null if the answer has none, or if it is not recorded.
 GROUP_ANSWERS = pa.schema(
     [
         ("broker", pa.int32()),
@@ -124,19 +127,19 @@ SCHEMAS = {
 }
 
 _KINDS, _RULES, _ERRORS = pa.array(KINDS), pa.array(RULES), pa.array(ERRORS)
-_APIS = pa.array([api.word for api in Api])
+_APIS = pa.array([api.label for api in Api])
 _HEARTBEAT = KIND_OF["heartbeat"]
 
 
 @dataclass(frozen=True)
 class GroupTables:
-    """Rows of the tables as a run writes them."""
+    """Converts outputs into the rows of a run's tables."""
 
     run_id: str
     trace_end_us: int | None
 
     def rows(self, table: str, payloads: Iterable[bytes]) -> pa.Table:
-        """One of `SCHEMAS`, from its packets in their order."""
+        """Return the rows of one of `SCHEMAS`, in the order of its payloads."""
         rows = concat_payloads(table, payloads)
         if table == "group_transitions":
             return self._transitions(rows)
@@ -212,7 +215,7 @@ def _texts(column: Array) -> pa.Array:
 
 
 def _null_if_empty(column: Array) -> pa.Array:
-    """Empty stands for null: neither a request nor a client is named by nothing."""
+    """Return the texts, with null for an empty one."""
     texts = _texts(column)
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 

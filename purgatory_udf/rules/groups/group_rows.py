@@ -1,4 +1,4 @@
-"""Events of groups as rows: numbers and texts in columns."""
+"""Events of groups as columns of numbers and texts, and batches of requests on their way to the groups' calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = FrameLayout(
     texts=("request_id", "client_id", "member_id", "instance_id", "assigned", "named_leader", "protocols"),
 )
 
-# What is read of an event.
+# The columns of `events` that are read.
 COLUMNS = (
     "time_us", "seq", "broker", "type", "request_id", "client_id", "group", "member_id", "assigned_member_id",
     "leader_member_id", "group_instance_id", "api_version", "session_timeout_ms", "rebalance_timeout_ms", "protocols",
@@ -28,15 +28,16 @@ COLUMNS = (
 )  # fmt: skip
 
 _ABSENT = -1
-_API_NAMES = [api.word for api in Api]
+_API_NAMES = [api.label for api in Api]
 
 
 def group_key(broker: int, group: str) -> str:
-    """A group is known by its name only to its own broker."""
+    """Return the key of a group. Groups of the same name at different brokers are different groups."""
     return f"{broker}/{group}"
 
 
 def split_group_key(key: str) -> tuple[int, str]:
+    """Return broker and name of a group."""
     broker, _, group = key.partition("/")
     return int(broker), group
 
@@ -52,7 +53,7 @@ def _texts(column: pa.ChunkedArray) -> Array:
 
 
 def request_rows(events: pa.Table) -> Frame:
-    """Group events, in their order, as rows."""
+    """Convert group events into rows, in the same order."""
     api = pc.index_in(events["type"], pa.array(API_OF)).to_numpy()
     instance = events["group_instance_id"]
     return Frame(
@@ -77,7 +78,7 @@ def request_rows(events: pa.Table) -> Frame:
 
 
 def _protocols(column: pa.ChunkedArray) -> Array:
-    """Only joins have any, so that this is no loop over heartbeats."""
+    """Serialize the protocols as JSON. Only joins have any, so the loop skips all other rows."""
     texts = np.full(len(column), "", dtype=object)
     for row in np.flatnonzero(pc.is_valid(column).to_numpy()).tolist():
         texts[row] = json.dumps(column[row].as_py())
@@ -85,7 +86,7 @@ def _protocols(column: pa.ChunkedArray) -> Array:
 
 
 class GroupEvents:
-    """Rows of one group as the events that they were made of. An empty text stands for an absent one."""
+    """The rows of one group as events. An empty text becomes None."""
 
     def __init__(self, rows: Frame, key: str) -> None:
         self._broker, self._group = split_group_key(key)
@@ -118,23 +119,20 @@ class GroupEvents:
         }
 
 
-# Requests of several groups on their way to the groups' calls: rows, and the keys of the groups they are of.
-
-
-# `group` is a place among the keys.
+# `group` is an index into the keys of the batch.
 _BATCH_ROWS = FrameLayout((*ROWS.numbers, "group"), ROWS.texts)
 
 
 @dataclass(frozen=True)
 class RequestBatch:
-    """`rows` are in order by group, and within a group by (time, seq)."""
+    """Requests of several groups. `rows` are ordered by group, and within a group by (time, `seq`)."""
 
     keys: list[str]
     rows: Frame
 
     @classmethod
-    def of(cls, events: pa.Table) -> RequestBatch:
-        """The group events among these; every other event is left out."""
+    def from_events(cls, events: pa.Table) -> RequestBatch:
+        """Build a batch from the group events in `events`. Other events are ignored."""
         events = events.select(COLUMNS).filter(pc.is_in(events["type"], pa.array(API_OF)))
         if not events.num_rows:
             return cls([], _BATCH_ROWS.empty())
@@ -145,43 +143,46 @@ class RequestBatch:
         )
 
     @classmethod
-    def together(cls, parts: Sequence[RequestBatch]) -> RequestBatch:
-        """Several pieces as one, each key once."""
+    def concat(cls, parts: Sequence[RequestBatch]) -> RequestBatch:
+        """Merge batches. A key that several of them contain appears once."""
         if len(parts) == 1:
             return parts[0]
         number: dict[str, int] = {}
         frames = [_BATCH_ROWS.empty()]
         for part in parts:
-            places: Array = np.array([number.setdefault(key, len(number)) for key in part.keys], dtype=np.int64)
-            frames.append(part.rows.with_columns(group=places[part.rows.group]) if len(part.rows) else part.rows)
+            index: Array = np.array([number.setdefault(key, len(number)) for key in part.keys], dtype=np.int64)
+            frames.append(part.rows.with_columns(group=index[part.rows.group]) if len(part.rows) else part.rows)
         return cls(list(number), _sorted(Frame.concat(frames)))
 
     def by_group(self) -> Iterator[tuple[str, Frame]]:
-        """Each group that has any, with its rows."""
+        """Yield each group that has rows, with its rows."""
         group = self.rows.group
         begins = np.flatnonzero(np.diff(group, prepend=-1)).tolist()
         for begin, end in pairwise([*begins, len(group)]):
             yield self.keys[int(group[begin])], self.rows.take(slice(begin, end))
 
-    def where(self, rows: Array) -> RequestBatch:
+    def filter(self, rows: Array) -> RequestBatch:
+        """Return a batch with the rows that a mask selects."""
         return RequestBatch(self.keys, self.rows.take(rows))
 
-    def apart(self, name: Callable[[str], str]) -> Iterator[tuple[str, RequestBatch]]:
-        """The same, shared out by a name made of each group's key."""
-        places: dict[str, list[int]] = {}
-        for place, key in enumerate(self.keys):
-            places.setdefault(name(key), []).append(place)
+    def split(self, shard_of: Callable[[str], str]) -> Iterator[tuple[str, RequestBatch]]:
+        """Split the batch into shards. `shard_of` returns the shard of a group's key."""
+        indices: dict[str, list[int]] = {}
+        for index, key in enumerate(self.keys):
+            indices.setdefault(shard_of(key), []).append(index)
         group = self.rows.group
-        borders = np.searchsorted(group, np.arange(len(self.keys) + 1))
-        for shard, mine in places.items():
-            if len(mine) == 1:
-                rows = self.rows.take(slice(borders[mine[0]], borders[mine[0] + 1]))
+        bounds = np.searchsorted(group, np.arange(len(self.keys) + 1))
+        for shard, in_shard in indices.items():
+            if len(in_shard) == 1:
+                rows = self.rows.take(slice(bounds[in_shard[0]], bounds[in_shard[0] + 1]))
                 number = np.zeros(len(rows), dtype=np.int64)
             else:
-                counts = [borders[place + 1] - borders[place] for place in mine]
-                rows = self.rows.take(np.concatenate([np.arange(borders[at], borders[at + 1]) for at in mine]))
-                number = np.repeat(np.arange(len(mine)), counts)
-            yield shard, RequestBatch([self.keys[place] for place in mine], rows.with_columns(group=number))
+                counts = [bounds[index + 1] - bounds[index] for index in in_shard]
+                rows = self.rows.take(
+                    np.concatenate([np.arange(bounds[index], bounds[index + 1]) for index in in_shard])
+                )
+                number = np.repeat(np.arange(len(in_shard)), counts)
+            yield shard, RequestBatch([self.keys[index] for index in in_shard], rows.with_columns(group=number))
 
     def to_bytes(self) -> bytes:
         return pack({"keys": Frame({"key": np.array(self.keys, dtype=object)}), "rows": self.rows})

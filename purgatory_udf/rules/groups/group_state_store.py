@@ -1,6 +1,7 @@
-"""Kept groups by key, as one value: a single group, or all of a shard. Only what is taken out is ever looked into.
+"""The state of groups between two calls: a snapshot of each group, and the store that serializes them.
 
-A value that another version wrote is refused, never guessed at.
+The store holds one group, or all groups of a shard. It parses only the groups that a call reads. State that was written
+in another format is rejected.
 """
 
 from __future__ import annotations
@@ -20,11 +21,8 @@ from purgatory_udf.rules.groups.frames import Frame, FrameLayout, pack, unpack
 from purgatory_udf.rules.groups.group_codes import FOREVER
 from purgatory_udf.rules.groups.group_rows import split_group_key
 
-# What is kept of a group between two calls: the group itself, its open sessions in columns, its open round or sync.
-
-
-# Open sessions in the order in which they were armed: `t`, `seq` and `sub` say when. `owner` is a place among
-# `KeptGroup.owners`, or `PENDING`.
+# Open sessions in the order in which they started. `t`, `seq` and `sub` are the `Moment` of the start; `owner` is an
+# index into `GroupSnapshot.owners`, or `PENDING`.
 SESSIONS = FrameLayout(
     numbers=("owner", "op", "t", "seq", "sub", "deadline"),
     texts=("member_id", "request_id", "client_id"),
@@ -34,7 +32,10 @@ PENDING = -1
 
 @dataclass(frozen=True, slots=True)
 class RebalanceSnapshot:
-    """An open join of a round, or sync of a generation. `remaining_ms` is an initial round's, after this window."""
+    """An open join, initial join or sync. `remaining_ms` is the time after the current window of an initial join.
+
+    `dead`: the operation belongs to an earlier, unloaded incarnation of the group.
+    """
 
     kind: str
     operation_id: int
@@ -45,26 +46,30 @@ class RebalanceSnapshot:
     request_id: str | None
     client_id: str | None
     remaining_ms: int = 0
-    # Of a group that was unloaded, and is here anew.
     dead: bool = False
 
 
 @dataclass(slots=True)
 class GroupSnapshot:
-    """`group` is None until a request makes it. `former` are members that are out, but whose sessions still run:
-    nobody told those, so that they end at their deadlines.
+    """A group between two calls.
 
-    `text` is everything but the sessions as it was read, or None where it may have changed since.
+    Attributes:
+        group: The group, or None until a request creates it.
+        sessions: The open sessions, as columns.
+        rebalances: The open operations of the Rebalance purgatory.
+        former: Removed members with open sessions, which complete only at their deadlines.
+        text: The JSON of everything but the sessions, or None if the snapshot may have changed since it was read.
     """
 
     group: Group | None = None
     sessions: Frame = field(default_factory=SESSIONS.empty)
-    rounds: list[RebalanceSnapshot] = field(default_factory=list)
+    rebalances: list[RebalanceSnapshot] = field(default_factory=list)
     former: list[Member] = field(default_factory=list)
     text: str | None = None
 
     @property
     def owners(self) -> list[Member]:
+        """The members that sessions belong to: the current ones, then the former ones."""
         return [*(self.group.members.values() if self.group is not None else ()), *self.former]
 
     @property
@@ -77,27 +82,27 @@ class GroupSnapshot:
 
     @property
     def open(self) -> int:
-        """How many operations have not ended."""
-        return len(self.sessions) + len(self.rounds)
+        """The number of open operations."""
+        return len(self.sessions) + len(self.rebalances)
 
     def next_deadline_ms(self) -> int:
-        deadlines = [round_.deadline_ms for round_ in self.rounds]
+        """Return the earliest deadline of an open operation, or `FOREVER`."""
+        deadlines = [operation.deadline_ms for operation in self.rebalances]
         if len(self.sessions):
             deadlines.append(int(self.sessions.deadline.min()))
         return min(deadlines, default=FOREVER)
 
 
-# A kept group as text, and back: everything but its sessions, which lie in columns.
-
-
+# The fields of a member, and their keys in the serialized form.
 _MEMBER_FIELDS = tuple(field.name for field in fields(Member))
+_MEMBER_KEYS = tuple("sign_of_life" if name == "liveness_signal" else name for name in _MEMBER_FIELDS)
 _member_values = attrgetter(*_MEMBER_FIELDS)
 _WAITING_REQUESTS: dict[str, type[JoinGroup] | type[SyncGroup]] = {
     "awaiting_join": JoinGroup,
     "awaiting_sync": SyncGroup,
 }
 
-# What a member is most often, and is not said then.
+# The most frequent values of a member, which are not serialized.
 _MEMBER_DEFAULTS: dict[str, Any] = {
     "instance_id": None,
     "client_id": None,
@@ -107,49 +112,51 @@ _MEMBER_DEFAULTS: dict[str, Any] = {
     "sign_of_life": None,
 }
 
-# What a group's text says as it stands.
-_GROUP_FIELDS = (
-    "generation",
-    "protocol",
-    "leader",
-    "leader_is_stopgap",
-    "new_member_added",
-    "operations_begun",
-    "loaded_us",
-)
+# Attributes of a group that are serialized unchanged, by their keys.
+_GROUP_FIELDS = {
+    "generation": "generation",
+    "protocol": "protocol",
+    "leader": "leader",
+    "leader_is_stopgap": "leader_is_provisional",
+    "new_member_added": "new_member_added",
+    "operations_begun": "derived_operations",
+    "loaded_us": "loaded_us",
+}
 
 
-def to_text(kept: GroupSnapshot) -> str:
-    if kept.text is None:
-        kept.text = json.dumps(_document(kept), separators=(",", ":"), ensure_ascii=False)
-    return kept.text
+def to_text(snapshot: GroupSnapshot) -> str:
+    """Serialize everything but the sessions."""
+    if snapshot.text is None:
+        snapshot.text = json.dumps(_document(snapshot), separators=(",", ":"), ensure_ascii=False)
+    return snapshot.text
 
 
 def from_text(text: str, sessions: Frame, key: str) -> GroupSnapshot:
+    """Deserialize the result of `to_text`, and add the sessions."""
     document = json.loads(text)
     if document["group"] is None:
         return GroupSnapshot(sessions=sessions, text=text)
     return GroupSnapshot(
         group=_group(document["group"], key),
         sessions=sessions,
-        rounds=[RebalanceSnapshot(**values) for values in document["rounds"]],
+        rebalances=[RebalanceSnapshot(**values) for values in document["rounds"]],
         former=[_member(values) for values in document["former"]],
         text=text,
     )
 
 
-def _document(kept: GroupSnapshot) -> dict[str, Any]:
+def _document(snapshot: GroupSnapshot) -> dict[str, Any]:
     return {
-        "group": _group_document(kept.group) if kept.group is not None else None,
-        "rounds": [asdict(round_) for round_ in kept.rounds],
-        "former": [_member_document(member) for member in kept.former],
+        "group": _group_document(snapshot.group) if snapshot.group is not None else None,
+        "rounds": [asdict(operation) for operation in snapshot.rebalances],
+        "former": [_member_document(member) for member in snapshot.former],
     }
 
 
 def _group_document(group: Group) -> dict[str, Any]:
     return {
         "state": group.state.value,
-        **{name: getattr(group, name) for name in _GROUP_FIELDS},
+        **{key: getattr(group, name) for key, name in _GROUP_FIELDS.items()},
         "pending_members": sorted(group.pending_members),
         "pending_syncs": sorted(group.pending_syncs),
         "members": [_member_document(member) for member in group.members.values()],
@@ -159,20 +166,20 @@ def _group_document(group: Group) -> dict[str, Any]:
 def _group(document: dict[str, Any], key: str) -> Group:
     group = Group(*split_group_key(key))
     group.state = GroupState(document["state"])
-    for name in _GROUP_FIELDS:
-        setattr(group, name, document[name])
+    for field_key, name in _GROUP_FIELDS.items():
+        setattr(group, name, document[field_key])
     group.pending_members = set(document["pending_members"])
     group.pending_syncs = set(document["pending_syncs"])
     for member in map(_member, document["members"]):
-        group.take_back(member)
+        group.restore_member(member)
     return group
 
 
 def _member_document(member: Member) -> dict[str, Any]:
     values = {
-        name: value
-        for name, value in zip(_MEMBER_FIELDS, _member_values(member), strict=True)
-        if value != _MEMBER_DEFAULTS.get(name)
+        key: value
+        for key, value in zip(_MEMBER_KEYS, _member_values(member), strict=True)
+        if value != _MEMBER_DEFAULTS.get(key)
     }
     for name in _WAITING_REQUESTS:
         if name in values:
@@ -182,6 +189,7 @@ def _member_document(member: Member) -> dict[str, Any]:
 
 def _member(document: dict[str, Any]) -> Member:
     values = _MEMBER_DEFAULTS | document
+    values["liveness_signal"] = values.pop("sign_of_life")
     values["protocols"] = tuple(values["protocols"])
     for name, api in _WAITING_REQUESTS.items():
         if values[name] is not None:
@@ -190,7 +198,7 @@ def _member(document: dict[str, Any]) -> Member:
 
 
 def _request_document(request: GroupRequest) -> dict[str, Any]:
-    """A waiting request, without the way back to whoever sent it."""
+    """Serialize a waiting request without its callback."""
     return {field.name: getattr(request, field.name) for field in fields(request) if field.name != "respond"}
 
 
@@ -200,11 +208,12 @@ def _request(api: type[JoinGroup] | type[SyncGroup], document: dict[str, Any]) -
     return api(**document)
 
 
+# The version of the serialized form.
 VERSION = 4
 
 
 class GroupStateStore:
-    """Of each group its text, its sessions, and when its next timer runs."""
+    """Snapshots by group key: text, sessions, next deadline and state of each group."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -217,31 +226,34 @@ class GroupStateStore:
 
     @property
     def next_deadline_ms(self) -> int:
+        """The earliest deadline of any group, or `FOREVER`."""
         return min(self._deadlines.values(), default=FOREVER)
 
     @property
     def state(self) -> str | None:
-        """Of a single group, its state."""
+        """The state of the group, or None unless the store holds exactly one."""
         return next(iter(self._states.values())) if len(self._states) == 1 else None
 
     @property
     def sessions(self) -> int:
+        """The number of open sessions."""
         return sum(map(len, self._sessions.values()))
 
     def due(self, by_ms: int) -> Iterator[str]:
-        """Groups of which a timer runs by then."""
+        """Yield the groups with a deadline at or before `by_ms`."""
         return (key for key, deadline in self._deadlines.items() if deadline <= by_ms)
 
-    def take(self, key: str) -> GroupSnapshot:
-        """What is kept of this group; nothing yet, if it is new."""
+    def get(self, key: str) -> GroupSnapshot:
+        """Return the snapshot of a group, or an empty one if the group is new."""
         text = self._texts.get(key)
         return GroupSnapshot() if text is None else from_text(text, self._sessions[key], key)
 
-    def put(self, key: str, kept: GroupSnapshot) -> None:
-        self._texts[key] = to_text(kept)
-        self._sessions[key] = kept.sessions
-        self._deadlines[key] = kept.next_deadline_ms()
-        self._states[key] = kept.state
+    def put(self, key: str, snapshot: GroupSnapshot) -> None:
+        """Store the snapshot of a group, in place of its former one."""
+        self._texts[key] = to_text(snapshot)
+        self._sessions[key] = snapshot.sessions
+        self._deadlines[key] = snapshot.next_deadline_ms()
+        self._states[key] = snapshot.state
 
     def to_bytes(self) -> bytes:
         groups = {
@@ -258,8 +270,8 @@ class GroupStateStore:
     @classmethod
     def from_bytes(cls, value: bytes) -> GroupStateStore:
         frames = unpack(value)
-        groups, sessions = frames["groups"], frames["sessions"].only(SESSIONS.names)
-        shelf, begin = cls(), 0
+        groups, sessions = frames["groups"], frames["sessions"].select(SESSIONS.names)
+        store, begin = cls(), 0
         names = ("version", "sessions", "deadline", "key", "state", "text")
         for version, count, deadline, key, state, text in zip(
             *(groups.columns[name].tolist() for name in names), strict=True
@@ -267,9 +279,9 @@ class GroupStateStore:
             if version != VERSION:
                 raise UserError(
                     f"state of group {key}: written in format {version}, this version reads format {VERSION}: "
-                    "finish the run with the version that began it, or start it anew with --overwrite"
+                    "finish the run with the version that started it, or restart it with --overwrite"
                 )
-            shelf._texts[key], shelf._deadlines[key], shelf._states[key] = text, deadline, state
-            shelf._sessions[key] = sessions.take(slice(begin, begin + count))
+            store._texts[key], store._deadlines[key], store._states[key] = text, deadline, state
+            store._sessions[key] = sessions.take(slice(begin, begin + count))
             begin += count
-        return shelf
+        return store

@@ -1,7 +1,7 @@
-"""What a call says of a coordinator's watcher lists: operations that began to wait, that waited no longer, and walks.
+"""Changes of the coordinators' watcher lists that a call reports: started and ended waits, and checks.
 
-Each operation is on one list: that of its group (rounds and syncs) or of its member's sessions. The check that
-completes it takes it off; if its timer ends it, it stays until the list's next walk, or a purge.
+Each operation is on one list: its group's list of joins or syncs, or its member's list of sessions. The check that
+completes an operation removes it; an expired one stays until the next check of the list, or a purge.
 """
 
 from __future__ import annotations
@@ -22,68 +22,77 @@ from purgatory_udf.rules.groups.operation_timeline import WatcherList
 _LIST_BY_KIND = {"heartbeat": WatcherList.SESSIONS, "sync": WatcherList.SYNCS}
 _LIST_BY_KIND_CODE = np.array([_LIST_BY_KIND.get(kind, WatcherList.JOINS) for kind in KINDS], dtype=np.int64)
 
-# `list` is a place among the call's lists. `op` is the operation's id; an end says its beginning, too.
-BEGUN = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
-ENDED = FrameLayout((*BEGUN.names, "end_t", "end_seq", "end_sub", "triggered"))
+# `list` is an index into the lists of the call, `op` the id of the operation. An end repeats the start.
+STARTED = FrameLayout(("list", "op", "t", "seq", "sub", "deadline"))
+ENDED = FrameLayout((*STARTED.names, "end_t", "end_seq", "end_sub", "triggered"))
 WALKED = FrameLayout(("list", "t", "seq", "sub"))
-# Of the group's lists nothing is left: `list` is a name that all of theirs begin with.
+# All lists of a group are dropped. `list` is the common prefix of their names.
 STOPPED = WALKED
-_LAYOUTS = {"begun": BEGUN, "ended": ENDED, "walked": WALKED, "stopped": STOPPED}
+_LAYOUTS = {"started": STARTED, "ended": ENDED, "walked": WALKED, "stopped": STOPPED}
 _LISTS = FrameLayout(("broker", "code"), ("name",))
 
 
 def _list_name_prefix(group: str) -> str:
-    """What the names of the group's lists begin with, and no other group's: whatever names have in them."""
+    """Return the common prefix of the group's list names, which no other group's list names have."""
     return f"{len(group)}/{group}/"
 
 
-def open_operation_ids(kept: GroupSnapshot) -> Array:
-    """The ids of the operations that wait."""
-    return np.concatenate([kept.sessions.op, np.array([round_.operation_id for round_ in kept.rounds], dtype=np.int64)])
+def open_operation_ids(snapshot: GroupSnapshot) -> Array:
+    """Return the ids of the open operations."""
+    return np.concatenate(
+        [snapshot.sessions.op, np.array([each.operation_id for each in snapshot.rebalances], dtype=np.int64)]
+    )
 
 
 @dataclass
 class GroupWaits:
-    """Of the groups of one call, group by group; `lists` are numbered as they come."""
+    """The changes of one call. `lists` maps broker, purgatory and list name to the list's index."""
 
     lists: dict[tuple[int, int, str], int] = field(default_factory=dict)
     frames: dict[str, list[Frame]] = field(default_factory=lambda: {name: [] for name in _LAYOUTS})
 
-    def note(self, key: str, before: Array, kept: GroupSnapshot, findings: StepResult) -> None:
-        """`before`: what waited before the call; `kept` and `findings`: what it has left and told."""
+    def record(self, key: str, open_before: Array, snapshot: GroupSnapshot, result: StepResult) -> None:
+        """Add the changes of one group.
+
+        Args:
+            key: The group's key.
+            open_before: The ids of the operations that were open before the call.
+            snapshot: The group after the call.
+            result: The result of the call.
+        """
         broker, group = split_group_key(key)
-        sessions = kept.sessions
-        new = sessions.take(~np.isin(sessions.op, before)) if len(before) else sessions
+        sessions = snapshot.sessions
+        new = sessions.take(~np.isin(sessions.op, open_before)) if len(open_before) else sessions
         if len(new):
-            self._add("begun", new.with_columns(list=self._sessions(broker, group, new.member_id)))
-        rounds = [round_ for round_ in kept.rounds if round_.operation_id not in before]
-        if rounds:
-            self._add("begun", BEGUN.of([self._begun(broker, group, round_) for round_ in rounds]))
-        for ended in findings.ended:
-            waited = ended.take(ended.watched > 0)
-            if len(waited):
-                lists_ = self._lists(broker, group, _LIST_BY_KIND_CODE[waited.kind], waited.member_id)
-                self._add("ended", waited.with_columns(list=lists_))
-        for walked in findings.walked:
-            if len(walked):
-                self._add("walked", walked.with_columns(list=self._lists(broker, group, walked.list, walked.member_id)))
-        for code in (Code.HEARTBEAT, Code.REBALANCE) if findings.stopped else ():
+            self._add("started", new.with_columns(list=self._session_lists(broker, group, new.member_id)))
+        rebalances = [operation for operation in snapshot.rebalances if operation.operation_id not in open_before]
+        if rebalances:
+            self._add("started", STARTED.from_rows([self._started(broker, group, each) for each in rebalances]))
+        for ended in result.ended:
+            watched = ended.take(ended.watched > 0)
+            if len(watched):
+                lists_ = self._lists(broker, group, _LIST_BY_KIND_CODE[watched.kind], watched.member_id)
+                self._add("ended", watched.with_columns(list=lists_))
+        for walks in result.walks:
+            if len(walks):
+                self._add("walked", walks.with_columns(list=self._lists(broker, group, walks.list, walks.member_id)))
+        for code in (Code.HEARTBEAT, Code.REBALANCE) if result.stopped else ():
             all_lists = self._number(broker, code, _list_name_prefix(group))
-            self._add("stopped", STOPPED.of([(all_lists, t, seq, 0) for t, seq in findings.stopped]))
+            self._add("stopped", STOPPED.from_rows([(all_lists, t, seq, 0) for t, seq in result.stopped]))
 
     def to_bytes(self) -> bytes | None:
-        """Nothing, if there is nothing to tell."""
+        """Serialize the changes. Returns None if no list changed."""
         if not any(self.frames.values()):
             return None
         joined = {name: Frame.concat([_LAYOUTS[name].empty(), *frames]) for name, frames in self.frames.items()}
-        return pack({"lists": _LISTS.of(list(self.lists)), **joined})
+        return pack({"lists": _LISTS.from_rows(list(self.lists)), **joined})
 
-    def _begun(self, broker: int, group: str, of: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
-        place = self._list(broker, group, _LIST_BY_KIND.get(of.kind, WatcherList.JOINS), "")
-        return place, of.operation_id, of.started_us, of.seq, of.sub, of.deadline_ms
+    def _started(self, broker: int, group: str, of: RebalanceSnapshot) -> tuple[int, int, int, int, int, int]:
+        list_ = self._list(broker, group, _LIST_BY_KIND.get(of.kind, WatcherList.JOINS), "")
+        return list_, of.operation_id, of.started_us, of.seq, of.sub, of.deadline_ms
 
     def _add(self, name: str, frame: Frame) -> None:
-        self.frames[name].append(frame.only(_LAYOUTS[name].names))
+        self.frames[name].append(frame.select(_LAYOUTS[name].names))
 
     def _list(self, broker: int, group: str, of: int, member_id: str) -> int:
         code = Code.HEARTBEAT if of == WatcherList.SESSIONS else Code.REBALANCE
@@ -92,40 +101,40 @@ class GroupWaits:
     def _number(self, broker: int, code: Code, name: str) -> int:
         return self.lists.setdefault((broker, int(code), name), len(self.lists))
 
-    def _sessions(self, broker: int, group: str, members: Array) -> Array:
+    def _session_lists(self, broker: int, group: str, members: Array) -> Array:
         return self._lists(broker, group, np.full(len(members), int(WatcherList.SESSIONS)), members)
 
     def _lists(self, broker: int, group: str, of: Array, members: Array) -> Array:
         known: dict[tuple[int, str], int] = {}
-        places = []
+        numbers = []
         for pair in zip(of.tolist(), members.tolist(), strict=True):
-            place = known.get(pair)
-            if place is None:
-                place = known[pair] = self._list(broker, group, *pair)
-            places.append(place)
-        return np.array(places, dtype=np.int64)
+            number = known.get(pair)
+            if number is None:
+                number = known[pair] = self._list(broker, group, *pair)
+            numbers.append(number)
+        return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class PurgatoryWaits:
-    """What some calls say of one broker's purgatory; `list` is a place among `names`."""
+    """The changes of one broker's purgatory, from several calls. `list` is an index into `names`."""
 
     names: list[str]
-    begun: Frame
+    started: Frame
     ended: Frame
     walked: Frame
     stopped: Frame
 
 
 def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWaits]:
-    """Calls taken apart, and put together again by purgatory."""
+    """Deserialize the changes of several calls and group them by purgatory."""
     names: dict[tuple[int, int], dict[str, int]] = {}
     parts: dict[tuple[int, int], dict[str, list[Frame]]] = {}
     for value in values:
         frames = unpack(value)
         lists = frames["lists"]
         owners = list(zip(lists.broker.tolist(), lists.code.tolist(), strict=True))
-        places = np.array(
+        numbers = np.array(
             [
                 names.setdefault(owner, {}).setdefault(name, len(names[owner]))
                 for owner, name in zip(owners, lists.name.tolist(), strict=True)
@@ -137,8 +146,8 @@ def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWai
             for what in _LAYOUTS:
                 rows = frames[what].take(mine[frames[what].list]) if len(frames[what]) else frames[what]
                 if len(rows):
-                    kept = parts.setdefault(owner, {}).setdefault(what, [])
-                    kept.append(rows.with_columns(list=places[rows.list]))
+                    of_owner = parts.setdefault(owner, {}).setdefault(what, [])
+                    of_owner.append(rows.with_columns(list=numbers[rows.list]))
     return {
         (broker, Code(code)): PurgatoryWaits(
             list(names[broker, code]), *(_joined(mine.get(what, []), what) for what in _LAYOUTS)
@@ -149,4 +158,4 @@ def by_purgatory(values: Iterable[bytes]) -> dict[tuple[int, Code], PurgatoryWai
 
 def _joined(frames: Sequence[Frame], what: str) -> Frame:
     layout = _LAYOUTS[what]
-    return Frame.concat([layout.empty(), *frames]).only(layout.names)
+    return Frame.concat([layout.empty(), *frames]).select(layout.names)

@@ -1,4 +1,10 @@
-"""When, in the order of the whole trace, a machine's operations began and ended, and its lists were walked in vain."""
+"""The clock of one group, and a timeline of its operations in the order of the whole trace.
+
+The two purgatories of the clock have heaps as timers, which can be refilled from a snapshot. Timing wheels
+(`purgatory.timing_wheel`) also track how far each wheel lags. That decides when a purge happens and what a gauge reads,
+but not how an operation ends, so the clock of a group needs the deadlines only. The timeline records starts, ends and
+checks as `Moment`s, from which the gauges are computed afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +27,16 @@ from purgatory_udf.rules.purgatory.delayed_operation import BROKER_STOPPED
 from purgatory_udf.rules.purgatory.delayed_operation_purgatory import DelayedOperationPurgatory, Watchers
 from purgatory_udf.rules.purgatory.timing_wheel import TimerTask
 
-# The time of one group: two purgatories, whose timers are heaps that can be filled anew from a kept state.
-#
-# Timing wheels (`purgatory.timing_wheel`) keep more than the deadlines (how far each lags behind), which decides when
-# a purge happens and what a gauge reads, not how an operation ends. A group's own clock needs the deadlines only, and
-# says of everything when in the order of the whole trace it happened (`Moment`): the gauges follow from that,
-# afterwards.
-
-
-# Instead of an event, of what the clock alone brings about: it comes before all events of its millisecond.
+# The `seq` of what the clock causes, as opposed to an event. It sorts before all events of its millisecond.
 BY_CLOCK = UNKNOWN
 
 
 class Moment(NamedTuple):
-    """Time, event (`BY_CLOCK` if none), and a step of what that event or the clock brings about at that time.
+    """A position in the order of the trace: time in microseconds, event (`BY_CLOCK` for a timer), and step.
 
-    A timer that runs may begin what is due at once, in the other purgatory as well. The purgatories take turns, and the
-    steps of the clock count the turns: even ones are the sessions', odd ones those of rounds and syncs. So it is after
-    an event, too, for what it begins without delay: the event itself is step 0, and the turns are counted from 1.
+    A timer that runs may start an operation that is due at once, in either purgatory. The two purgatories therefore
+    alternate, and the step counts their turns: even for sessions, odd for joins and syncs. The event itself is step 0;
+    turns that follow from it within its millisecond count from 1.
     """
 
     t: int
@@ -47,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class DeadlineTimer:
-    """A timer: tasks by deadline, those of one millisecond in the order in which they were added."""
+    """A timer without wheels: tasks by deadline, those of one millisecond in order of insertion."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerTask]] = []
@@ -81,16 +79,17 @@ class DeadlineTimer:
 
 
 class RestorablePurgatory(DelayedOperationPurgatory[Any]):
-    """A purgatory that takes back operations which were watched before: they are not tried again by that.
+    """A purgatory to which operations can be restored without another try.
 
-    `walked` are the keys whose list was walked without completing anything, since somebody last emptied it.
+    `fruitless_checks` lists the keys of checks that completed no operation. The timeline clears it.
     """
 
     def __init__(self, name: str, timer: DeadlineTimer, purge_interval: int) -> None:
         super().__init__(name, timer, purge_interval)
-        self.walked: list[Any] = []
+        self.fruitless_checks: list[Any] = []
 
-    def watch_again(self, operation: Any) -> None:
+    def restore(self, operation: Any) -> None:
+        """Watch an open operation of an earlier call."""
         self._watchers_by_key.setdefault(operation.key, Watchers()).watch(operation)
         operation.watched = self.used = True
         self.timer.add(operation)
@@ -98,39 +97,41 @@ class RestorablePurgatory(DelayedOperationPurgatory[Any]):
     def check_and_complete(self, key: Any, now_us: int) -> int:
         completed = super().check_and_complete(key, now_us)
         if not completed:
-            self.walked.append(key)
+            self.fruitless_checks.append(key)
         return completed
 
 
 class GroupClock(Clock):
-    """A clock without wheels, reapers and gauges. Time is what it is told; a timer runs at its own millisecond.
+    """A clock without wheels, reapers and gauges. Each timer runs at its own millisecond.
 
-    `happened` is called after each step in which something may have happened.
+    `on_step` is called after each step in which operations may have started or ended.
     """
 
-    def __init__(self, happened: Callable[[Moment], None]) -> None:
+    def __init__(self, on_step: Callable[[Moment], None]) -> None:
         super().__init__(start_ms=0)
         self.purgatories: list[RestorablePurgatory] = []
-        self._happened = happened
+        self._on_step = on_step
         self._event = Moment(-1, BY_CLOCK, 0)
 
     def new_purgatory(self, broker_id: int, name: str, purge_interval: int) -> RestorablePurgatory:
-        """Sessions come first, since their purgatory is made first: so they end before rounds and syncs do."""
+        """Create a purgatory. Heartbeat is created first, so sessions expire before joins and syncs."""
         self.purgatories.append(RestorablePurgatory(name, DeadlineTimer(), purge_interval))
         return self.purgatories[-1]
 
     def next_deadline_ms(self) -> int:
-        """When the next timer runs; `FOREVER` if there is none."""
+        """Return the earliest deadline, or `FOREVER`."""
         return min((self._wake_ms(purgatory) for purgatory in self.purgatories), default=FOREVER)
 
-    def event(self, t: int, seq: int) -> None:
-        """This event has just been applied."""
+    def on_event(self, t: int, seq: int) -> None:
+        """Record that an event has just been applied."""
         self._event = Moment(t, seq, 0)
-        self._happened(self._event)
+        self._on_step(self._event)
 
     def advance_to(self, now_ms: int) -> None:
-        """Timers in their order up to `now_ms`, one millisecond and one purgatory at a time: a timer that runs may add
-        another, to any purgatory, that is due by `now_ms` as well."""
+        """Run all timers up to `now_ms`, one millisecond and one purgatory at a time.
+
+        A timer may add another that is due by `now_ms`, to either purgatory.
+        """
         last_ms, turn = -1, 0
         while self.purgatories:
             due_ms, place = min((self._wake_ms(purgatory), place) for place, purgatory in enumerate(self.purgatories))
@@ -139,10 +140,10 @@ class GroupClock(Clock):
             turn = place if due_ms != last_ms else turn + (turn % 2 != place)
             last_ms = due_ms
             self.purgatories[place].timer.advance_clock(due_ms)
-            self._happened(self._moment(due_ms, turn))
+            self._on_step(self._moment(due_ms, turn))
 
     def _moment(self, due_ms: int, turn: int) -> Moment:
-        """What is due by the last event's millisecond was begun by it."""
+        """Return the moment of a timer. A timer due by the last event's millisecond was started by that event."""
         if due_ms * 1000 <= self._event.t:
             return self._event._replace(sub=1 + turn)
         return Moment(due_ms * 1000, BY_CLOCK, turn)
@@ -153,12 +154,12 @@ class GroupClock(Clock):
         return FOREVER if wake_ms is None else wake_ms
 
 
-# Walks of lists that completed nothing.
+# Checks that completed no operation. `list` is a `WatcherList`.
 WALKS = FrameLayout(numbers=("list", "t", "seq", "sub"), texts=("member_id",))
 
 
 class WatcherList(IntEnum):
-    """A group's lists: one per member of its sessions, one of its rounds, one of its generations' syncs."""
+    """The kinds of watcher lists of a group: one list for each member's sessions, one for joins, one for syncs."""
 
     SESSIONS = 0
     JOINS = 1
@@ -167,39 +168,39 @@ class WatcherList(IntEnum):
 
 @dataclass(eq=False)
 class OperationTimeline:
-    """`began` and `ended` by operation, those that are taken back included; `walks` as rows of `WALKS`."""
+    """When operations started and ended, restored ones included, and the fruitless checks as rows of `WALKS`."""
 
     journal: GroupJournal
-    began: dict[GroupOperation, Moment] = field(default_factory=dict)
+    started: dict[GroupOperation, Moment] = field(default_factory=dict)
     ended: dict[GroupOperation, Moment] = field(default_factory=dict)
     walks: list[tuple[int, int, int, int, str]] = field(default_factory=list)
     purgatories: Sequence[RestorablePurgatory] = ()
     _open: dict[GroupOperation, None] = field(default_factory=dict)
-    _noted: int = 0
+    _recorded: int = 0
 
-    def take_back(self, operation: GroupOperation, began: Moment) -> None:
-        """An operation that began in an earlier call."""
+    def restore(self, operation: GroupOperation, started: Moment) -> None:
+        """Add an open operation of an earlier call."""
         self.journal.operations.append(operation)
-        self._noted += 1
-        self.began[operation] = began
+        self._recorded += 1
+        self.started[operation] = started
         self._open[operation] = None
 
-    def note(self, moment: Moment) -> None:
-        """Whatever has happened since the last note happened at this moment."""
-        for operation in self.journal.operations[self._noted :]:
-            self.began[operation] = moment
+    def record(self, moment: Moment) -> None:
+        """Record the operations that started or ended since the last call, and the checks, at this moment."""
+        for operation in self.journal.operations[self._recorded :]:
+            self.started[operation] = moment
             self._open[operation] = None
-        self._noted = len(self.journal.operations)
+        self._recorded = len(self.journal.operations)
         for operation in [operation for operation in self._open if operation.completed]:
             self.ended[operation] = moment
             del self._open[operation]
         for purgatory in self.purgatories:
-            self.walks += [_walk_row(key, moment) for key in purgatory.walked]
-            purgatory.walked.clear()
+            self.walks += [_walk_row(key, moment) for key in purgatory.fruitless_checks]
+            purgatory.fruitless_checks.clear()
 
     @property
     def still_open(self) -> Iterator[GroupOperation]:
-        """In the order in which they began."""
+        """The open operations, in the order in which they started."""
         return iter(self._open)
 
 
@@ -209,12 +210,9 @@ def _walk_row(key: MemberKey | JoinKey | SyncKey, moment: Moment) -> tuple[int, 
     return (WatcherList.JOINS if isinstance(key, JoinKey) else WatcherList.SYNCS, *moment, "")
 
 
-# Operations that have ended, in columns: what `completions` and `expirations` say of a group.
-
-
-# `t` and `end_t` are microseconds, `deadline` is milliseconds. `triggered`: a check of its own key completed it.
-# `seq` and `sub`, `end_seq` and `end_sub` place beginning and end among what happened at the same time (`Moment`).
-# `member_id` is a session's; a round's key is the group alone.
+# Operations that have ended. `t` and `end_t` are microseconds, `deadline` is milliseconds. With `seq` and `sub`, or
+# `end_seq` and `end_sub`, they are the `Moment` of start and end. `triggered`: a check of its own key completed it.
+# `member_id` belongs to sessions; joins and syncs have the group as their key.
 ENDED = FrameLayout(
     numbers=(
         *("op", "kind", "t", "seq", "sub", "end_t", "end_seq", "end_sub"),
@@ -223,31 +221,31 @@ ENDED = FrameLayout(
     texts=("member_id", "request_id", "client_id"),
 )
 
-# How an operation may have ended.
+# The kinds of ends.
 COMPLETED, EXPIRED, CANCELLED = 0, 1, 2
 _BY_STOP = RULE_OF[BROKER_STOPPED]
 
 
 def end_kinds(ended: Frame) -> Array:
-    """Which of the three, row by row."""
+    """Return COMPLETED, EXPIRED or CANCELLED for each row of `ENDED`."""
     return np.where(ended.expired > 0, EXPIRED, np.where(ended.rule == _BY_STOP, CANCELLED, COMPLETED))
 
 
-def ended_frame(chronicle: OperationTimeline) -> Frame:
-    """Of the state machine's operations."""
-    return ENDED.of(
-        [_ended_row(operation, chronicle.began[operation], end) for operation, end in chronicle.ended.items()]
+def ended_frame(timeline: OperationTimeline) -> Frame:
+    """Return the operations of a timeline that have ended, as rows of `ENDED`."""
+    return ENDED.from_rows(
+        [_ended_row(operation, timeline.started[operation], end) for operation, end in timeline.ended.items()]
     )
 
 
-def _ended_row(operation: GroupOperation, begin: Moment, end: Moment) -> tuple[int | str, ...]:
+def _ended_row(operation: GroupOperation, start: Moment, end: Moment) -> tuple[int | str, ...]:
     outcome = operation.outcome()
     return (
         outcome.operation_id,
         KIND_OF[outcome.kind],
         outcome.started_us,
-        begin.seq,
-        begin.sub,
+        start.seq,
+        start.sub,
         outcome.ended_us,
         end.seq,
         end.sub,

@@ -1,4 +1,4 @@
-"""A trace of groups cut into batches, the state kept as bytes in between; and what the reference says of the trace."""
+"""A trace of groups cut into batches, the state snapshot as bytes in between; and what the reference says of the trace."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class GroupRecord:
 class Batches:
     """Calls `step` as a stream would: for groups with events, and for groups whose timers are due."""
 
-    def __init__(self, config: Config, worth_columns: int = MIN_COLUMNAR_RUN) -> None:
+    def __init__(self, config: Config, min_columnar_run: int = MIN_COLUMNAR_RUN) -> None:
         self.records: dict[str, GroupRecord] = {}
         self.waits: list[bytes] = []
-        self._config, self._worth_columns = config.group, worth_columns
+        self._config, self._min_columnar_run = config.group, min_columnar_run
         self._state: dict[str, bytes] = {}
         self._deadlines: dict[str, int] = {}
 
     def take(self, events: Sequence[Event]) -> None:
         """One batch, decided up to the millisecond of its last event."""
         table = pa.Table.from_pylist([{"broker": 0} | event for event in events], schema=EVENTS)
-        rows = dict(RequestBatch.of(table).by_group())
+        rows = dict(RequestBatch.from_events(table).by_group())
         horizon_ms = max(event["time_us"] for event in events) // 1000
         due = [key for key, deadline_ms in self._deadlines.items() if deadline_ms <= horizon_ms]
         for key in dict.fromkeys([*rows, *due]):
@@ -68,33 +68,33 @@ class Batches:
             self._call(key, None, FOREVER)
 
     def _call(self, key: str, rows: Any, horizon_ms: int) -> None:
-        shelf = GroupStateStore.from_bytes(self._state[key]) if key in self._state else GroupStateStore()
+        store = GroupStateStore.from_bytes(self._state[key]) if key in self._state else GroupStateStore()
         rows = rows if rows is not None else ROWS.empty()
-        kept = shelf.take(key)
-        before, waits = open_operation_ids(kept), GroupWaits()
-        kept, findings = step(key, kept, rows, horizon_ms, self._config, self._worth_columns)
-        waits.note(key, before, kept, findings)
-        shelf.put(key, kept)
-        self._state[key], self._deadlines[key] = shelf.to_bytes(), shelf.next_deadline_ms
-        self._note(key, findings, kept)
+        snapshot = store.get(key)
+        before, waits = open_operation_ids(snapshot), GroupWaits()
+        snapshot, result = step(key, snapshot, rows, horizon_ms, self._config, self._min_columnar_run)
+        waits.record(key, before, snapshot, result)
+        store.put(key, snapshot)
+        self._state[key], self._deadlines[key] = store.to_bytes(), store.next_deadline_ms
+        self._note(key, result, snapshot)
         payload = waits.to_bytes()
         if payload is not None:
             self.waits.append(payload)
 
-    def _note(self, key: str, findings: StepResult, kept: GroupSnapshot) -> None:
+    def _note(self, key: str, result: StepResult, snapshot: GroupSnapshot) -> None:
         record = self.records.setdefault(key, GroupRecord())
-        record.outcomes += outcomes_of(findings.operations, *split_group_key(key))
-        record.answers += findings.answers(key)
-        record.journal += [entry for entry in findings.entries if not isinstance(entry, Answer)]
-        record.open = [*kept.sessions.op.tolist(), *(round_.operation_id for round_ in kept.rounds)]
+        record.outcomes += outcomes_of(result.operations, *split_group_key(key))
+        record.answers += result.answers(key)
+        record.journal += [entry for entry in result.entries if not isinstance(entry, Answer)]
+        record.open = [*snapshot.sessions.op.tolist(), *(each.operation_id for each in snapshot.rebalances)]
 
 
 def in_batches(
-    events: Sequence[Event], config: Config, cuts: Iterable[int], worth_columns: int = MIN_COLUMNAR_RUN
+    events: Sequence[Event], config: Config, cuts: Iterable[int], min_columnar_run: int = MIN_COLUMNAR_RUN
 ) -> Batches:
     """Replay the events, in their order, cut before the events at these places; then drain."""
     borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    batches = Batches(config, worth_columns)
+    batches = Batches(config, min_columnar_run)
     for begin, end in pairwise(borders):
         batches.take(events[begin:end])
     if config.drain:

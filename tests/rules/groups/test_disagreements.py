@@ -24,9 +24,9 @@ Recorded = dict[int, tuple[str, int | None]]
 def answers_of(group: GroupTimeline) -> list[dict[str, Any]]:
     """The answers worth keeping, in the order of their requests."""
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    ((key, rows),) = RequestBatch.of(events).by_group()
-    _, findings = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
-    payloads = [packet.payload for packet in group_outputs({key: findings}) if packet.table == "told"]
+    ((key, rows),) = RequestBatch.from_events(events).by_group()
+    _, result = step(key, GroupSnapshot(), rows, FOREVER, CONFIG)
+    payloads = [packet.payload for packet in group_outputs({key: result}) if packet.table == "told"]
     answers: list[dict[str, Any]] = GroupTables("run", None).rows("told", payloads).to_pylist()
     return sorted(answers, key=lambda row: row["seq"])
 

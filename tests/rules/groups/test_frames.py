@@ -75,7 +75,7 @@ def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows,
         elif step == "ask":
             assert len(getattr(built, value)) == len(rows)
         elif step == "whole":
-            built = built.whole()
+            built = built.copy()
         assert len(built) == len(rows)
     assert rows_of(built) == rows
 
@@ -98,7 +98,7 @@ def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
 
 
 def test_frames_side_by_side_have_the_columns_of_both() -> None:
-    beside = frame([(1, "a")]).beside(Frame({"number": np.array([7]), "more": np.array([3])}))
+    beside = frame([(1, "a")]).merge(Frame({"number": np.array([7]), "more": np.array([3])}))
     assert {name: column.tolist() for name, column in beside.columns.items()} == {
         "number": [7],
         "text": ["a"],
@@ -107,7 +107,7 @@ def test_frames_side_by_side_have_the_columns_of_both() -> None:
 
 
 def test_what_is_kept_holds_on_to_nothing() -> None:
-    kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).whole()
+    kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).copy()
     assert [column.base for column in kept.columns.values()] == [None, None]
 
 

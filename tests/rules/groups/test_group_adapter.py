@@ -39,23 +39,23 @@ Row = tuple[Any, ...]
 
 
 def streamed(
-    batches: list[list[Event]], config: Config, chunk: int = 10_000, ledger: GaugeState | None = None
+    batches: list[list[Event]], config: Config, chunk: int = 10_000, gauge_state: GaugeState | None = None
 ) -> dict[str, pa.Table]:
     """The query over these batches, then the row that lets the clock run out."""
     end_us = end_of(event for batch in batches for event in batch)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us), config)
-    return _tables(rules, _parcels(rules, [*batches, None, []], end_us, chunk, ledger), end_us)
+    return _tables(rules, _parcels(rules, [*batches, None, []], end_us, chunk, gauge_state), end_us)
 
 
-def at_once(events: list[Event], config: Config, ledger: GaugeState | None = None) -> dict[str, pa.Table]:
+def at_once(events: list[Event], config: Config, gauge_state: GaugeState | None = None) -> dict[str, pa.Table]:
     """The query over a batch that is known to be all there is."""
     end_us = end_of(events)
     rules = GroupRules(Plan("run", config.max_disorder_ms > 0, end_us, at_once=True), config)
-    return _tables(rules, _parcels(rules, [events], end_us, 10_000, ledger), end_us)
+    return _tables(rules, _parcels(rules, [events], end_us, 10_000, gauge_state), end_us)
 
 
 def _parcels(
-    rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, ledger: GaugeState | None
+    rules: GroupRules, batches: Iterable[list[Event] | None], end_us: int, chunk: int, gauge_state: GaugeState | None
 ) -> list[Row]:
     groups = Groups(keyed(rules), delay_ms=rules.config.max_disorder_ms + 1, chunk=chunk)
     all_parcels: list[Row] = []
@@ -64,8 +64,8 @@ def _parcels(
         parcels = groups.batch(rows)
         all_parcels += parcels
         waits = [(us, payload) for table, _, us, _, payload in parcels if table == WAITS]
-        if ledger is not None and waits:
-            ledger.tell([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
+        if gauge_state is not None and waits:
+            gauge_state.advance([payload for _, payload in waits if payload], max(us for us, _ in waits) // 1000, "run")
         groups.advance()
     assert groups.dropped == 0
     assert not groups.timers, "nothing is left to fire"
@@ -172,10 +172,10 @@ def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -
     in_batches, all_at_once = (
         GaugeState(config.group.purge_interval, 0, end_of(traffic.events) // 1000) for _ in range(2)
     )
-    assert decided_in(streamed([traffic.events], config, ledger=in_batches)) == expected(traffic.events, config)
+    assert decided_in(streamed([traffic.events], config, gauge_state=in_batches)) == expected(traffic.events, config)
     assert decided_in(at_once(traffic.events, config, all_at_once)) == expected(traffic.events, config)
-    for ledger in (in_batches, all_at_once):
-        assert (ledger.left_open, ledger.open) == (len(still_open), 0)
+    for gauge_state in (in_batches, all_at_once):
+        assert (gauge_state.left_open, gauge_state.open) == (len(still_open), 0)
 
 
 def vanishing() -> GroupTimeline:

@@ -30,7 +30,7 @@ class Coordinators:
         self._interval, self._first_ms = config.group.purge_interval, first_ms
         self._kept: dict[tuple[int, Code], bytes] = {}
 
-    def tell(self, calls: list[bytes], horizon_ms: int) -> None:
+    def advance(self, calls: list[bytes], horizon_ms: int) -> None:
         by_owner = by_purgatory(calls)
         for owner in dict.fromkeys([*self._kept, *by_owner]):
             broker, code = owner
@@ -38,7 +38,7 @@ class Coordinators:
                 purgatory = CoordinatorPurgatory.from_bytes(self._kept[owner])
             else:
                 purgatory = CoordinatorPurgatory(code, self._interval, self._first_ms)
-            rows = purgatory.tell(by_owner.get(owner), horizon_ms)
+            rows = purgatory.advance(by_owner.get(owner), horizon_ms)
             self._kept[owner] = purgatory.to_bytes()
             columns = (rows.columns[name].tolist() for name in ("at_ms", "watched", "delayed", "purged"))
             self.gauges += [Gauge(broker, PURGATORIES[code], *row) for row in zip(*columns, strict=True)]
@@ -53,10 +53,10 @@ def read(events: list[Event], config: Config, cuts: list[int], first_ms: int) ->
     borders = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     for begin, end in pairwise(borders):
         batches.take(events[begin:end])
-        coordinators.tell(batches.waits, events[end - 1]["time_us"] // 1000)
+        coordinators.advance(batches.waits, events[end - 1]["time_us"] // 1000)
         batches.waits.clear()
     batches.drain()
-    coordinators.tell(batches.waits, FOREVER)
+    coordinators.advance(batches.waits, FOREVER)
     assert coordinators.open == 0
     return coordinators
 

@@ -27,13 +27,13 @@ def of_two_members() -> GroupSnapshot:
     group.join(1000, "b")
     group.sync(6100, "b")
     group.sync(6200, "a")
-    kept, _ = step("0/g", GroupSnapshot(), _rows(group), 6200, CONFIG)
-    return kept
+    snapshot, _ = step("0/g", GroupSnapshot(), _rows(group), 6200, CONFIG)
+    return snapshot
 
 
 def _rows(group: GroupTimeline) -> Frame:
     events = pa.Table.from_pylist([{"broker": 0} | event for event in group.events], schema=EVENTS)
-    return dict(RequestBatch.of(events).by_group())["0/g"]
+    return dict(RequestBatch.from_events(events).by_group())["0/g"]
 
 
 def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]:
@@ -41,10 +41,10 @@ def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]
     group = GroupTimeline()
     for ms, member in signs:
         group.heartbeat(ms, member)
-    kept = of_two_members()
-    decided = apply_heartbeats(kept, _rows(group))
+    snapshot = of_two_members()
+    decided = apply_heartbeats(snapshot, _rows(group))
     lines = sorted(map(operation_line, outcomes_of(decided.ended, 0, "g")))
-    sessions = kept.sessions
+    sessions = snapshot.sessions
     return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
 
 
@@ -90,8 +90,8 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
     group.heartbeat(7100, "a", generation=2)
     group.commit(7200, "nobody")
     group.commit(7300, "a")
-    kept = of_two_members()
-    decided = apply_heartbeats(kept, _rows(group))
+    snapshot = of_two_members()
+    decided = apply_heartbeats(snapshot, _rows(group))
     assert [ERRORS[answer] for answer in decided.answers] == [
         "ILLEGAL_GENERATION",
         "ILLEGAL_GENERATION",
@@ -106,12 +106,12 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
 def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shelf = GroupStateStore()
-    shelf.put("0/g", of_two_members())
-    value, again = shelf.to_bytes(), GroupStateStore.from_bytes(shelf.to_bytes())
-    kept = again.take("0/g")
-    kept.text = None
-    again.put("0/g", kept)
+    store = GroupStateStore()
+    store.put("0/g", of_two_members())
+    value, again = store.to_bytes(), GroupStateStore.from_bytes(store.to_bytes())
+    snapshot = again.get("0/g")
+    snapshot.text = None
+    again.put("0/g", snapshot)
     assert again.to_bytes() == value
     monkeypatch.setattr("purgatory_udf.rules.groups.group_state_store.VERSION", VERSION + 1)
     with pytest.raises(

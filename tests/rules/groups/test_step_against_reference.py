@@ -15,8 +15,8 @@ from tests.support.group_timeline import GroupTimeline
 
 @examples(20)
 @given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, MIN_COLUMNAR_RUN)))
-def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], worth_columns: int) -> None:
-    batches = in_batches(traffic.events, traffic.config, cuts, worth_columns)
+def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], min_columnar_run: int) -> None:
+    batches = in_batches(traffic.events, traffic.config, cuts, min_columnar_run)
     expected = reference_of(traffic.events, traffic.config)
     # Nothing is told of a group that is unloaded where it never was.
     assert {key: record.in_order() for key, record in batches.records.items() if record != GroupRecord()} == {
@@ -36,6 +36,6 @@ def test_signs_that_come_when_timers_have_ended_the_stable_time_are_no_run() -> 
     group.heartbeat(16_400, "b")
     group.heartbeat(16_450, "a")
     config = Config.model_validate({"group": {"min_session_timeout_ms": 0}})
-    record = in_batches(group.events, config, [4], worth_columns=1).records["0/g"].in_order()
+    record = in_batches(group.events, config, [4], min_columnar_run=1).records["0/g"].in_order()
     assert [answer.error for answer in record.answers[-2:]] == ["REBALANCE_IN_PROGRESS", "UNKNOWN_MEMBER_ID"]
     assert record == reference_of(group.events, config)["0/g"].in_order()
