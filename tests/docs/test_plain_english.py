@@ -21,14 +21,14 @@ from tests.docs import pages
 
 # Hits per 1,000 words. Lower a bound when the rate has fallen below it.
 MOST_PER_1000 = {
-    "docstrings": 40.0,
-    "comments": 43.0,
-    "messages": 21.0,
-    "markdown": 25.0,
-    "yaml comments": 17.0,
-    "tests: docstrings": 42.0,
-    "tests: comments": 42.0,
-    "tests: messages": 13.0,
+    "docstrings": 19.0,
+    "comments": 28.0,
+    "messages": 15.0,
+    "markdown": 2.0,
+    "yaml comments": 16.0,
+    "tests: docstrings": 39.0,
+    "tests: comments": 41.0,
+    "tests: messages": 12.0,
 }
 
 # A hyphen stands for white space.
@@ -53,17 +53,7 @@ _FILES = [
 
 MOST_COLUMNS = 120
 # Pages whose lines are still to be wrapped, with the number of lines that are too long.
-LONG_LINES = {
-    "conf/scenarios/README.md": 7,
-    "docs/events.md": 4,
-    "docs/following.md": 10,
-    "docs/kafka-rules.md": 61,
-    "docs/predicting.md": 19,
-    "docs/questions.md": 5,
-    "docs/recording.md": 40,
-    "docs/tables.md": 10,
-    "tests/data/README.md": 15,
-}
+LONG_LINES = {"conf/scenarios/README.md": 3, "docs/tables.md": 10, "tests/data/README.md": 15}
 
 
 def _python_texts(source: str) -> Iterator[tuple[str, str]]:
