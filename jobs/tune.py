@@ -15,11 +15,11 @@ from purgatory_udf.storage.output_folder import local_folder
 
 def _checks(like: str, goal: str, within: str, over: list[str], html: Path | None, **_: Any) -> None:
     from purgatory_udf.prediction.prediction_commands import require_source
-    from purgatory_udf.prediction.tuning import goal_of, over_of, within_of
+    from purgatory_udf.prediction.tuning import parse_goal, parse_limit, parse_ranges
 
-    goal_of(goal)
-    within_of(within)
-    over_of(over)
+    parse_goal(goal)
+    parse_limit(within)
+    parse_ranges(over)
     require_source(like)
     if html is not None and html.is_dir():
         raise UserError(f"{html}: is a folder; --html names a file")

@@ -79,14 +79,14 @@ def _checks_of_a_prediction(
     like: str, variant: list[str], config: Path | None, settings: list[str] | None, stage: dict[str, Any]
 ) -> None:
     from purgatory_udf.prediction.prediction_commands import require_source
-    from purgatory_udf.prediction.prediction_runs import variants_of
+    from purgatory_udf.prediction.prediction_runs import parse_variants
 
     if config is not None or settings:
         raise UserError("--config and --set do not go with --like: edit the scenario that fit writes")
     strange = next((name for name, usual in STAGE.items() if stage.get(name) != usual), None)
     if strange is not None:
         raise UserError(f"--{strange} goes with --closed-loop")
-    variants_of(variant)
+    parse_variants(variant)
     require_source(like)
     json = stage.get("json")
     if json is not None and json.is_dir():

@@ -19,58 +19,61 @@ from purgatory_udf.prediction.recording import RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import FittedAppends, FittedProducer, WorkBySize
 
 # Kafka's default from 4.0 on, where a recording has too few requests to tell.
-LINGER_MS = 5
+DEFAULT_LINGER_MS = 5
 # So many requests tell how long records linger, if they come as close as so many times that; and that they do not, if
 # so many come closer than this that it is no chance.
-TELLING, CLOSE, LEAST_MS = 200, 20, 2.0
+MIN_GAPS, MAX_MEAN_GAP_RATIO, MIN_LINGER_MS = 200, 20, 2.0
 # The least gaps are a host's hiccups: a request that came late, and the next one did not. So many more are left out.
-LOW = 0.02
+LOW_GAP_SHARE = 0.02
 # A request that is handled so soon after the answer before had been waiting for it; after a long wait there hardly ever
 # is none, so a busy host may take its time. A producer is free where long waits are rare.
-QUEUED_MS, HELD_UP_QUEUED_MS, HELD_UP_MS, FREE = 3.0, 20.0, 30.0, 0.05
+QUEUED_MS, QUEUED_AFTER_LONG_WAIT_MS, LONG_WAIT_MS, MAX_QUEUED_SHARE = 3.0, 20.0, 30.0, 0.05
 # So many records, which come at random with no more than this chance, are a burst. What is one is no longer among those
 # that come at random: then others are seen to be bursts, too.
-BURST, CHANCE, ROUNDS, MOST_AT_RANDOM = 4, 1e-3, 5, 1000
+MIN_BURST_RECORDS, BURST_PROBABILITY, ROUNDS, MAX_RANDOM_RECORDS = 4, 1e-3, 5, 1000
 # How long a burst takes, however long its records linger.
 BURST_MS = 0.5
 # A producer of whose requests more than this share are bursts has them as a rule.
-BURSTY = 0.5
+BURSTY_SHARE = 0.5
 
 Floats = npt.NDArray[np.float64]
 
 
-def linger_of(produces: pd.DataFrame) -> int | None:
+def estimate_linger_ms(produces: pd.DataFrame) -> int | None:
     """Between two requests to a broker lies the linger time at least, as a rule: the least gaps tell it. None where
     they are too few, or too wide, or requests wait for each other."""
     begun, broker = produces["tried"] - produces["handled"], produces["broker"]
     gaps = begun.groupby(broker).diff().dropna()
-    if len(gaps) < TELLING or (_queued(produces) & _after_a_long_one(produces)).mean() > FREE:
+    if len(gaps) < MIN_GAPS or (_queued(produces) & _after_a_long_one(produces)).mean() > MAX_QUEUED_SHARE:
         return None
     # Were a gap what a record lingers and then as long as it takes until the next one comes, some exponential time:
-    low = float((np.percentile(gaps, 100 * LOW) - LOW * gaps.mean()) / (1 - LOW)) - SENDING_MS
-    none_at_all = low < LEAST_MS and gaps.mean() * math.sqrt(LOW / len(gaps)) < LEAST_MS
-    return max(0, round(low)) if none_at_all or gaps.mean() < CLOSE * max(1, low) else None
+    low = (
+        float((np.percentile(gaps, 100 * LOW_GAP_SHARE) - LOW_GAP_SHARE * gaps.mean()) / (1 - LOW_GAP_SHARE))
+        - SENDING_MS
+    )
+    none_at_all = low < MIN_LINGER_MS and gaps.mean() * math.sqrt(LOW_GAP_SHARE / len(gaps)) < MIN_LINGER_MS
+    return max(0, round(low)) if none_at_all or gaps.mean() < MAX_MEAN_GAP_RATIO * max(1, low) else None
 
 
 def _queued(produces: pd.DataFrame) -> pd.Series[bool]:
     """Whether each was handled because the one before, of the same broker, was answered."""
     begun = produces["tried"] - produces["handled"]
     after = begun - produces["written"].groupby(produces["broker"]).shift()
-    return after < np.where(_after_a_long_one(produces), HELD_UP_QUEUED_MS, QUEUED_MS)
+    return after < np.where(_after_a_long_one(produces), QUEUED_AFTER_LONG_WAIT_MS, QUEUED_MS)
 
 
 def _after_a_long_one(produces: pd.DataFrame) -> pd.Series[bool]:
     lasted = produces["written"] - (produces["tried"] - produces["handled"])
-    return lasted.groupby(produces["broker"]).shift() > HELD_UP_MS
+    return lasted.groupby(produces["broker"]).shift() > LONG_WAIT_MS
 
 
-def records(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
+def record_arrivals(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> pd.DataFrame:
     """`at`, `key`, `bytes` of each record of these requests, which are in their order."""
     broker = produces["broker"]
     sent = produces["tried"] - produces["handled"] - SENDING_MS
     queued = _queued(produces)
     burst = _bursts(produces, batches, linger_ms)
-    if burst[~queued].mean() > BURSTY:
+    if burst[~queued].mean() > BURSTY_SHARE:
         # Then what is too little to tell was one, too; and so was what waited.
         burst |= _counts(produces, batches) > 1
     else:
@@ -105,7 +108,7 @@ def _bursts(produces: pd.DataFrame, batches: pd.DataFrame, linger_ms: float) -> 
     for _ in range(ROUNDS):
         meanwhile = count.where(~burst, 0).groupby(produces["broker"]).transform("sum") / length_ms * linger_ms
         more = {mean: _hardly_ever(mean) for mean in meanwhile.unique()}
-        burst = (count >= BURST) & (count - 1 >= meanwhile.map(more))
+        burst = (count >= MIN_BURST_RECORDS) & (count - 1 >= meanwhile.map(more))
     return burst
 
 
@@ -117,14 +120,14 @@ def _counts(produces: pd.DataFrame, batches: pd.DataFrame) -> pd.Series[int]:
 def _hardly_ever(mean: float) -> int:
     """So many come at random, where so many come on average, with no more than this chance (Poisson's)."""
     number, exactly, left = 0, math.exp(-mean), 1.0
-    while left > CHANCE and number < MOST_AT_RANDOM:
+    while left > BURST_PROBABILITY and number < MAX_RANDOM_RECORDS:
         left -= exactly
         number += 1
         exactly *= mean / number
     return number
 
 
-def fitted_producer(
+def fit_producer(
     records: pd.DataFrame, window: RecordingWindow, handling: WorkBySize, answer: list[float]
 ) -> FittedProducer:
     mine = window.of(records, "at")
@@ -138,7 +141,7 @@ def fitted_producer(
     )
 
 
-def fitted_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
+def fit_appends(others: pd.DataFrame, window: RecordingWindow) -> FittedAppends:
     mine = window.of(others, "at").sort_values("at")
     return FittedAppends(
         first_ms=_first(mine["at"].to_numpy(), window),

@@ -9,23 +9,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from purgatory_udf.prediction.arrival_model import LINGER_MS, fitted_appends, fitted_producer, linger_of, records
+from purgatory_udf.prediction.arrival_model import (
+    DEFAULT_LINGER_MS,
+    estimate_linger_ms,
+    fit_appends,
+    fit_producer,
+    record_arrivals,
+)
 from purgatory_udf.prediction.fit_check import FOLLOWER, recorded_figures
-from purgatory_udf.prediction.play_plan import assigned
-from purgatory_udf.prediction.recording import Recording, RecordingWindow, steady
-from purgatory_udf.prediction.service_times import TimedSteps, by_size, quantiles, steps
+from purgatory_udf.prediction.recording import Recording, RecordingWindow, steady_window
+from purgatory_udf.prediction.service_times import TimedSteps, measure_steps, quantiles, quantiles_by_size
+from purgatory_udf.prediction.simulation_plan import assignment_by_topic
 from purgatory_udf.simulation.fitted_scenario import Fitted, FittedFigures, FittedHost, FittedPartition, FittedReader
 from purgatory_udf.simulation.scenario import Brokers, Consumers, Producers, Scenario, Topic
 
 BATCH_BYTES = 16_384
 # A share of fetches that a client sent while another of its own was under way at the broker.
-OVERLAPPING = 0.05
+MAX_OVERLAPPING_SHARE = 0.05
 ALL = -1
 
 
 def fit(recording: Recording) -> Scenario:
-    window = steady(recording)
-    timed = steps(recording, window)
+    window = steady_window(recording)
+    timed = measure_steps(recording, window)
     return _Fit(recording, window, timed).scenario()
 
 
@@ -64,7 +70,7 @@ class _Fit:
             partitions=[self._partition(place, readers.values()) for place in range(len(recording.keys))],
             readers=readers,
             producers=fitted_producers,
-            appends=fitted_appends(recording.others, window),
+            appends=fit_appends(recording.others, window),
             recorded={
                 who: {api: FittedFigures(**figures) for api, figures in apis.items()}
                 for who, apis in recorded_figures(recording, window).items()
@@ -120,7 +126,7 @@ class _Fit:
                 reads[int(broker)] = led
         before = fetches.sort_values("tried").groupby("broker")["answered"].shift()
         overlapping = float((fetches.sort_values("tried")["tried"] < before).mean())
-        if overlapping > OVERLAPPING:
+        if overlapping > MAX_OVERLAPPING_SHARE:
             self.doubts[client] = (
                 f"{overlapping:.0%} of its fetches began while another of its own waited at the same broker: several "
                 "clients of one name are played as one"
@@ -133,7 +139,7 @@ class _Fit:
             replica=int(fetches["replica"].iloc[0]),
             reads=reads,
             **(_sizes(fetches, "partition_max_bytes", "max_bytes") if follows else {}),
-            turn=by_size(turns["turn"].to_numpy(), turns["before"].to_numpy()),
+            turn=quantiles_by_size(turns["turn"].to_numpy(), turns["before"].to_numpy()),
             handling=quantiles(turns["handling"].to_numpy()) if follows else [0.0],
         )
 
@@ -142,7 +148,7 @@ class _Fit:
             Consumers(
                 name=client,
                 group=self.recording.groups.get(client) or None,
-                assign=assigned(reader, self.recording.keys),
+                assign=assignment_by_topic(reader, self.recording.keys),
                 fetch_min_bytes=max(1, _usual(self._fetches(client), "min_bytes") or 1),
                 fetch_max_wait_ms=_usual(self._fetches(client), "max_wait") or 0,
                 **_sizes(self._fetches(client), "max_partition_fetch_bytes", "fetch_max_bytes"),
@@ -177,18 +183,20 @@ class _Fit:
             in_window = self.steps.produces[self.steps.produces["client"] == client]
             if in_window.empty:
                 continue
-            linger = linger_of(mine)
+            linger = estimate_linger_ms(mine)
             if linger is None:
-                self.unknown.append(f"{client}: linger.ms, of which its requests do not tell; taken: {LINGER_MS}")
-                linger = LINGER_MS
-            arrived = self.window.of(all_records := records(mine, batches, linger), "at")
+                self.unknown.append(
+                    f"{client}: linger.ms, of which its requests do not tell; taken: {DEFAULT_LINGER_MS}"
+                )
+                linger = DEFAULT_LINGER_MS
+            arrived = self.window.of(all_records := record_arrivals(mine, batches, linger), "at")
             if arrived.empty:
                 continue
             name = str(client)
-            fitted[name] = fitted_producer(
+            fitted[name] = fit_producer(
                 all_records,
                 self.window,
-                by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
+                quantiles_by_size(in_window["handling"].to_numpy(), np.zeros(len(in_window))),
                 quantiles(in_window["answering"].to_numpy()),
             )
             acks = int(mine["acks"].mode().iloc[0])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from purgatory_udf.common.console import Cell, Table
-from purgatory_udf.prediction.model_machine import FETCH, PRODUCE, Diary
+from purgatory_udf.prediction.model_host import FETCH, PRODUCE, Measurements
 from purgatory_udf.prediction.recording import Recording, RecordingWindow
 from purgatory_udf.simulation.fitted_scenario import Fitted
 
@@ -25,7 +25,7 @@ from purgatory_udf.simulation.fitted_scenario import Fitted
 
 
 FOLLOWER = "follower"
-NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
+FIGURE_NAMES = ("per_s", "waited", "expired", "p50_ms", "p95_ms", "p99_ms", "kb")
 # Of whom, by api.
 Figures = dict[str, dict[str, dict[str, float]]]
 _COLUMNS = ("who", "api", "waited", "expired", "bytes")
@@ -58,7 +58,7 @@ def recorded_figures(recording: Recording, window: RecordingWindow) -> Figures:
     return _figures(frame[~frame["who"].isin(window.absent)], window.length / 1000)
 
 
-def simulated_figures(diary: Diary, seconds: float) -> Figures:
+def simulated_figures(diary: Measurements, seconds: float) -> Figures:
     rows = [
         (FOLLOWER if answer.follower else answer.client, answer.api, answer.waited_ms, answer.expired, answer.bytes)
         for answer in diary.answered
@@ -72,7 +72,7 @@ def _figures(frame: pd.DataFrame, seconds: float) -> Figures:
         waits = mine["waited"].to_numpy(dtype=float)
         p50, p95, p99 = np.percentile(waits, [50, 95, 99])
         figures = (len(mine) / seconds, (waits > 0).mean(), mine["expired"].mean(), p50, p95, p99)
-        values = dict(zip(NAMES, (*figures, mine["bytes"].mean() / 1024), strict=True))
+        values = dict(zip(FIGURE_NAMES, (*figures, mine["bytes"].mean() / 1024), strict=True))
         by_client.setdefault(str(who), {})[str(api)] = {name: round(float(value), 4) for name, value in values.items()}
     return by_client
 
@@ -97,7 +97,7 @@ def _over(of_seeds: Iterable[Figures], take: object) -> Figures:
                     take([of_seed[who][api][name] for of_seed in every if api in of_seed.get(who, {})]),
                     4,
                 )
-                for name in NAMES
+                for name in FIGURE_NAMES
             }
             for api in apis
         }
@@ -107,12 +107,18 @@ def _over(of_seeds: Iterable[Figures], take: object) -> Figures:
 
 # What is as near as two recordings of the same cluster are: shares by their difference, rates by a share, times by a
 # share or these milliseconds.
-SHARE, RATE, FETCH_TIME, PRODUCE_TIME, TIME_MS = 0.05, 0.10, 0.15, 0.20, 5.0
-JUDGED = ("per_s", "waited", "expired", "p50_ms", "p95_ms")
+SHARE_TOLERANCE, RATE_TOLERANCE, FETCH_TIME_TOLERANCE, PRODUCE_TIME_TOLERANCE, TIME_TOLERANCE_MS = (
+    0.05,
+    0.10,
+    0.15,
+    0.20,
+    5.0,
+)
+CHECKED_FIGURES = ("per_s", "waited", "expired", "p50_ms", "p95_ms")
 
 
 @dataclass(frozen=True)
-class Checked:
+class FitCheck:
     """`far`: which figures of whom, by (client, api), are not reproduced; `doubts`: other reasons, by client."""
 
     recorded: Figures
@@ -122,7 +128,7 @@ class Checked:
 
     @property
     def judged(self) -> int:
-        return sum(len(JUDGED) for apis in self.recorded.values() for _ in apis)
+        return sum(len(CHECKED_FIGURES) for apis in self.recorded.values() for _ in apis)
 
     @property
     def near(self) -> int:
@@ -144,9 +150,9 @@ class Checked:
                 far = self.far.get((who, api), ())
                 verdict = "yes" if self.trusts(who) else f"no: {', '.join(far)}" if far else "no"
                 for source, figures in (("recorded", recorded), ("simulated", simulated)):
-                    values = [None if figures is None else round(figures[name], 3) for name in NAMES]
+                    values = [None if figures is None else round(figures[name], 3) for name in FIGURE_NAMES]
                     rows.append((who, api, source, *values, verdict if source == "simulated" else ""))
-        return Table("Recorded and simulated", ("who", "api", "", *NAMES, "to be trusted"), rows)
+        return Table("Recorded and simulated", ("who", "api", "", *FIGURE_NAMES, "to be trusted"), rows)
 
     def lines(self) -> list[str]:
         said = [f"{self.near} of {self.judged} figures are reproduced"]
@@ -163,7 +169,7 @@ class Checked:
         return [near, *(doubts if reasons else [])]
 
 
-def check(fitted: Fitted, simulated: Figures) -> Checked:
+def check_fit(fitted: Fitted, simulated: Figures) -> FitCheck:
     recorded: Figures = {
         who: {api: figures.model_dump() for api, figures in apis.items()} for who, apis in fitted.recorded.items()
     }
@@ -172,22 +178,26 @@ def check(fitted: Fitted, simulated: Figures) -> Checked:
         for api, figures in apis.items():
             played = simulated.get(who, {}).get(api)
             missed = tuple(
-                name for name in JUDGED if played is None or not is_near(name, api, played[name], figures[name])
+                name
+                for name in CHECKED_FIGURES
+                if played is None or not is_within_tolerance(name, api, played[name], figures[name])
             )
             if missed:
                 far[who, api] = missed
     doubts = {"follower" if client in _followers(fitted) else client: why for client, why in fitted.doubts.items()}
-    return Checked(recorded, simulated, far, doubts)
+    return FitCheck(recorded, simulated, far, doubts)
 
 
-def is_near(name: str, api: str, figure: float, expected: float) -> bool:
+def is_within_tolerance(name: str, api: str, figure: float, expected: float) -> bool:
     """Whether a figure is as near to another as two recordings' figures are."""
     error = abs(figure - expected)
     if name in ("waited", "expired"):
-        return error <= SHARE
+        return error <= SHARE_TOLERANCE
     if name.endswith("_ms"):
-        return error <= max(TIME_MS, (PRODUCE_TIME if api == PRODUCE else FETCH_TIME) * expected)
-    return error <= RATE * expected
+        return error <= max(
+            TIME_TOLERANCE_MS, (PRODUCE_TIME_TOLERANCE if api == PRODUCE else FETCH_TIME_TOLERANCE) * expected
+        )
+    return error <= RATE_TOLERANCE * expected
 
 
 def _followers(fitted: Fitted) -> set[str]:
@@ -197,12 +207,12 @@ def _followers(fitted: Fitted) -> set[str]:
 # What a setting does to others than whom it is set for: brokers' load, records' way to consumers, purgatories.
 
 
-SHARES = (50, 95, 99)
+PERCENTILES = (50, 95, 99)
 # By name; a name says whose and in which unit.
 Effects = dict[str, float]
 
 
-def effects(diary: Diary, seconds: float) -> Effects:
+def effects(diary: Measurements, seconds: float) -> Effects:
     figures: Effects = {}
     requests: dict[int, int] = defaultdict(int)
     expired = 0
@@ -233,5 +243,5 @@ def _times(what: str, times: list[tuple[str, float]]) -> Effects:
         f"{whose}{what}_p{share}_ms": float(value)
         for whose, mine in [("", everybody), *((f"{client}: ", by_client[client]) for client in sorted(by_client))]
         if mine
-        for share, value in zip(SHARES, np.percentile(mine, SHARES), strict=True)
+        for share, value in zip(PERCENTILES, np.percentile(mine, PERCENTILES), strict=True)
     }

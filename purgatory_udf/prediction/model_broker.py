@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from purgatory_udf.prediction.model_machine import Diary, Machine
-from purgatory_udf.prediction.play_plan import PurgePlan
+from purgatory_udf.prediction.model_host import Measurements, ModelHost
+from purgatory_udf.prediction.simulation_plan import PurgePlan
 
 # A partition at its leader, by its batches: how far its log, its followers and its high watermark are.
 #
@@ -14,7 +14,7 @@ from purgatory_udf.prediction.play_plan import PurgePlan
 # is a difference.
 
 
-class PlayedPartition:
+class ModelPartition:
     def __init__(self, topic: str, partition: int, leader: int, followers: Iterable[int]) -> None:
         self.topic = topic
         self.partition = partition
@@ -58,7 +58,7 @@ class PlayedPartition:
 REAPER_MS = 200
 
 
-class PlayedOperation(Protocol):
+class ModelOperation(Protocol):
     done: bool
 
     def holds(self) -> bool:
@@ -68,17 +68,17 @@ class PlayedOperation(Protocol):
         """It has ended, now: answer."""
 
 
-class Purgatory:
-    def __init__(self, machine: Machine, purge_interval: int) -> None:
+class ModelPurgatory:
+    def __init__(self, machine: ModelHost, purge_interval: int) -> None:
         self.watched = 0
         self.delayed = 0
         self._machine = machine
         self._purge_interval = purge_interval
-        self._watchers: dict[PlayedPartition, list[PlayedOperation]] = {}
+        self._watchers: dict[ModelPartition, list[ModelOperation]] = {}
         self._estimated = 0
 
     def try_complete_else_watch(
-        self, operation: PlayedOperation, keys: list[PlayedPartition], deadline_ms: float
+        self, operation: ModelOperation, keys: list[ModelPartition], deadline_ms: float
     ) -> None:
         if operation.holds():
             operation.done = True
@@ -91,7 +91,7 @@ class Purgatory:
         self._estimated += 1
         self._machine.at(deadline_ms, self._expire, operation)
 
-    def check_and_complete(self, key: PlayedPartition) -> None:
+    def check_and_complete(self, key: ModelPartition) -> None:
         watchers = self._watchers.get(key)
         if not watchers:
             return
@@ -115,29 +115,29 @@ class Purgatory:
                 self.watched -= len(watchers) - len(kept)
                 watchers[:] = kept
 
-    def _expire(self, operation: PlayedOperation) -> None:
+    def _expire(self, operation: ModelOperation) -> None:
         if not operation.done:
             self._end(operation, expired=True)
 
-    def _end(self, operation: PlayedOperation, expired: bool) -> None:
+    def _end(self, operation: ModelOperation, expired: bool) -> None:
         operation.done = True
         self.delayed -= 1
         operation.end(expired)
 
 
-class PlayedBroker:
+class ModelBroker:
     def __init__(
         self,
         number: int,
-        machine: Machine,
-        diary: Diary,
+        machine: ModelHost,
+        diary: Measurements,
         purge: PurgePlan,
         late_ms: Callable[[], float],
     ) -> None:
         self.number = number
         self.machine = machine
         self.diary = diary
-        self.fetches, self.produces = Purgatory(machine, purge.fetch), Purgatory(machine, purge.produce)
+        self.fetches, self.produces = ModelPurgatory(machine, purge.fetch), ModelPurgatory(machine, purge.produce)
         self._late_ms = late_ms
         machine.at(machine.now + REAPER_MS, self._reap, None)
 
@@ -145,7 +145,7 @@ class PlayedBroker:
         """When a wait that begins now is over: Kafka's timer counts whole milliseconds, and its reaper comes late."""
         return round(self.machine.now * 1000) // 1000 + wait_ms + self._late_ms()
 
-    def append(self, batches: Sequence[tuple[PlayedPartition, int]]) -> None:
+    def append(self, batches: Sequence[tuple[ModelPartition, int]]) -> None:
         """All of a request first, then the checks: a follower's fetch that waits gets all of it."""
         now = self.machine.now
         risen = [partition.append(size, now) for partition, size in batches]
@@ -154,7 +154,7 @@ class PlayedBroker:
                 self.produces.check_and_complete(partition)
             self.fetches.check_and_complete(partition)
 
-    def follower_reached(self, partition: PlayedPartition, replica: int, position: int) -> None:
+    def follower_reached(self, partition: ModelPartition, replica: int, position: int) -> None:
         if partition.follower_reached(replica, position):
             self.produces.check_and_complete(partition)
             self.fetches.check_and_complete(partition)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from purgatory_udf.prediction.model_broker import PlayedBroker, PlayedPartition
-from purgatory_udf.prediction.model_machine import PRODUCE, Answered, Sampler, SamplerBySize
-from purgatory_udf.prediction.play_plan import ProducerPlan
+from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
+from purgatory_udf.prediction.model_host import PRODUCE, AnsweredRequest, Sampler, SamplerBySize
+from purgatory_udf.prediction.simulation_plan import ProducerPlan
 
 # Of a record batch (Kafka: DefaultRecordBatch.RECORD_BATCH_OVERHEAD).
 BATCH_OVERHEAD = 61
@@ -20,7 +20,7 @@ SENDING_MS = 0.5
 ALL = -1
 
 
-class FilledBatch:
+class ModelBatch:
     __slots__ = ("bytes", "created_ms")
 
     def __init__(self, created_ms: float) -> None:
@@ -28,12 +28,12 @@ class FilledBatch:
         self.bytes = BATCH_OVERHEAD
 
 
-class PlayedProducer:
+class ModelProducer:
     def __init__(
         self,
         plan: ProducerPlan,
-        brokers: Mapping[int, PlayedBroker],
-        parts: Sequence[PlayedPartition],
+        brokers: Mapping[int, ModelBroker],
+        parts: Sequence[ModelPartition],
         handling: SamplerBySize,
         answer: Sampler,
     ) -> None:
@@ -41,7 +41,7 @@ class PlayedProducer:
         self._machine = next(iter(brokers.values())).machine
         self._parts = parts
         self._connections = {
-            number: PlayedConnection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
+            number: ModelConnection(self, broker, handling, answer) for number, broker in sorted(brokers.items())
         }
         self._next = plan.begin_at
         self._due_ms = plan.begin_ms
@@ -59,29 +59,27 @@ class PlayedProducer:
         self._machine.at(self._due_ms, self._arrive, None)
 
 
-class PlayedConnection:
+class ModelConnection:
     """One producer's records for one broker, and its requests there."""
 
-    def __init__(
-        self, producer: PlayedProducer, broker: PlayedBroker, handling: SamplerBySize, answer: Sampler
-    ) -> None:
+    def __init__(self, producer: ModelProducer, broker: ModelBroker, handling: SamplerBySize, answer: Sampler) -> None:
         self.producer = producer
         self.broker = broker
         self._handling = handling
         self._answer = answer
-        self._queues: dict[PlayedPartition, deque[FilledBatch]] = {}
-        self._inbox: deque[PlayedRequest] = deque()
+        self._queues: dict[ModelPartition, deque[ModelBatch]] = {}
+        self._inbox: deque[ModelProduce] = deque()
         self._under_way = 0
         self._busy = False
         self._waking = False
 
-    def add(self, part: PlayedPartition, size: int) -> None:
+    def add(self, part: ModelPartition, size: int) -> None:
         plan, machine = self.producer.plan, self.broker.machine
         queue = self._queues.get(part)
         if queue is None:
             queue = self._queues[part] = deque()
         if not queue or queue[-1].bytes + size > plan.batch_bytes:
-            queue.append(FilledBatch(machine.now))
+            queue.append(ModelBatch(machine.now))
             machine.at(machine.now + plan.linger_ms, self._look, None)
         queue[-1].bytes += size
         if len(queue) > 1 or queue[-1].bytes >= plan.batch_bytes:
@@ -99,7 +97,7 @@ class PlayedConnection:
         while self._may_send():
             filled = [(part, queue.popleft()) for part, queue in self._queues.items() if queue]
             self._under_way += 1
-            self._arrived(PlayedRequest(self, filled))
+            self._arrived(ModelProduce(self, filled))
 
     def _may_send(self) -> bool:
         return self._under_way < self.producer.plan.max_in_flight and self._ready()
@@ -112,7 +110,7 @@ class PlayedConnection:
             if queue
         )
 
-    def _arrived(self, request: PlayedRequest) -> None:
+    def _arrived(self, request: ModelProduce) -> None:
         self._inbox.append(request)
         if not self._busy:
             self._serve()
@@ -122,7 +120,7 @@ class PlayedConnection:
         request = self._inbox.popleft()
         self.broker.machine.work(self._handling(request.bytes), self._try, request)
 
-    def _try(self, request: PlayedRequest) -> None:
+    def _try(self, request: ModelProduce) -> None:
         broker, plan = self.broker, self.producer.plan
         request.tried_ms = broker.machine.now
         if broker.diary.events is not None:
@@ -135,16 +133,18 @@ class PlayedConnection:
         else:
             self.answered(request, timed_out=False)
 
-    def answered(self, request: PlayedRequest, timed_out: bool) -> None:
+    def answered(self, request: ModelProduce, timed_out: bool) -> None:
         machine, plan = self.broker.machine, self.producer.plan
         now = machine.now
         if now > 0:
             waited = now - request.tried_ms
-            answer = Answered(plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False)
+            answer = AnsweredRequest(
+                plan.client, PRODUCE, self.broker.number, now, waited, timed_out, request.bytes, False
+            )
             self.broker.diary.answered.append(answer)
         machine.work(self._answer(), self._received, request)
 
-    def _received(self, request: PlayedRequest) -> None:
+    def _received(self, request: ModelProduce) -> None:
         now = self.broker.machine.now
         if now > 0:
             acknowledged = self.broker.diary.acknowledged_ms
@@ -155,7 +155,7 @@ class PlayedConnection:
             self._serve()
         self._look(None)
 
-    def _tell_of(self, request: PlayedRequest) -> None:
+    def _tell_of(self, request: ModelProduce) -> None:
         plan = self.producer.plan
         self.broker.diary.event(
             *(request.tried_ms, "produce", self.broker.number),
@@ -177,12 +177,12 @@ class PlayedConnection:
         )
 
 
-class PlayedRequest:
+class ModelProduce:
     """A produce: it holds once every partition's high watermark has passed what it appended."""
 
     __slots__ = ("_connection", "batches", "bytes", "created_ms", "done", "required", "tried_ms")
 
-    def __init__(self, connection: PlayedConnection, filled: list[tuple[PlayedPartition, FilledBatch]]) -> None:
+    def __init__(self, connection: ModelConnection, filled: list[tuple[ModelPartition, ModelBatch]]) -> None:
         self._connection = connection
         self.batches = [(part, batch.bytes) for part, batch in filled]
         self.created_ms = [batch.created_ms for _, batch in filled]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from purgatory_udf.prediction.model_broker import PlayedBroker, PlayedPartition
-from purgatory_udf.prediction.model_machine import FETCH, Answered, Sampler, SamplerBySize
-from purgatory_udf.prediction.play_plan import ReaderPlan
+from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
+from purgatory_udf.prediction.model_host import FETCH, AnsweredRequest, Sampler, SamplerBySize
+from purgatory_udf.prediction.simulation_plan import ReaderPlan
 
 # A follower's progress is over when this share of its request's handling is.
 PROGRESS = 0.8
 
 
-class PlayedReader:
+class ModelReader:
     def __init__(
         self,
         plan: ReaderPlan,
-        broker: PlayedBroker,
-        parts: Sequence[PlayedPartition],
+        broker: ModelBroker,
+        parts: Sequence[ModelPartition],
         turn: SamplerBySize,
         handling: Sampler,
     ) -> None:
@@ -36,7 +36,7 @@ class PlayedReader:
     def start(self, at_ms: float) -> None:
         self.broker.machine.at(at_ms, self._try, None)
 
-    def answered(self, fetch: PlayedFetch, expired: bool) -> None:
+    def answered(self, fetch: ModelFetch, expired: bool) -> None:
         """Read what there is now, and come again."""
         machine, plan = self.broker.machine, self.plan
         now, got = machine.now, 0
@@ -56,7 +56,9 @@ class PlayedReader:
                     for batch in range(at, end):
                         reached.append((plan.client, now - part.appended_ms[batch]))
         if now > 0:
-            answer = Answered(plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0)
+            answer = AnsweredRequest(
+                plan.client, FETCH, plan.broker, now, now - fetch.at_ms, expired, got, plan.replica >= 0
+            )
             self.broker.diary.answered.append(answer)
         machine.work(self._turn(got), self._again, None)
 
@@ -97,7 +99,7 @@ class PlayedReader:
         now = broker.machine.now
         if broker.diary.events is not None:
             self._tell_of_the_fetch(now)
-        fetch = PlayedFetch(self, now)
+        fetch = ModelFetch(self, now)
         if plan.max_wait_ms <= 0:
             fetch.done = True
             self.answered(fetch, expired=False)
@@ -129,10 +131,10 @@ class PlayedReader:
         )
 
 
-class PlayedFetch:
+class ModelFetch:
     __slots__ = ("_reader", "at_ms", "done")
 
-    def __init__(self, reader: PlayedReader, at_ms: float) -> None:
+    def __init__(self, reader: ModelReader, at_ms: float) -> None:
         self.at_ms = at_ms
         self.done = False
         self._reader = reader

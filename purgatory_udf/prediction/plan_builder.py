@@ -8,17 +8,17 @@ from pydantic import BaseModel
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.topic_partition import TopicPartition
-from purgatory_udf.prediction.play_plan import (
+from purgatory_udf.prediction.simulation_plan import (
     AppendsPlan,
     BySize,
     ClusterPlan,
     PartitionPlan,
     ProducerPlan,
     ReaderPlan,
-    assigned,
-    copied_producers,
-    copied_readers,
-    reads_of,
+    assignment_by_topic,
+    copy_producers,
+    copy_readers,
+    partitions_by_broker,
 )
 from purgatory_udf.simulation.fitted_scenario import Fitted, WorkBySize
 from purgatory_udf.simulation.scenario import Consumers, Producers, Scenario
@@ -39,7 +39,7 @@ _CONSUMERS = (
 _SECTIONS = ("topic_creations", "incidents")
 
 
-def require_known(scenario: Scenario, fitted: Fitted) -> None:
+def require_supported_settings(scenario: Scenario, fitted: Fitted) -> None:
     for section in _SECTIONS:
         if getattr(scenario, section):
             raise UserError(f"{section}: a fitted scenario knows none")
@@ -74,20 +74,20 @@ def _was_there(section: str, name: str, those: Iterable[str]) -> None:
 WARM_UP_MS = 3000.0
 
 
-def fitted_of(scenario: Scenario) -> Fitted:
+def require_fitted(scenario: Scenario) -> Fitted:
     if scenario.fitted is None:
         raise UserError("the scenario is not fitted to a recording: it has no section fitted (see the command fit)")
     return scenario.fitted
 
 
-def groups_of(scenario: Scenario) -> dict[str, str]:
+def consumer_groups(scenario: Scenario) -> dict[str, str]:
     return {consumer.name: consumer.group_id for consumer in scenario.consumers}
 
 
-def plan_of(scenario: Scenario) -> ClusterPlan:
+def build_plan(scenario: Scenario) -> ClusterPlan:
     """The settings are those of the scenario's own sections; the rest is what was fitted."""
-    fitted = fitted_of(scenario)
-    require_known(scenario, fitted)
+    fitted = require_fitted(scenario)
+    require_supported_settings(scenario, fitted)
     duration_ms = scenario.duration_s * 1000
     appends = fitted.appends
     begin_at, begin_ms = _begin(appends.gaps_ms, appends.first_ms, 1.0)
@@ -103,7 +103,7 @@ def plan_of(scenario: Scenario) -> ClusterPlan:
         producers=[
             each
             for settings in scenario.producers
-            for each in copied_producers(_producer(settings, fitted), settings.count)
+            for each in copy_producers(_producer(settings, fitted), settings.count)
         ],
         appends=AppendsPlan(begin_at, begin_ms, appends.gaps_ms, appends.partitions, appends.batch_bytes),
         lateness=fitted.lateness_ms,
@@ -138,7 +138,7 @@ def _consumers(scenario: Scenario, fitted: Fitted) -> list[ReaderPlan]:
         each
         for settings in scenario.consumers
         for broker, keys in sorted(_reads(settings, fitted).items())
-        for each in copied_readers(
+        for each in copy_readers(
             ReaderPlan(
                 client=settings.name,
                 broker=broker,
@@ -161,9 +161,9 @@ def _reads(settings: Consumers, fitted: Fitted) -> Mapping[int, list[int]]:
     reader = fitted.readers[settings.name]
     keys = [TopicPartition(partition.topic, partition.partition) for partition in fitted.partitions]
     assign = settings.assign or {}
-    if {topic: sorted(numbers) for topic, numbers in assign.items()} == assigned(reader, keys):
+    if {topic: sorted(numbers) for topic, numbers in assign.items()} == assignment_by_topic(reader, keys):
         return reader.reads
-    return reads_of(settings.name, assign, fitted.partitions)
+    return partitions_by_broker(settings.name, assign, fitted.partitions)
 
 
 def _producer(settings: Producers, fitted: Fitted) -> ProducerPlan:

@@ -10,11 +10,11 @@ import yaml
 from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
-from purgatory_udf.prediction.fit_check import Checked, check
-from purgatory_udf.prediction.plan_builder import fitted_of, plan_of
-from purgatory_udf.prediction.prediction_pages import UNKNOWN, fit_page, prediction_page, tuning_page, write_page
-from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, play_all, predict, variants_of
-from purgatory_udf.prediction.tuning import goal_of, over_of, tune, within_of
+from purgatory_udf.prediction.fit_check import FitCheck, check_fit
+from purgatory_udf.prediction.plan_builder import build_plan, require_fitted
+from purgatory_udf.prediction.prediction_pages import UNKNOWN_PREFIX, fit_page, prediction_page, tuning_page, write_page
+from purgatory_udf.prediction.prediction_runs import SEEDS, UNCHANGED, parse_variants, predict, simulate_all
+from purgatory_udf.prediction.tuning import parse_goal, parse_limit, parse_ranges, tune
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.scenario_file import read_scenario
 from purgatory_udf.storage.output_folder import require_folder
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 def require_source(like: str) -> None:
-    if is_file(like):
+    if is_scenario_file(like):
         if not Path(like).is_file():
             raise UserError(f"{like}: no such file (fit writes it)")
     else:
         require_folder(like)
 
 
-def is_file(like: str) -> bool:
+def is_scenario_file(like: str) -> bool:
     """Whatever `fit` was told to call it."""
     return like.endswith((".yaml", ".yml")) or Path(like).is_file()
 
 
-def scenario_like(like: str) -> Scenario:
+def load_or_fit_scenario(like: str) -> Scenario:
     """A file needs no session; a folder's tables are read by one."""
-    if is_file(like):
+    if is_scenario_file(like):
         scenario = read_scenario(Path(like))
-        fitted_of(scenario)
+        require_fitted(scenario)
         return scenario
     from purgatory_udf.launch.spark_session import session_for
     from purgatory_udf.prediction.fit import fit
@@ -62,7 +62,7 @@ _HEAD = """\
 """
 
 
-def as_yaml(scenario: Scenario) -> str:
+def scenario_yaml(scenario: Scenario) -> str:
     """What was found; lists of numbers in lines."""
     values = scenario.model_dump(exclude_unset=True)
     fitted = values.pop("fitted")
@@ -71,8 +71,8 @@ def as_yaml(scenario: Scenario) -> str:
     return f"{head}{_dumped(values)}{_dumped({'fitted': fitted})}"
 
 
-def write(scenario: Scenario, file: Path) -> None:
-    write_whole(file, as_yaml(scenario))
+def write_scenario(scenario: Scenario, file: Path) -> None:
+    write_whole(file, scenario_yaml(scenario))
 
 
 def _dumped(values: dict[str, Any]) -> str:
@@ -85,8 +85,8 @@ def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds
     from purgatory_udf.prediction.recording import read_recording
 
     scenario = fit(read_recording(spark, out, events))
-    write(scenario, file)
-    checked = checked_by_play(scenario, seeds)
+    write_scenario(scenario, file)
+    checked = check_by_simulation(scenario, seeds)
     said = _what(scenario)
     page = write_page(fit_page(checked, said), html)
     return [*said, "", *checked.lines(), "", f"Scenario: {file}", *page]
@@ -94,8 +94,8 @@ def run_fit(spark: SparkSession, out: str, events: str | None, file: Path, seeds
 
 def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | None, html: Path | None) -> list[str]:
     """Play the unchanged scenario and the variants; write the figures and the page: lines to read."""
-    variants = variants_of(words)
-    scenario = scenario_like(like)
+    variants = parse_variants(words)
+    scenario = load_or_fit_scenario(like)
     prediction = predict(scenario, variants, seeds or SEEDS)
     if json is not None:
         write_whole(json, prediction.as_json())
@@ -104,18 +104,18 @@ def run_prediction(like: str, words: list[str], seeds: int | None, json: Path | 
 
 def run_tuning(like: str, goal: str, within: str, over: list[str], seeds: int, html: Path | None) -> list[str]:
     """Search; draw the page: lines to read."""
-    asked = goal_of(goal), within_of(within), over_of(over)
-    tuned = tune(scenario_like(like), *asked, seeds)
+    asked = parse_goal(goal), parse_limit(within), parse_ranges(over)
+    tuned = tune(load_or_fit_scenario(like), *asked, seeds)
     return [*tuned.lines(), "", *write_page(tuning_page(tuned), html)]
 
 
-def checked_by_play(scenario: Scenario, seeds: int) -> Checked:
-    played = play_all({UNCHANGED: plan_of(scenario)}, seeds)[UNCHANGED]
-    return check(fitted_of(scenario), played.median)
+def check_by_simulation(scenario: Scenario, seeds: int) -> FitCheck:
+    played = simulate_all({UNCHANGED: build_plan(scenario)}, seeds)[UNCHANGED]
+    return check_fit(require_fitted(scenario), played.median)
 
 
 def _what(scenario: Scenario) -> list[str]:
-    fitted = fitted_of(scenario)
+    fitted = require_fitted(scenario)
     host = fitted.host
     shared = (
         f"clients and brokers share {host.cores:g} cores (work and crowd correlate by {host.correlation:+.2f}, "
@@ -128,5 +128,5 @@ def _what(scenario: Scenario) -> list[str]:
         f"Fitted to {scenario.duration_s:.1f} s, from {fitted.begin_s:.1f} s on: {len(scenario.producers)} producers, "
         f"{len(scenario.consumers)} consumers, {followers} followers, {len(fitted.partitions)} partitions",
         shared,
-        *(f"{UNKNOWN}{each}" for each in fitted.unknown),
+        *(f"{UNKNOWN_PREFIX}{each}" for each in fitted.unknown),
     ]

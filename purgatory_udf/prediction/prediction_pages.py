@@ -14,10 +14,10 @@ from purgatory_udf.answers.report import charts
 from purgatory_udf.answers.report.html_page import Section, facts, figure, page, table
 from purgatory_udf.backend.file_system import write_whole
 from purgatory_udf.common.console import Cell, Table
-from purgatory_udf.prediction.fit_check import Checked
-from purgatory_udf.prediction.model_machine import FETCH, PRODUCE
+from purgatory_udf.prediction.fit_check import FitCheck
+from purgatory_udf.prediction.model_host import FETCH, PRODUCE
 from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction
-from purgatory_udf.prediction.tuning import Tuned
+from purgatory_udf.prediction.tuning import TuningResult
 
 if TYPE_CHECKING:
     from purgatory_udf.prediction.fit_check import Effects, Figures
@@ -30,7 +30,7 @@ Spec = dict[str, Any]
 _COLOURS = (charts.GREY, *charts.CAUSE_COLOURS)
 _FRONTIER, _UNCHANGED = "on the frontier", "unchanged"
 # More clients than these do not fit side by side: the busiest are drawn.
-MOST_DRAWN = 24
+MAX_CLIENTS_DRAWN = 24
 _RATES = {"per_s": "requests a second", "expired": "share that expired", "kb": "KiB a request"}
 _WAITS = {"p50_ms": "median wait, ms", "p95_ms": "p95 of waits, ms"}
 # What an effect's name ends with, and what is drawn of it beside each other.
@@ -43,10 +43,10 @@ _EFFECTS = {
 }
 
 
-def beside(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
+def client_charts(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figures]]) -> dict[str, Spec]:
     """`rates`, `waits` of fetches and `produces`, theirs, which are far shorter: a bar for each of `of` (recorded,
     unchanged, a variant); seeds' ranges as whiskers."""
-    drawn = busiest(of)
+    drawn = busiest_clients(of)
     frames = {
         "rates": _frame(of, ranges, drawn, _RATES),
         "waits": _frame(of, ranges, [pair for pair in drawn if pair[1] == FETCH], _WAITS),
@@ -56,14 +56,14 @@ def beside(of: Mapping[str, Figures], ranges: Mapping[str, tuple[Figures, Figure
         return {name: _bars(frame, _coloured(of)).to_dict() for name, frame in frames.items() if len(frame)}
 
 
-def busiest(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
+def busiest_clients(of: Mapping[str, Figures]) -> list[tuple[str, str]]:
     """Whom to draw, with their api."""
     most: dict[tuple[str, str], float] = {}
     for figures in of.values():
         for who, apis in figures.items():
             for api, values in apis.items():
                 most[who, api] = max(values["per_s"], most.get((who, api), 0.0))
-    return sorted(sorted(most, key=lambda pair: -most[pair])[:MOST_DRAWN])
+    return sorted(sorted(most, key=lambda pair: -most[pair])[:MAX_CLIENTS_DRAWN])
 
 
 def _frame(
@@ -102,14 +102,14 @@ def _bars(frame: pd.DataFrame, colours: dict[str, str]) -> alt.Chart:
     return layered.facet(row=charts.rows_of("figure", frame)).resolve_scale(y="independent")
 
 
-def others(of: Mapping[str, Effects]) -> dict[str, Spec]:
+def effect_charts(of: Mapping[str, Effects]) -> dict[str, Spec]:
     """`effects`: brokers' load and purgatories, and records' way, for each of `of`, in the colours of the clients'."""
     # The first colour is that of what was recorded.
     colours = dict(list(_coloured(["recorded", *of]).items())[1:])
     rows = []
     for end, title in _EFFECTS.items():
         whose = sorted({name.removesuffix(end) for effects in of.values() for name in effects if name.endswith(end)})
-        for each in whose[:MOST_DRAWN]:
+        for each in whose[:MAX_CLIENTS_DRAWN]:
             rows += [(title, each, source, effects.get(f"{each}{end}")) for source, effects in of.items()]
     frame = pd.DataFrame(rows, columns=["figure", "who", "source", "value"])
     drawn = [_effect(mine, str(title), colours) for title, mine in frame.groupby("figure", sort=False)]
@@ -131,7 +131,7 @@ def _effect(frame: pd.DataFrame, title: str, colours: dict[str, str]) -> alt.Cha
     )
 
 
-def frontier(tuned: Tuned) -> dict[str, Spec]:
+def frontier_chart(tuned: TuningResult) -> dict[str, Spec]:
     """Every setting that was tried: what it brings against what it costs; those that nothing beats are joined. Dashed:
     the goal and the limit."""
     rows = [
@@ -159,14 +159,14 @@ def frontier(tuned: Tuned) -> dict[str, Spec]:
 
 RECORDED = "recorded"
 # How a line of a fit begins that says what no log tells.
-UNKNOWN = "unknown: "
+UNKNOWN_PREFIX = "unknown: "
 
 
-def fit_page(checked: Checked, said: list[str]) -> str:
+def fit_page(checked: FitCheck, said: list[str]) -> str:
     """`said`: what was found, then what is unknown."""
-    specs = beside({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
-    unknown = [line.removeprefix(UNKNOWN) for line in said if line.startswith(UNKNOWN)]
-    findings = [line for line in said if not line.startswith(UNKNOWN)]
+    specs = client_charts({RECORDED: checked.recorded, "simulated": checked.simulated}, {})
+    unknown = [line.removeprefix(UNKNOWN_PREFIX) for line in said if line.startswith(UNKNOWN_PREFIX)]
+    findings = [line for line in said if not line.startswith(UNKNOWN_PREFIX)]
     sections = [
         *_clients(specs, "What each client asked for, and got."),
         Section("Every figure", _trust(checked), table(checked.table())),
@@ -181,8 +181,8 @@ def fit_page(checked: Checked, said: list[str]) -> str:
 
 def prediction_page(prediction: Prediction) -> str:
     of = {RECORDED: prediction.checked.recorded, **{name: played.median for name, played in prediction.played.items()}}
-    specs = beside(of, {name: played.range for name, played in prediction.played.items()})
-    specs |= others({name: played.median_effects for name, played in prediction.played.items()})
+    specs = client_charts(of, {name: played.range for name, played in prediction.played.items()})
+    specs |= effect_charts({name: played.median_effects for name, played in prediction.played.items()})
     sections = [
         *_clients(specs, "Recorded, simulated without a change, predicted; whiskers over seeds."),
         Section("Every figure", _trust(prediction.checked), table(prediction.clients(with_ranges=False))),
@@ -212,7 +212,7 @@ def prediction_page(prediction: Prediction) -> str:
     return page("What would happen if", f"Variants: {', '.join(prediction.variants)}.", cards, sections, specs)
 
 
-def tuning_page(tuned: Tuned) -> str:
+def tuning_page(tuned: TuningResult) -> str:
     chosen = tuned.chosen
     sections = [
         Section(
@@ -235,13 +235,13 @@ def tuning_page(tuned: Tuned) -> str:
         ]
     )
     said = f"{tuned.goal.text} within {tuned.within.text}. {_trust(tuned.checked)}"
-    return page("Settings, searched", said, cards, sections, frontier(tuned))
+    return page("Settings, searched", said, cards, sections, frontier_chart(tuned))
 
 
 def _clients(specs: Collection[str], said: str) -> list[Section]:
     """The pictures of clients that there are."""
     drawn = {
-        "rates": ("Rates", f"{said} At most {MOST_DRAWN} are drawn, the busiest; all are below."),
+        "rates": ("Rates", f"{said} At most {MAX_CLIENTS_DRAWN} are drawn, the busiest; all are below."),
         "waits": ("Waits of fetches", "How long they are in the purgatory."),
         "produces": ("Waits of produces", "How long they are in the purgatory."),
     }
@@ -256,6 +256,6 @@ def write_page(text: str, file: Path | None) -> list[str]:
     return [f"Page: {file}"]
 
 
-def _trust(checked: Checked) -> str:
+def _trust(checked: FitCheck) -> str:
     reasons = checked.reasons()
     return f"Not to be trusted: {'; '.join(reasons)}." if reasons else "The unchanged scenario does what was recorded."

@@ -16,20 +16,25 @@ from purgatory_udf.common.configuration import read_mapping
 from purgatory_udf.common.console import Cell, Table
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit_check import (
-    NAMES,
-    Checked,
+    FIGURE_NAMES,
     Effects,
     Figures,
-    check,
+    FitCheck,
+    check_fit,
     effects,
     medians,
     ranges,
     simulated_figures,
 )
-from purgatory_udf.prediction.plan_builder import fitted_of, groups_of, plan_of
-from purgatory_udf.prediction.play import play
-from purgatory_udf.prediction.play_plan import ClusterPlan, is_copy
-from purgatory_udf.prediction.variant_settings import Setting, changed, setting, setting_of
+from purgatory_udf.prediction.model_simulation import simulate
+from purgatory_udf.prediction.plan_builder import build_plan, consumer_groups, require_fitted
+from purgatory_udf.prediction.simulation_plan import ClusterPlan, is_copy
+from purgatory_udf.prediction.variant_settings import (
+    VariantSetting,
+    apply_settings,
+    make_setting,
+    parse_variant_setting,
+)
 from purgatory_udf.simulation.scenario import Scenario
 
 # Many plays at once, each with a seed of its own, on all cores that this process may use.
@@ -37,11 +42,11 @@ from purgatory_udf.simulation.scenario import Scenario
 
 SEEDS = 5
 # So many seconds of a reader's fetches are played before another process would have begun.
-BRIEF_S = 500
+SEQUENTIAL_S = 500
 
 
 @dataclass(frozen=True)
-class PlayedSeeds:
+class SeedResults:
     """What one plan came to, under each seed."""
 
     figures: Sequence[Figures]
@@ -63,33 +68,33 @@ class PlayedSeeds:
         }
 
 
-def play_all(
+def simulate_all(
     plans: Mapping[str, ClusterPlan], seeds: int = SEEDS, said: Callable[[str], None] | None = None
-) -> dict[str, PlayedSeeds]:
+) -> dict[str, SeedResults]:
     """Each plan under the seeds 1, 2, …: the same plan and seed play the same, in whatever process."""
     tasks = [(name, plan, seed) for name, plan in plans.items() for seed in range(1, seeds + 1)]
     workers = min(len(tasks), _cores())
     played: dict[str, list[tuple[Figures, Effects]]] = {name: [] for name in plans}
     length_s = sum(plan.duration_ms / 1000 * len(plan.readers) for _, plan, _ in tasks)
-    if workers == 1 or length_s < BRIEF_S:
+    if workers == 1 or length_s < SEQUENTIAL_S:
         for name, plan, seed in tasks:
-            played[name].append(play_once(plan, seed))
+            played[name].append(simulate_once(plan, seed))
     else:
         # A child that is forked from a process with a JVM's threads may hang: it is started afresh.
         with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-            waiting = [(name, pool.submit(play_once, plan, seed)) for name, plan, seed in tasks]
+            waiting = [(name, pool.submit(simulate_once, plan, seed)) for name, plan, seed in tasks]
             for name, future in waiting:
                 played[name].append(future.result())
                 if said and len(played[name]) == seeds:
                     said(f"played {name}")
     return {
-        name: PlayedSeeds([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
+        name: SeedResults([of_seed[0] for of_seed in mine], [of_seed[1] for of_seed in mine])
         for name, mine in played.items()
     }
 
 
-def play_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
-    diary = play(plan, seed)
+def simulate_once(plan: ClusterPlan, seed: int) -> tuple[Figures, Effects]:
+    diary = simulate(plan, seed)
     seconds = plan.duration_ms / 1000
     return simulated_figures(diary, seconds), effects(diary, seconds)
 
@@ -105,8 +110,8 @@ UNCHANGED = "unchanged"
 class Prediction:
     """`played` by name, the unchanged cluster first."""
 
-    checked: Checked
-    played: Mapping[str, PlayedSeeds]
+    checked: FitCheck
+    played: Mapping[str, SeedResults]
     seeds: int
 
     def as_json(self) -> str:
@@ -132,13 +137,13 @@ class Prediction:
                 figures = medians[name].get(who, {}).get(api)
                 if figures is not None:
                     low, high = (each[who][api] for each in ranges[name])
-                    cells: list[Cell] = [_short(figures[figure]) for figure in NAMES]
+                    cells: list[Cell] = [_short(figures[figure]) for figure in FIGURE_NAMES]
                     if with_ranges:
-                        cells = [_cell(figures[figure], low[figure], high[figure]) for figure in NAMES]
+                        cells = [_cell(figures[figure], low[figure], high[figure]) for figure in FIGURE_NAMES]
                     rows.append((who, api, name, *cells, "" if self.trusts(who) else "no"))
         return Table(
             f"Clients: medians over {self.seeds} seeds{' (least to greatest)' if with_ranges else ''}",
-            ("who", "api", "variant", *NAMES, "to be trusted"),
+            ("who", "api", "variant", *FIGURE_NAMES, "to be trusted"),
             rows,
         )
 
@@ -154,17 +159,20 @@ class Prediction:
 
 
 def predict(
-    scenario: Scenario, variants: Mapping[str, Sequence[Setting]], seeds: int, say: Callable[[str], None] | None = None
+    scenario: Scenario,
+    variants: Mapping[str, Sequence[VariantSetting]],
+    seeds: int,
+    say: Callable[[str], None] | None = None,
 ) -> Prediction:
-    plan, groups = plan_of(scenario), groups_of(scenario)
+    plan, groups = build_plan(scenario), consumer_groups(scenario)
     plans = {UNCHANGED: plan}
     for name, settings in variants.items():
         try:
-            plans[name] = changed(plan, settings, groups)
+            plans[name] = apply_settings(plan, settings, groups)
         except UserError as error:
             raise UserError(f"--variant {name}: {error}") from None
-    played = play_all(plans, seeds, say)
-    return Prediction(check(fitted_of(scenario), played[UNCHANGED].median), played, seeds)
+    played = simulate_all(plans, seeds, say)
+    return Prediction(check_fit(require_fitted(scenario), played[UNCHANGED].median), played, seeds)
 
 
 def _whom(medians: Mapping[str, Figures]) -> list[tuple[str, str]]:
@@ -191,9 +199,9 @@ RULES = "what_if"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
+def parse_variants(words: Iterable[str]) -> dict[str, list[VariantSetting]]:
     """A word with `=` is a setting, one that ends in .yaml a file of settings, any other the next variant's name."""
-    variants: dict[str, list[Setting]] = {}
+    variants: dict[str, list[VariantSetting]] = {}
     name: str | None = None
     for word in words:
         is_file = word.endswith((".yaml", ".yml"))
@@ -204,7 +212,7 @@ def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
             raise UserError(f"--variant {word}: a variant's name comes first (--variant NAME key=value…)")
         else:
             try:
-                variants[name] += _in_file(Path(word)) if is_file and "=" not in word else [setting(word)]
+                variants[name] += _in_file(Path(word)) if is_file and "=" not in word else [parse_variant_setting(word)]
             except UserError as error:
                 raise UserError(f"--variant {name}: {error}") from None
     if not variants:
@@ -215,7 +223,7 @@ def variants_of(words: Iterable[str]) -> dict[str, list[Setting]]:
     return variants
 
 
-def _named(word: str, variants: dict[str, list[Setting]]) -> str:
+def _named(word: str, variants: dict[str, list[VariantSetting]]) -> str:
     if not _NAME.fullmatch(word) or word == UNCHANGED:
         raise UserError(f"--variant {word}: expected a name of letters, digits, . _ -, other than {UNCHANGED}")
     if word in variants:
@@ -223,24 +231,24 @@ def _named(word: str, variants: dict[str, list[Setting]]) -> str:
     return word
 
 
-def _in_file(path: Path) -> list[Setting]:
+def _in_file(path: Path) -> list[VariantSetting]:
     values = read_mapping(path)
     rules = values.pop(RULES, [])
     if not isinstance(rules, list):
         raise UserError(f"{path}: {RULES}: expected a list of rules, got {type(rules).__name__}")
-    plain = [setting_of(key, _text(value), {}) for key, value in _flat(values, "")]
+    plain = [make_setting(key, _text(value), {}) for key, value in _flat(values, "")]
     return [
         *plain,
         *(asked for number, rule in enumerate(rules) for asked in _of_rule(f"{path}: {RULES}.{number}", rule)),
     ]
 
 
-def _of_rule(place: str, rule: Any) -> list[Setting]:
+def _of_rule(place: str, rule: Any) -> list[VariantSetting]:
     """As a what-if over recorded arrivals has them: whose requests, and `settings`."""
     if not isinstance(rule, dict) or not isinstance(rule.get("settings"), dict) or len(rule) < 2:
         raise UserError(f"{place}: expected client_id, topic, group or broker, and settings, a mapping of keys")
     scope = {name: value for name, value in rule.items() if name != "settings"}
-    return [setting_of(key, _text(value), scope) for key, value in _flat(rule["settings"], "")]
+    return [make_setting(key, _text(value), scope) for key, value in _flat(rule["settings"], "")]
 
 
 def _text(value: Any) -> str:

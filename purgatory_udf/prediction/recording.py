@@ -34,7 +34,7 @@ EVENT_COLUMNS = (
 )
 REQUEST_COLUMNS = EVENT_COLUMNS[:11]
 # Kafka allows clients without one.
-NO_NAME = "(no client id)"
+NO_CLIENT_ID = "(no client id)"
 RECORDED_COLUMNS = (
     *("operation_id", "written_at", "recorded_outcome", "recorded_remote_ms", "recorded_local_ms"),
     *("recorded_bytes", "recorded_complete"),
@@ -42,7 +42,7 @@ RECORDED_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Led:
+class PartitionLeader:
     """How a partition is led from some time on: by whom, and who follows."""
 
     at: float
@@ -64,7 +64,7 @@ class Recording:
     """
 
     keys: list[TopicPartition]
-    leaders: list[Led]
+    leaders: list[PartitionLeader]
     key_sets: list[tuple[int, ...]]
     fetches: pd.DataFrame
     produces: pd.DataFrame
@@ -72,16 +72,16 @@ class Recording:
     others: pd.DataFrame
     groups: dict[str, str]
 
-    def led(self, at: float) -> dict[int, Led]:
+    def led(self, at: float) -> dict[int, PartitionLeader]:
         """By whom each partition was led at that time, or next."""
-        by_key: dict[int, Led] = {}
+        by_key: dict[int, PartitionLeader] = {}
         for leader in self.leaders:
             if leader.at <= at or leader.key not in by_key:
                 by_key[leader.key] = leader
         return by_key
 
 
-def recording(events: pa.Table, recorded: pa.Table) -> Recording:
+def build_recording(events: pa.Table, recorded: pa.Table) -> Recording:
     """`events` and `recorded` as an import of a request log writes them, with at least the columns above."""
     if not recorded.num_rows:
         raise UserError("the table recorded is empty: a scenario is fitted to an imported request log")
@@ -153,7 +153,7 @@ def _requests(asked: pa.Table, recorded: pa.Table, begin_us: int) -> pd.DataFram
     written_us = pc.cast(pc.cast(recorded["written_at"], pa.timestamp("us", tz="UTC")), pa.int64()).to_numpy()
     did["written"] = (written_us - begin_us) / 1000
     requests = requests.merge(did, left_on="seq", right_on="operation_id", how="inner")
-    requests["client"] = requests["client"].fillna("").replace("", NO_NAME)
+    requests["client"] = requests["client"].fillna("").replace("", NO_CLIENT_ID)
     requests["tried"] = (requests["time_us"] - begin_us) / 1000
     requests["waited"] = requests["recorded_remote_ms"].astype(float)
     requests["handled"] = requests["recorded_local_ms"].astype(float)
@@ -187,11 +187,11 @@ def _batches(produces: pd.DataFrame, lists: pd.DataFrame) -> pd.DataFrame:
     return batches.astype(np.int64)
 
 
-def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
+def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[PartitionLeader]:
     said = changes.filter(pc.equal(changes["change"], "leader"))
     rows = said.select(["time_us", "broker", "topic", "partition", "replicas", "isr", "min_isr"]).to_pylist()
     return [
-        Led(
+        PartitionLeader(
             (row["time_us"] - begin_us) / 1000,
             keys.place(row["topic"], row["partition"]),
             row["broker"],
@@ -202,13 +202,13 @@ def _leaders(changes: pa.Table, keys: _Keys, begin_us: int) -> list[Led]:
     ]
 
 
-def _supposed(lists: pd.DataFrame, leads: list[Led]) -> list[Led]:
+def _supposed(lists: pd.DataFrame, leads: list[PartitionLeader]) -> list[PartitionLeader]:
     """A partition is led until told otherwise: by the broker that is asked of it most."""
     untold = lists[~lists["key"].isin([led.key for led in leads])]
     asked = untold.groupby(["key", "broker"]).size().sort_values(ascending=False, kind="stable").reset_index()
     most = asked.drop_duplicates("key").sort_values("key")
     pairs = zip(most["key"].tolist(), most["broker"].tolist(), strict=True)
-    return [Led(0.0, int(key), int(broker), (int(broker),), 1) for key, broker in pairs]
+    return [PartitionLeader(0.0, int(key), int(broker), (int(broker),), 1) for key, broker in pairs]
 
 
 def _others(
@@ -243,7 +243,7 @@ def _groups(events: pa.Table) -> dict[str, str]:
 
 
 # What a fit needs no more of: a recording's first events are enough.
-MOST_EVENTS = 3_000_000
+MAX_EVENTS = 3_000_000
 
 
 def read_recording(spark: SparkSession, out: str, events: str | None = None) -> Recording:
@@ -252,8 +252,8 @@ def read_recording(spark: SparkSession, out: str, events: str | None = None) -> 
     path = events or layout.table("events")
     if not delta_tables.is_table(spark, path):
         raise UserError(f"{path}: no such table (ingest makes it)")
-    trace = spark.read.format("delta").load(path).where(f"seq < {MOST_EVENTS}").select(*EVENT_COLUMNS)
-    return recording(trace.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
+    trace = spark.read.format("delta").load(path).where(f"seq < {MAX_EVENTS}").select(*EVENT_COLUMNS)
+    return build_recording(trace.toArrow(), _recorded(spark, layout).select(*RECORDED_COLUMNS).toArrow())
 
 
 def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
@@ -267,7 +267,7 @@ def _recorded(spark: SparkSession, layout: Layout) -> DataFrame:
         raise UserError(
             f"{path}: no such table, nor a replay beside it (ingest --from request-log, or replay, makes one)"
         )
-    return frame.where(sf.col("operation_id") < MOST_EVENTS)
+    return frame.where(sf.col("operation_id") < MAX_EVENTS)
 
 
 def _replayed(spark: SparkSession, layout: Layout) -> DataFrame:
@@ -294,10 +294,10 @@ def _replayed(spark: SparkSession, layout: Layout) -> DataFrame:
 
 
 # A client that was there for less of the recording than this does not count.
-PRESENT = 0.6
+MIN_PRESENCE = 0.6
 # What a client needs at its beginning to catch up with what it had missed.
 SETTLING_MS = 2000
-LEAST_MS = 5000
+MIN_WINDOW_MS = 5000
 
 
 @dataclass(frozen=True)
@@ -318,13 +318,13 @@ class RecordingWindow:
         return frame[(frame[time] >= self.begin) & (frame[time] < self.end)]
 
 
-def steady(recording: Recording) -> RecordingWindow:
+def steady_window(recording: Recording) -> RecordingWindow:
     """From when the last client has begun until the first one leaves; no leader moves meanwhile."""
     columns = ["client", "tried", "answered"]
     requests = pd.concat([recording.fetches[columns], recording.produces[columns]])
     spans = requests.groupby("client").agg(first=("tried", "min"), last=("answered", "max"))
     whole = np.ptp(np.array([requests["tried"].min(), requests["answered"].max()]))
-    present = spans[(spans["last"] - spans["first"]) >= PRESENT * whole]
+    present = spans[(spans["last"] - spans["first"]) >= MIN_PRESENCE * whole]
     if present.empty:
         raise UserError("no client was there for most of the recording: there is no steady stretch to fit to")
     begin, end = float(present["first"].max()), float(present["last"].min())
@@ -333,16 +333,16 @@ def steady(recording: Recording) -> RecordingWindow:
     settled = [(since + SETTLING_MS, until) for since, until in pairwise([begin, *moves, end])]
     begin, end = max(settled, key=lambda stretch: stretch[1] - stretch[0])
     window = RecordingWindow(begin, end, tuple(sorted(set(spans.index) - set(present.index))), tuple(moves))
-    if window.length < LEAST_MS:
+    if window.length < MIN_WINDOW_MS:
         still = ", and no leader moved," if moves else ""
         raise UserError(
             f"the clients were all there together{still} for {max(0, window.length) / 1000:.1f} s only: "
-            f"a scenario needs {LEAST_MS / 1000:.0f} s at least"
+            f"a scenario needs {MIN_WINDOW_MS / 1000:.0f} s at least"
         )
     return window
 
 
-def _moves(leaders: Iterable[Led]) -> list[float]:
+def _moves(leaders: Iterable[PartitionLeader]) -> list[float]:
     """When a partition got another leader than the one before."""
     leader: dict[int, int] = {}
     moments = set()

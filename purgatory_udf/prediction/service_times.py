@@ -25,12 +25,12 @@ from purgatory_udf.simulation.fitted_scenario import WorkBySize
 CANDIDATES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 # With less correlation than this, sharing explains nothing; of such as differ by less than that, the most are taken,
 # for a busy time's answers are larger, too, and so is the work that follows them.
-INDEPENDENT, AS_GOOD = 0.1, 0.03
-LEAST_MS = 0.01
+MIN_CORRELATION, CORRELATION_TOLERANCE = 0.1, 0.03
+MIN_STEP_MS = 0.01
 
 
 @dataclass(frozen=True)
-class Sharing:
+class CoreSharing:
     """`correlation`: of work with how many were under way, at these cores; `unshared`: if nothing were shared."""
 
     cores: float | None
@@ -46,7 +46,9 @@ class Sharing:
         return np.asarray(np.interp(end, self._times, self._worked) - np.interp(begin, self._times, self._worked))
 
 
-def sharing(begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt.NDArray[np.bool_]) -> Sharing:
+def fit_core_sharing(
+    begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt.NDArray[np.bool_]
+) -> CoreSharing:
     """Of all steps; works are compared within a `kind`, by those that are `judged`."""
     times = np.concatenate([begin, end])
     order = np.argsort(times, kind="stable")
@@ -55,7 +57,7 @@ def sharing(begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt
     lengths = np.diff(times)
     crowd = _integral(busy, lengths)
     mine, until, kinds = begin[judged], end[judged], kind[judged]
-    around = (np.interp(until, times, crowd) - np.interp(mine, times, crowd)) / np.maximum(until - mine, LEAST_MS)
+    around = (np.interp(until, times, crowd) - np.interp(mine, times, crowd)) / np.maximum(until - mine, MIN_STEP_MS)
     tried: list[tuple[float, float | None, Floats]] = []
     for cores in (*CANDIDATES, None):
         worked = _integral(np.ones(len(busy)) if cores is None else np.minimum(1, cores / np.maximum(busy, 1)), lengths)
@@ -63,10 +65,10 @@ def sharing(begin: Floats, end: Floats, kind: npt.NDArray[np.int64], judged: npt
         tried.append((_correlation(amounts, around, kinds), cores, worked))
     unshared = tried[-1]
     least = min(abs(correlation) for correlation, _, _ in tried)
-    best = [candidate for candidate in tried if abs(candidate[0]) <= least + AS_GOOD][-1]
-    if unshared[0] < INDEPENDENT:
+    best = [candidate for candidate in tried if abs(candidate[0]) <= least + CORRELATION_TOLERANCE][-1]
+    if unshared[0] < MIN_CORRELATION:
         best = unshared
-    return Sharing(best[1], best[0], unshared[0], times, best[2])
+    return CoreSharing(best[1], best[0], unshared[0], times, best[2])
 
 
 def _integral(rate: Floats, lengths: Floats) -> Floats:
@@ -77,16 +79,16 @@ def _correlation(amounts: Floats, around: Floats, kinds: npt.NDArray[np.int64]) 
     """Spearman's, of the logarithms with each kind's mean taken away."""
     if len(amounts) < 3:
         return 0.0
-    logs = pd.Series(np.log(np.maximum(amounts, LEAST_MS)))
+    logs = pd.Series(np.log(np.maximum(amounts, MIN_STEP_MS)))
     level = logs - logs.groupby(kinds).transform("mean")
     correlation = level.rank().corr(pd.Series(around).rank())
     return 0.0 if np.isnan(correlation) else float(correlation)
 
 
 # How finely a distribution is kept, and how many samples make one of their own.
-QUANTILES, SAMPLES = 101, 40
+QUANTILE_COUNT, MIN_SAMPLES = 101, 40
 # The share of steps that are no longer than their work makes them.
-STALLED = 0.8
+STALL_QUANTILE = 0.8
 Floats = npt.NDArray[np.float64]
 
 
@@ -95,14 +97,14 @@ class TimedSteps:
     """`turns` are fetches with `turn` (work from the answer before, whose size is `before`) and `handling`; `produces`
     with `handling` and `answering`; all of the window."""
 
-    sharing: Sharing
+    sharing: CoreSharing
     stall_ms: float | None
     stretch: float
     turns: pd.DataFrame
     produces: pd.DataFrame
 
 
-def steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
+def measure_steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
     turns = _turns(recording.fetches)
     turns = turns[(turns["tried"] >= window.begin) & (turns["tried"] < window.end)]
     produces = window.of(recording.produces, "tried")
@@ -111,7 +113,7 @@ def steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
     kinds = pd.concat([turns["client"]] * 2 + [produces["client"]] * 2).astype("category").cat.codes.to_numpy()
     judged = np.zeros(len(kinds), dtype=bool)
     judged[: len(turns)] = True
-    shared = sharing(_together(begin), _together(end), kinds.astype(np.int64), judged)
+    shared = fit_core_sharing(_together(begin), _together(end), kinds.astype(np.int64), judged)
     turns = turns.assign(
         turn=shared.work(turns["answered_before"], turns["begun"]), handling=shared.work(turns["begun"], turns["tried"])
     )
@@ -125,7 +127,7 @@ def steps(recording: Recording, window: RecordingWindow) -> TimedSteps:
 
 def _stalls(turns: pd.DataFrame) -> tuple[float | None, float]:
     """From which work on a step counts as stalled, and how much longer than their work such steps were."""
-    stall_ms = float(turns["turn"].quantile(STALLED)) if len(turns) else 0.0
+    stall_ms = float(turns["turn"].quantile(STALL_QUANTILE)) if len(turns) else 0.0
     stalled = turns[turns["turn"] > stall_ms]
     if stall_ms <= 0 or stalled.empty:
         return None, 1.0
@@ -152,22 +154,22 @@ def quantiles(samples: Floats) -> list[float]:
     if not len(samples):
         return [0.0]
     samples = np.sort(np.maximum(0, samples))
-    count = min(QUANTILES, max(2, len(samples)))
+    count = min(QUANTILE_COUNT, max(2, len(samples)))
     levels = np.quantile(samples, np.linspace(0, 1, count))
-    if len(samples) > QUANTILES:
-        highest = samples[-math.ceil(len(samples) / (QUANTILES - 1)) :]
+    if len(samples) > QUANTILE_COUNT:
+        highest = samples[-math.ceil(len(samples) / (QUANTILE_COUNT - 1)) :]
         levels[-1] = max(levels[-2], 2 * highest.mean() - levels[-2])
     return [round(float(value), 3) for value in levels]
 
 
-def by_size(samples: Floats, size: Floats) -> WorkBySize:
+def quantiles_by_size(samples: Floats, size: Floats) -> WorkBySize:
     """Apart: what is about nothing, and what is about much, as far as there are samples for either."""
     some = size[size > 0]
     bounds = [1, round(float(np.quantile(some, 0.5))), round(float(np.quantile(some, 0.9)))] if len(some) else []
     kept: list[int] = []
     for bound in sorted(set(bounds)):
         low = kept[-1] if kept else 0
-        if ((size >= low) & (size < bound)).sum() >= SAMPLES and (size >= bound).sum() >= SAMPLES:
+        if ((size >= low) & (size < bound)).sum() >= MIN_SAMPLES and (size >= bound).sum() >= MIN_SAMPLES:
             kept.append(bound)
     ranges = np.searchsorted(np.asarray(kept), size, side="right")
     return WorkBySize(bounds=kept, quantiles=[quantiles(samples[ranges == each]) for each in range(len(kept) + 1)])

@@ -16,15 +16,15 @@ import numpy as np
 
 from purgatory_udf.common.console import Table
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.prediction.fit_check import Checked, check
-from purgatory_udf.prediction.plan_builder import fitted_of, groups_of, plan_of
-from purgatory_udf.prediction.play_plan import ClusterPlan
-from purgatory_udf.prediction.prediction_runs import UNCHANGED, PlayedSeeds, play_all
-from purgatory_udf.prediction.variant_settings import KEYS, changed, setting
+from purgatory_udf.prediction.fit_check import FitCheck, check_fit
+from purgatory_udf.prediction.plan_builder import build_plan, consumer_groups, require_fitted
+from purgatory_udf.prediction.prediction_runs import UNCHANGED, SeedResults, simulate_all
+from purgatory_udf.prediction.simulation_plan import ClusterPlan
+from purgatory_udf.prediction.variant_settings import SETTING_KEYS, apply_settings, parse_variant_setting
 from purgatory_udf.simulation.scenario import Scenario
 
 # How many values of a key are tried first, by how many keys there are, and how often the grid is made finer.
-FIRST = {1: 12, 2: 6, 3: 4}
+GRID_SIZES = {1: 12, 2: 6, 3: 4}
 ROUNDS = 1
 # The search plays no longer than this; the frontier is then played whole.
 SEARCH_MS = 15_000.0
@@ -51,7 +51,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Within:
+class Limit:
     figure: str
     most: bool
     limit: float
@@ -65,7 +65,7 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Over:
+class SettingRange:
     """A key, and from where to where."""
 
     key: str
@@ -80,7 +80,7 @@ class Over:
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """`whole`: played to the end with every seed, not once and briefly. `best`: one of those, and none of them is
     better in one of both and as good in the other."""
 
@@ -95,31 +95,31 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     goal: Goal
-    within: Within
+    within: Limit
     unchanged: tuple[float, float]
-    tried: Sequence[Tried]
+    tried: Sequence[Trial]
     seeds: int
-    checked: Checked
+    checked: FitCheck
 
     @property
     def wanted(self) -> float:
         return self.goal.wanted(self.unchanged[0])
 
     @property
-    def frontier(self) -> list[Tried]:
+    def frontier(self) -> list[Trial]:
         return sorted((trial for trial in self.tried if trial.best), key=lambda trial: trial.within)
 
     @property
-    def chosen(self) -> Tried | None:
+    def chosen(self) -> Trial | None:
         """Of those that reach the goal within the limit, the one that costs least; else none."""
         good = [trial for trial in self.tried if trial.whole and trial.reached and trial.allowed]
         cheap = min if self.within.most else max
         return cheap(good, key=lambda trial: trial.within) if good else None
 
     @property
-    def nearest(self) -> Tried | None:
+    def nearest(self) -> Trial | None:
         """Of those within the limit, the one that brings most."""
         allowed = [trial for trial in self.tried if trial.whole and trial.allowed]
         most = min if self.goal.percent < 0 else max
@@ -149,58 +149,58 @@ class Tuned:
         tried = f"{len(self.tried)} settings were tried"
         return [before, "", *self.table().lines(), "", said, tried, *self.checked.verdict()]
 
-    def _phrase(self, tried: Tried) -> str:
+    def _phrase(self, tried: Trial) -> str:
         change = _percent(tried.goal, self.unchanged[0])
         return f"{tried.text}: {self.goal.figure} {tried.goal:.4g} ({change}), {self.within.figure} {tried.within:.4g}"
 
 
-def goal_of(text: str) -> Goal:
+def parse_goal(text: str) -> Goal:
     match = _GOAL.fullmatch(text.strip())
     if match is None or float(match[2]) == 0:
         raise UserError(f"--goal {text}: expected a figure and a change of it, such as 'requests_per_s -50%'")
     return Goal(match[1], float(match[2]))
 
 
-def within_of(text: str) -> Within:
+def parse_limit(text: str) -> Limit:
     match = _WITHIN.fullmatch(text.strip())
     if match is None:
         raise UserError(f"--within {text}: expected a limit, such as 'append_to_answer_p99_ms <= 50'")
-    return Within(match[1], match[2] == "<=", float(match[3]))
+    return Limit(match[1], match[2] == "<=", float(match[3]))
 
 
-def over_of(words: Sequence[str]) -> list[Over]:
+def parse_ranges(words: Sequence[str]) -> list[SettingRange]:
     ranges = []
     for word in words:
         match = _OVER.fullmatch(word.strip())
         if match is None or int(match[2]) >= int(match[3]):
-            raise UserError(f"--over {word}: expected key=low..high (keys: {', '.join(KEYS)})")
-        setting(f"{match[1]}={match[2]}")
-        ranges.append(Over(match[1], int(match[2]), int(match[3])))
-    if not 1 <= len(ranges) <= max(FIRST):
-        raise UserError(f"--over: expected one to {max(FIRST)} keys, got {len(ranges)}")
+            raise UserError(f"--over {word}: expected key=low..high (keys: {', '.join(SETTING_KEYS)})")
+        parse_variant_setting(f"{match[1]}={match[2]}")
+        ranges.append(SettingRange(match[1], int(match[2]), int(match[3])))
+    if not 1 <= len(ranges) <= max(GRID_SIZES):
+        raise UserError(f"--over: expected one to {max(GRID_SIZES)} keys, got {len(ranges)}")
     return ranges
 
 
 def tune(
     scenario: Scenario,
     goal: Goal,
-    within: Within,
-    over: Sequence[Over],
+    within: Limit,
+    over: Sequence[SettingRange],
     seeds: int,
     say: Callable[[str], None] = lambda _: None,
-) -> Tuned:
-    plan, groups = plan_of(scenario), groups_of(scenario)
+) -> TuningResult:
+    plan, groups = build_plan(scenario), consumer_groups(scenario)
     short = replace(plan, duration_ms=min(plan.duration_ms, SEARCH_MS))
 
-    def played(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], PlayedSeeds]:
-        plans = {str(at): changed(of, map(setting, _words(over, at)), groups) for at in points}
-        by_name = play_all(plans, seeds)
+    def played(of: ClusterPlan, points: Sequence[tuple[int, ...]], seeds: int) -> dict[tuple[int, ...], SeedResults]:
+        plans = {str(at): apply_settings(of, map(parse_variant_setting, _words(over, at)), groups) for at in points}
+        by_name = simulate_all(plans, seeds)
         return {at: by_name[str(at)] for at in points}
 
-    unchanged = play_all({UNCHANGED: plan}, seeds)[UNCHANGED]
-    before = (value_of(goal.figure, unchanged), value_of(within.figure, unchanged))
-    grids = [span.grid(FIRST[len(over)]) for span in over]
-    known: dict[tuple[int, ...], Tried] = {}
+    unchanged = simulate_all({UNCHANGED: plan}, seeds)[UNCHANGED]
+    before = (figure_value(goal.figure, unchanged), figure_value(within.figure, unchanged))
+    grids = [span.grid(GRID_SIZES[len(over)]) for span in over]
+    known: dict[tuple[int, ...], Trial] = {}
     points = list(product(*grids))
     for number in range(ROUNDS + 1):
         say(f"trying {len(points)} settings")
@@ -219,11 +219,11 @@ def tune(
         for at, outcome in played(plan, brief, seeds).items():
             known[at] = replace(_tried(over, at, outcome, goal, within, before[0]), whole=True)
         best = [trial.values for trial in _marked(list(known.values()), goal, within) if trial.best]
-    checked = check(fitted_of(scenario), unchanged.median)
-    return Tuned(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
+    checked = check_fit(require_fitted(scenario), unchanged.median)
+    return TuningResult(goal, within, before, _marked(list(known.values()), goal, within), seeds, checked)
 
 
-def value_of(figure: str, played: PlayedSeeds) -> float:
+def figure_value(figure: str, played: SeedResults) -> float:
     """`requests_per_s` of all, one of the effects, or `who: per_s`, a client's figure (of its fetches, or produces)."""
     effects = played.median_effects
     if figure == "requests_per_s":
@@ -241,15 +241,15 @@ def value_of(figure: str, played: PlayedSeeds) -> float:
 
 
 def _tried(
-    over: Sequence[Over], at: tuple[int, ...], played: PlayedSeeds, goal: Goal, within: Within, before: float
-) -> Tried:
-    value, cost = value_of(goal.figure, played), value_of(within.figure, played)
+    over: Sequence[SettingRange], at: tuple[int, ...], played: SeedResults, goal: Goal, within: Limit, before: float
+) -> Trial:
+    value, cost = figure_value(goal.figure, played), figure_value(within.figure, played)
     wanted = goal.wanted(before)
     reached = value <= wanted if goal.percent < 0 else value >= wanted
-    return Tried(at, " ".join(_words(over, at)), value, cost, reached, within.allows(cost))
+    return Trial(at, " ".join(_words(over, at)), value, cost, reached, within.allows(cost))
 
 
-def _marked(tried: Sequence[Tried], goal: Goal, within: Within) -> list[Tried]:
+def _marked(tried: Sequence[Trial], goal: Goal, within: Limit) -> list[Trial]:
     """With `best` where nothing dominates."""
     up, down = (1 if goal.percent < 0 else -1), (1 if within.most else -1)
     scores = np.array([(up * trial.goal, down * trial.within) for trial in tried])
@@ -279,7 +279,7 @@ def _around(best: Sequence[tuple[int, ...]], grids: Sequence[Sequence[int]]) -> 
     return neighbours
 
 
-def _words(over: Sequence[Over], at: Sequence[int]) -> list[str]:
+def _words(over: Sequence[SettingRange], at: Sequence[int]) -> list[str]:
     return [f"{span.key}={value}" for span, value in zip(over, at, strict=True)]
 
 

@@ -15,18 +15,18 @@ from pydantic import ValidationError
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.contract.overrides import RequestContext, Scope, parse_scope, parse_setting
-from purgatory_udf.prediction.play_plan import (
-    MOST_COPIES,
+from purgatory_udf.prediction.simulation_plan import (
+    MAX_COPIES,
     ClusterPlan,
     ProducerPlan,
     PurgePlan,
     ReaderPlan,
-    copied_producers,
-    copied_readers,
+    copy_producers,
+    copy_readers,
 )
 
 P = TypeVar("P", PurgePlan, ReaderPlan, ProducerPlan)
-MOST = 2**31 - 1
+MAX_VALUE = 2**31 - 1
 _READER_FIELDS = ("min_bytes", "max_wait_ms")
 _CONSUMERS = {f"fetch.{who}{name}": name for name in _READER_FIELDS for who in ("consumer.", "")}
 _FOLLOWERS = {f"fetch.follower.{name}": name for name in _READER_FIELDS}
@@ -34,18 +34,18 @@ _PRODUCERS = {"producer.linger_ms": "linger_ms", "producer.batch_size": "batch_b
 _PURGES = {"fetch.purge_interval": "fetch", "produce.purge_interval": "produce"}
 RATE, COUNT = "producer.rate", "count"
 _COUNTS = {"consumer.count": COUNT, "producer.count": COUNT}
-KEYS = (*_CONSUMERS, *_FOLLOWERS, *_PRODUCERS, *_COUNTS, *_PURGES)
-EVERYBODY = Scope()
+SETTING_KEYS = (*_CONSUMERS, *_FOLLOWERS, *_PRODUCERS, *_COUNTS, *_PURGES)
+NO_SCOPE = Scope()
 
 
 @dataclass(frozen=True)
-class Setting:
+class VariantSetting:
     """`value` replaces what there is, or multiplies it (`times`)."""
 
     key: str
     value: float
     times: bool = False
-    scope: Scope = EVERYBODY
+    scope: Scope = NO_SCOPE
 
     def of(self, before: float) -> float:
         return before * self.value if self.times else self.value
@@ -55,7 +55,7 @@ class Setting:
         return bool(self.scope.model_fields_set)
 
 
-def setting(word: str) -> Setting:
+def parse_variant_setting(word: str) -> VariantSetting:
     words = parse_setting(word)
     if words is None:
         raise UserError(f"{word}: expected key=value")
@@ -63,31 +63,31 @@ def setting(word: str) -> Setting:
         scope = parse_scope(words.scope) if words.scope else {}
     except ValueError as error:
         raise UserError(f"{words.key}{error}") from None
-    return setting_of(words.key, words.value, scope)
+    return make_setting(words.key, words.value, scope)
 
 
-def setting_of(key: str, text: str, scope: Mapping[str, Any]) -> Setting:
+def make_setting(key: str, text: str, scope: Mapping[str, Any]) -> VariantSetting:
     """Of a scope, no value means: as it was."""
-    if key not in KEYS:
-        raise UserError(f"{key}: unknown key of a prediction (there are {', '.join(KEYS)})")
+    if key not in SETTING_KEYS:
+        raise UserError(f"{key}: unknown key of a prediction (there are {', '.join(SETTING_KEYS)})")
     text = text.strip() or ("x1" if scope else "")
     times = text.startswith("x")
     try:
         value = float(text.removeprefix("x"))
     except ValueError:
         raise UserError(f"{key}: expected a number, or a factor such as x0.5 (got {text!r})") from None
-    if not 0 <= value <= MOST or (not times and key != RATE and value != int(value)):
-        raise UserError(f"{key}: expected a whole number from 0 to {MOST}, or a factor (got {text!r})")
+    if not 0 <= value <= MAX_VALUE or (not times and key != RATE and value != int(value)):
+        raise UserError(f"{key}: expected a whole number from 0 to {MAX_VALUE}, or a factor (got {text!r})")
     if value <= 0 and key == RATE:
         raise UserError(f"{key}: expected more than 0 (got {text!r})")
-    if key in _COUNTS and not (value == int(value) and value <= MOST_COPIES):
-        raise UserError(f"{key}: expected how many of each, from 0 to {MOST_COPIES} (got {text!r})")
-    return Setting(key, value, times, _scope(key, scope))
+    if key in _COUNTS and not (value == int(value) and value <= MAX_COPIES):
+        raise UserError(f"{key}: expected how many of each, from 0 to {MAX_COPIES} (got {text!r})")
+    return VariantSetting(key, value, times, _scope(key, scope))
 
 
 def _scope(key: str, fields: Mapping[str, Any]) -> Scope:
     if not fields:
-        return EVERYBODY
+        return NO_SCOPE
     try:
         scope = Scope.model_validate(fields)
     except ValidationError as error:
@@ -108,14 +108,16 @@ def _spelled(key: str, scope: Scope) -> str:
 class _Settings:
     """Of one kind of subject. Each setting has to be about somebody."""
 
-    def __init__(self, settings: Iterable[Setting], fields: Mapping[str, str], those: Sequence[RequestContext]) -> None:
+    def __init__(
+        self, settings: Iterable[VariantSetting], fields: Mapping[str, str], those: Sequence[RequestContext]
+    ) -> None:
         self._mine = [asked for asked in settings if asked.key in fields]
         self._fields = fields
         for asked in self._mine:
             if not any(map(asked.scope.matches, those)):
                 raise UserError(f"{_spelled(asked.key, asked.scope)}: there is nobody in the scenario that it is about")
 
-    def of(self, subject: RequestContext) -> dict[str, Setting]:
+    def of(self, subject: RequestContext) -> dict[str, VariantSetting]:
         """By field, the one that counts: of consumers, what says so before what does not."""
         unscoped = sorted(
             (asked for asked in self._mine if not asked.scoped), key=lambda asked: "consumer." in asked.key
@@ -125,7 +127,7 @@ class _Settings:
         return plain | {self._fields[rule.key]: rule for rule in reversed(rules)}
 
 
-def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str, str]) -> ClusterPlan:
+def apply_settings(plan: ClusterPlan, settings: Iterable[VariantSetting], groups: Mapping[str, str]) -> ClusterPlan:
     """The plan under these settings; `groups` are those that consumers are in."""
     every = list(settings)
     return replace(
@@ -136,12 +138,12 @@ def changed(plan: ClusterPlan, settings: Iterable[Setting], groups: Mapping[str,
     )
 
 
-def _with(subject: P, asked: Mapping[str, Setting]) -> P:
+def _with(subject: P, asked: Mapping[str, VariantSetting]) -> P:
     fields: dict[str, Any] = {name: int(wanted.of(getattr(subject, name))) for name, wanted in asked.items()}
     return replace(subject, **fields)
 
 
-def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePlan]:
+def _purges(plan: ClusterPlan, settings: Sequence[VariantSetting]) -> dict[int, PurgePlan]:
     subjects = {
         number: RequestContext(None, number) for number in sorted({partition.leader for partition in plan.partitions})
     }
@@ -152,7 +154,7 @@ def _purges(plan: ClusterPlan, settings: Sequence[Setting]) -> dict[int, PurgePl
     return {number: purge for number, purge in purges.items() if number in plan.purges or purge != PurgePlan()}
 
 
-def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str, str]) -> list[ReaderPlan]:
+def _readers(plan: ClusterPlan, settings: Sequence[VariantSetting], groups: Mapping[str, str]) -> list[ReaderPlan]:
     def subject(reader: ReaderPlan) -> RequestContext:
         topics = sorted({plan.partitions[key].topic for key in reader.keys})
         return RequestContext(reader.client, reader.broker, topics, groups.get(reader.client))
@@ -169,11 +171,11 @@ def _readers(plan: ClusterPlan, settings: Sequence[Setting], groups: Mapping[str
             made.append(_with(reader, followers.of(subject(reader))))
         else:
             adjusted = _with(reader, consumers.of(subject(reader)))
-            made += copied_readers(adjusted, _count(counts.of(subject(reader))))
+            made += copy_readers(adjusted, _count(counts.of(subject(reader))))
     return made
 
 
-def _producers(plan: ClusterPlan, settings: Sequence[Setting]) -> list[ProducerPlan]:
+def _producers(plan: ClusterPlan, settings: Sequence[VariantSetting]) -> list[ProducerPlan]:
     subjects = [
         RequestContext(producer.client, None, sorted({plan.partitions[key].topic for key in set(producer.keys)}))
         for producer in plan.producers
@@ -185,15 +187,15 @@ def _producers(plan: ClusterPlan, settings: Sequence[Setting]) -> list[ProducerP
         wanted = asked.of(subject)
         rate = wanted.pop("rate", None)
         adjusted = _with(producer, wanted)
-        made += copied_producers(adjusted if rate is None else _at_rate(adjusted, rate), _count(counts.of(subject)))
+        made += copy_producers(adjusted if rate is None else _at_rate(adjusted, rate), _count(counts.of(subject)))
     return made
 
 
-def _count(asked: Mapping[str, Setting]) -> int:
+def _count(asked: Mapping[str, VariantSetting]) -> int:
     return int(asked[COUNT].value) if COUNT in asked else 1
 
 
-def _at_rate(producer: ProducerPlan, rate: Setting) -> ProducerPlan:
+def _at_rate(producer: ProducerPlan, rate: VariantSetting) -> ProducerPlan:
     recorded = len(producer.gaps_ms) / sum(producer.gaps_ms) * 1000 if len(producer.gaps_ms) else 1.0
     speed = rate.of(producer.speed * recorded) / recorded
     return replace(producer, speed=speed, begin_ms=producer.begin_ms * producer.speed / speed)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.contract.tables import EVENTS, RECORDED
 from purgatory_udf.launch.spark_session import session_for
-from purgatory_udf.prediction.recording import Recording, recording
+from purgatory_udf.prediction.recording import Recording, build_recording
 from purgatory_udf.sources.request_log.importing.import_options import RequestLogOptions
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 from tests.sources.request_log.recordings import BROKERS
@@ -37,7 +37,7 @@ def recorded_cluster(name: str) -> Recording:
     with TemporaryDirectory() as out, locally():
         ingest_request_log(session_for("tests"), RequestLogOptions(logs, out, topics=topics, isr=isr, batches=batches))
         tables = [DeltaTable(f"{out}/{table}").to_pyarrow_table() for table in ("events", "recorded")]
-    return recording(*tables)
+    return build_recording(*tables)
 
 
 def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from purgatory_udf.prediction.play_plan import AppendsPlan, BySize, ClusterPlan, PartitionPlan, ProducerPlan, ReaderPlan
+from purgatory_udf.prediction.simulation_plan import (
+    AppendsPlan,
+    BySize,
+    ClusterPlan,
+    PartitionPlan,
+    ProducerPlan,
+    ReaderPlan,
+)
 
 # The one partition of most, led by broker 1, followed by broker 2.
 PARTITION = PartitionPlan("t", 0, 1, (2,))

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from purgatory_udf.prediction.model_machine import Sampler
-from purgatory_udf.prediction.service_times import QUANTILES, quantiles
+from purgatory_udf.prediction.model_host import Sampler
+from purgatory_udf.prediction.service_times import QUANTILE_COUNT, quantiles
 
 
 def _drawn(kept: list[float]) -> list[float]:
@@ -24,7 +24,7 @@ def test_few_samples_are_kept_as_they_are() -> None:
 def test_what_is_drawn_of_a_long_tail_is_as_long_as_it_was_on_average() -> None:
     samples = np.random.default_rng(1).lognormal(0, 1.5, 20_000)
     kept = quantiles(samples)
-    assert len(kept) == QUANTILES
+    assert len(kept) == QUANTILE_COUNT
     drawn = _drawn(kept)
     assert np.mean(drawn) == pytest.approx(samples.mean(), rel=0.05)
     for share in (50, 90, 95, 98):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import fit, tune, what_if
-from purgatory_udf.prediction.prediction_commands import write
+from purgatory_udf.prediction.prediction_commands import write_scenario
 from tests.prediction.scenarios import small_scenario
 
 pytestmark = pytest.mark.long
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 def file(tmp_path: Path) -> Path:
     """The small cluster, as fit would have written it."""
     path = tmp_path / "cluster.yaml"
-    write(small_scenario(), path)
+    write_scenario(small_scenario(), path)
     return path
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory_udf.prediction.model_machine import Machine
+from purgatory_udf.prediction.model_host import ModelHost
 
 
 class _Log(list[tuple[str, float]]):
     """What happened, and when."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: ModelHost) -> None:
         self._machine = machine
 
     def note(self, name: str) -> None:
@@ -18,7 +18,7 @@ class _Log(list[tuple[str, float]]):
 
 
 def test_work_on_a_core_of_ones_own_takes_just_as_long_as_it_is() -> None:
-    machine = Machine(0, 2)
+    machine = ModelHost(0, 2)
     log = _Log(machine)
     machine.work(3, log.note, "a")
     machine.work(5, log.note, "b")
@@ -27,7 +27,7 @@ def test_work_on_a_core_of_ones_own_takes_just_as_long_as_it_is() -> None:
 
 
 def test_three_on_two_cores_take_half_as_long_again_until_one_is_done() -> None:
-    machine = Machine(0, 2)
+    machine = ModelHost(0, 2)
     log = _Log(machine)
     for name, amount in (("a", 2), ("b", 4), ("c", 6)):
         machine.work(amount, log.note, name)
@@ -37,7 +37,7 @@ def test_three_on_two_cores_take_half_as_long_again_until_one_is_done() -> None:
 
 
 def test_who_comes_later_slows_those_who_are_there() -> None:
-    machine = Machine(0, 1)
+    machine = ModelHost(0, 1)
     log = _Log(machine)
     machine.work(4, log.note, "a")
     machine.at(2, lambda _: machine.work(1, log.note, "b"), None)
@@ -46,7 +46,7 @@ def test_who_comes_later_slows_those_who_are_there() -> None:
 
 
 def test_without_shared_cores_a_crowd_disturbs_nobody() -> None:
-    machine = Machine(0, None)
+    machine = ModelHost(0, None)
     log = _Log(machine)
     for name in "abcdef":
         machine.work(2, log.note, name)
@@ -56,7 +56,7 @@ def test_without_shared_cores_a_crowd_disturbs_nobody() -> None:
 
 @pytest.mark.parametrize("cores", [None, 2])
 def test_nothing_happens_after_the_end(cores: float | None) -> None:
-    machine = Machine(0, cores)
+    machine = ModelHost(0, cores)
     log = _Log(machine)
     machine.work(10, log.note, "late")
     machine.at(5, log.note, "in time")
@@ -67,7 +67,7 @@ def test_nothing_happens_after_the_end(cores: float | None) -> None:
 
 def test_what_exceeds_a_stall_is_time_that_passes_and_does_not_stretch() -> None:
     """Three on one core: each works 1 ms of it, which takes 3; the rest of the long one is 4 ms, half as long again."""
-    machine = Machine(0, 1, stall_ms=1, stretch=1.5)
+    machine = ModelHost(0, 1, stall_ms=1, stretch=1.5)
     log = _Log(machine)
     for name, amount in (("a", 1), ("long", 5), ("b", 1)):
         machine.work(amount, log.note, name)
@@ -77,7 +77,7 @@ def test_what_exceeds_a_stall_is_time_that_passes_and_does_not_stretch() -> None
 
 def test_who_stalls_slows_the_others_as_it_did_where_it_was_measured() -> None:
     """On one core, alone for its 1 ms of work; half of the core is its until its 4 ms have passed."""
-    machine = Machine(0, 1, stall_ms=1)
+    machine = ModelHost(0, 1, stall_ms=1)
     log = _Log(machine)
     machine.work(5, log.note, "long")
     machine.at(1, lambda _: machine.work(1, log.note, "a"), None)

@@ -8,14 +8,14 @@ import pytest
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.prediction.fit_check import effects
-from purgatory_udf.prediction.model_machine import Diary
-from purgatory_udf.prediction.play import play
-from purgatory_udf.prediction.play_plan import PartitionPlan
+from purgatory_udf.prediction.model_host import Measurements
+from purgatory_udf.prediction.model_simulation import simulate
+from purgatory_udf.prediction.simulation_plan import PartitionPlan
 from purgatory_udf.rules.reference.reference_replay import replay
 from tests.prediction.plans import plan, producer, reader, takes
 
 
-def _answers(diary: Diary, client: str) -> list[tuple[float, float, bool, int]]:
+def _answers(diary: Measurements, client: str) -> list[tuple[float, float, bool, int]]:
     """(answered at, waited, expired, bytes) of each of a client's requests."""
     return [
         (round(answer.at_ms, 3), round(answer.waited_ms, 3), answer.expired, answer.bytes)
@@ -26,7 +26,7 @@ def _answers(diary: Diary, client: str) -> list[tuple[float, float, bool, int]]:
 
 def test_a_produce_waits_for_the_follower_and_then_the_consumer_has_it() -> None:
     """The record comes at 300, the follower is answered at once and back 2 ms later: that raises the high watermark."""
-    diary = play(
+    diary = simulate(
         plan(
             producer([300.0, 10_000], [39, 39]),
             reader("f", replica=2, turn_ms=2.0),
@@ -50,7 +50,7 @@ def test_a_produce_waits_for_the_follower_and_then_the_consumer_has_it() -> None
 
 
 def test_a_fetch_that_waits_in_vain_expires_at_its_deadline_and_the_next_one_follows() -> None:
-    diary = play(plan(reader("c", turn_ms=1.0, max_wait_ms=100), duration_ms=1000), seed=1)
+    diary = simulate(plan(reader("c", turn_ms=1.0, max_wait_ms=100), duration_ms=1000), seed=1)
     answers = _answers(diary, "c")
     assert len(answers) == 9
     assert all(expired and size == 0 and 99 <= waited <= 100 for _, waited, expired, size in answers)
@@ -60,7 +60,9 @@ def test_a_fetch_that_waits_in_vain_expires_at_its_deadline_and_the_next_one_fol
 def test_a_consumer_that_asks_for_more_gets_more_and_less_often() -> None:
     """A record of 100 bytes each 10 ms: a hundred answers of one, or ten of ten."""
     few, many = (
-        _answers(play(plan(producer([10.0], [39], acks=1), reader("c", min_bytes=least), partitions=_ALONE), 1), "c")
+        _answers(
+            simulate(plan(producer([10.0], [39], acks=1), reader("c", min_bytes=least), partitions=_ALONE), 1), "c"
+        )
         for least in (1, 1000)
     )
     assert [size for *_, size in few[1:]] == [100] * len(few[1:])
@@ -72,7 +74,7 @@ def test_a_consumer_that_asks_for_more_gets_more_and_less_often() -> None:
 def test_a_producer_whose_requests_wait_gathers_records_and_sends_fewer() -> None:
     """The follower comes back after 100 ms only: a broker handles one request of a connection at a time, five are under
     way at most, and the rest gathers."""
-    diary = play(plan(producer([1.0], [39]), reader("f", replica=2, turn_ms=100.0), duration_ms=3000), seed=1)
+    diary = simulate(plan(producer([1.0], [39]), reader("f", replica=2, turn_ms=100.0), duration_ms=3000), seed=1)
     sizes = [size for *_, size in _answers(diary, "p")]
     assert sizes[0] == 100
     assert max(sizes) > 5 * sizes[0]
@@ -80,19 +82,19 @@ def test_a_producer_whose_requests_wait_gathers_records_and_sends_fewer() -> Non
 
 
 def test_records_linger_and_go_together() -> None:
-    diary = play(plan(producer([4.0], [39], acks=1, linger_ms=10), duration_ms=500, partitions=_ALONE), seed=1)
+    diary = simulate(plan(producer([4.0], [39], acks=1, linger_ms=10), duration_ms=500, partitions=_ALONE), seed=1)
     assert {size for *_, size in _answers(diary, "p")} == {61 + 3 * 39}
 
 
 def test_without_lingering_what_comes_at_once_still_goes_together() -> None:
     """The sender takes a moment to wake up: by then all of the burst is there."""
-    diary = play(plan(producer([100.0, 0.1, 0.1], [39] * 3, acks=1), duration_ms=500, partitions=_ALONE), seed=1)
+    diary = simulate(plan(producer([100.0, 0.1, 0.1], [39] * 3, acks=1), duration_ms=500, partitions=_ALONE), seed=1)
     assert {size for *_, size in _answers(diary, "p")} == {61 + 3 * 39}
 
 
 def test_a_full_batch_does_not_linger() -> None:
     asked = producer([4.0], [39], acks=1, linger_ms=10_000, batch_bytes=61 + 2 * 39)
-    diary = play(plan(asked, duration_ms=500, partitions=_ALONE), seed=1)
+    diary = simulate(plan(asked, duration_ms=500, partitions=_ALONE), seed=1)
     assert {size for *_, size in _answers(diary, "p")} == {61 + 2 * 39}
 
 
@@ -103,7 +105,7 @@ def test_a_seed_plays_the_same_again_and_another_otherwise() -> None:
         reader("c"),
         cores=1.0,
     )
-    first, again, other = (play(of, seed).answered for seed in (1, 1, 2))
+    first, again, other = (simulate(of, seed).answered for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -122,7 +124,7 @@ def test_the_reference_ends_every_operation_of_such_a_play_as_it_ended(min_bytes
         partitions=_TWO,
         duration_ms=4000,
     )
-    diary = play(of, seed, traced=True)
+    diary = simulate(of, seed, traced=True)
     assert diary.events is not None
     shift_ms, last_ms = 1_000_000_000, 3950
     events = [{**event, "time_us": event["time_us"] + shift_ms * 1000} for event in diary.events]

@@ -12,8 +12,8 @@ import pytest
 
 from purgatory_udf.prediction.fit import fit
 from purgatory_udf.prediction.fit_check import Figures
-from purgatory_udf.prediction.prediction_commands import as_yaml, write
-from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, predict, variants_of
+from purgatory_udf.prediction.prediction_commands import scenario_yaml, write_scenario
+from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, parse_variants, predict
 from purgatory_udf.simulation.scenario import Scenario
 from purgatory_udf.simulation.scenario_file import read_scenario
 from tests.prediction.imported import recorded_cluster
@@ -33,7 +33,7 @@ def _fitted() -> Scenario:
 
 @cache
 def _predicted() -> Prediction:
-    return predict(_fitted(), variants_of(WORDS), seeds=1)
+    return predict(_fitted(), parse_variants(WORDS), seeds=1)
 
 
 def _happened(recording: str) -> Figures:
@@ -74,9 +74,9 @@ def test_the_fit_knows_the_cluster_by_its_log() -> None:
 
 def test_the_scenario_is_a_file_that_reads_as_it_was_written(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("fitted") / "cluster.yaml"
-    write(_fitted(), path)
+    write_scenario(_fitted(), path)
     assert read_scenario(path) == _fitted()
-    head = as_yaml(_fitted()).split("fitted:")[0]
+    head = scenario_yaml(_fitted()).split("fitted:")[0]
     assert "fetch_min_bytes: 1" in head
     assert "linger_ms:" in head
 

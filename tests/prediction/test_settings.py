@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.prediction.play_plan import ClusterPlan, PurgePlan
-from purgatory_udf.prediction.prediction_runs import variants_of
-from purgatory_udf.prediction.variant_settings import changed, setting
+from purgatory_udf.prediction.prediction_runs import parse_variants
+from purgatory_udf.prediction.simulation_plan import ClusterPlan, PurgePlan
+from purgatory_udf.prediction.variant_settings import apply_settings, parse_variant_setting
 from tests.prediction.plans import plan, producer, reader
 
 CLUSTER = plan(
@@ -22,7 +22,7 @@ GROUPS = {"checkout-1": "checkout", "audit": "back-office"}
 
 
 def _with(*words: str) -> ClusterPlan:
-    return changed(CLUSTER, map(setting, words), GROUPS)
+    return apply_settings(CLUSTER, map(parse_variant_setting, words), GROUPS)
 
 
 def _min_bytes(after: ClusterPlan) -> dict[str, int]:
@@ -75,7 +75,7 @@ what_if:
 """,
         encoding="utf-8",
     )
-    after = changed(CLUSTER, variants_of(["rules", str(file)])["rules"], GROUPS)
+    after = apply_settings(CLUSTER, parse_variants(["rules", str(file)])["rules"], GROUPS)
     assert [(reader_plan.client, reader_plan.min_bytes, reader_plan.max_wait_ms) for reader_plan in after.readers] == [
         ("f", 3, 500),
         ("checkout-1", 500, 50),
@@ -96,13 +96,13 @@ def test_a_mistake_in_a_rule_is_named(text: str, said: str, tmp_path: Path) -> N
     file = tmp_path / "rules.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as raised:
-        variants_of(["rules", str(file)])
+        parse_variants(["rules", str(file)])
     assert said in str(raised.value)
 
 
 def test_a_name_is_a_scope_whatever_is_in_it() -> None:
     cluster = plan(reader("jobs[1]=a*"), reader("jobs1"))
-    after = changed(cluster, [setting("fetch.min_bytes[client_id=jobs[1]=a*]=9")], {})
+    after = apply_settings(cluster, [parse_variant_setting("fetch.min_bytes[client_id=jobs[1]=a*]=9")], {})
     assert _min_bytes(after) == {"jobs[1]=a*": 9, "jobs1": 1}
 
 
@@ -159,7 +159,7 @@ def test_purge_intervals_are_brokers() -> None:
 )
 def test_a_mistake_is_one_line_that_names_it(words: list[str], said: str) -> None:
     with pytest.raises(UserError) as raised:
-        variants_of(words)
+        parse_variants(words)
     assert str(raised.value).startswith(said)
 
 

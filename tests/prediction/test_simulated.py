@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from purgatory_udf.prediction.fit import fit
-from purgatory_udf.prediction.plan_builder import fitted_of
-from purgatory_udf.prediction.prediction_commands import checked_by_play
-from purgatory_udf.prediction.recording import recording
+from purgatory_udf.prediction.plan_builder import require_fitted
+from purgatory_udf.prediction.prediction_commands import check_by_simulation
+from purgatory_udf.prediction.recording import build_recording
 from tests.prediction.simulated import recorded, replayed
 
 pytestmark = pytest.mark.long
 
 
 def test_a_simulated_cluster_is_reproduced_and_shares_no_cores() -> None:
-    scenario = fit(recording(replayed()["events"], recorded()))
-    assert fitted_of(scenario).host.cores is None
-    checked = checked_by_play(scenario, 1)
+    scenario = fit(build_recording(replayed()["events"], recorded()))
+    assert require_fitted(scenario).host.cores is None
+    checked = check_by_simulation(scenario, 1)
     assert set(checked.recorded) == {*(f"checkout-{n}" for n in (1, 2, 3, 4)), "till-1", "till-2", "follower"}
     assert (checked.judged, checked.reasons()) == (35, [])

@@ -15,7 +15,7 @@ from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch.spark_session import session_for
 from purgatory_udf.prediction.prediction_commands import run_fit
-from purgatory_udf.prediction.recording import Recording, read_recording, recording
+from purgatory_udf.prediction.recording import Recording, build_recording, read_recording
 from purgatory_udf.simulation.scenario_file import read_scenario
 from tests.prediction.simulated import recorded, replayed
 
@@ -43,14 +43,14 @@ def _require_same(actual: Recording, expected: Recording) -> None:
 def test_the_tables_of_an_import_are_read_as_they_were_written(spark: SparkSession, tmp_path: Path) -> None:
     events = replayed()["events"]
     out = _folder(tmp_path, events=events, recorded=recorded())
-    _require_same(read_recording(spark, out), recording(events, recorded()))
+    _require_same(read_recording(spark, out), build_recording(events, recorded()))
 
 
 def test_without_a_request_log_the_replay_says_what_brokers_did(spark: SparkSession, tmp_path: Path) -> None:
     """Its expirations of a trace that was drained are no answers, and count for nothing."""
     assert pc.sum(replayed()["expirations"]["after_end"]).as_py() > 0
     out = _folder(tmp_path, **replayed())
-    _require_same(read_recording(spark, out), recording(replayed()["events"], recorded()))
+    _require_same(read_recording(spark, out), build_recording(replayed()["events"], recorded()))
 
 
 def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_without_spark_the_same_is_read_of_either(tmp_path: Path) -> None:
     folders.append(_folder(tmp_path / "replay", **replayed()))
     with locally():
         for out in folders:
-            _require_same(read_recording(session_for("fit"), out), recording(events, recorded()))
+            _require_same(read_recording(session_for("fit"), out), build_recording(events, recorded()))
 
 
 def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSession, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_what_was_logged_counts_for_more_than_what_was_replayed(spark: SparkSess
     place = recorded().schema.get_field_index("recorded_remote_ms")
     logged = recorded().set_column(place, "recorded_remote_ms", longer)
     out = _folder(tmp_path, **replayed(), recorded=logged)
-    _require_same(read_recording(spark, out), recording(replayed()["events"], logged))
+    _require_same(read_recording(spark, out), build_recording(replayed()["events"], logged))
 
 
 def test_fit_writes_a_scenario_and_its_page_from_a_replays_folder(spark: SparkSession, tmp_path: Path) -> None:

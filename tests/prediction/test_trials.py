@@ -12,7 +12,7 @@ import pytest
 
 from purgatory_udf.prediction import prediction_runs
 from purgatory_udf.prediction.fit_check import Figures
-from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, predict, variants_of
+from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, parse_variants, predict
 from purgatory_udf.simulation.scenario_file import read_scenario
 from purgatory_udf.sources.request_log.lines.log_files import read_text
 from tests.prediction.truth import missed
@@ -49,7 +49,7 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]
         with pytest.MonkeyPatch.context() as patch:
             # Each of the tests' processes has a core; another's start would take as long as some plays.
             patch.setattr(prediction_runs, "_cores", lambda: 1)
-            predictions[cluster] = predict(read_scenario(path), variants_of(words), seeds=1)
+            predictions[cluster] = predict(read_scenario(path), parse_variants(words), seeds=1)
     return predictions
 
 

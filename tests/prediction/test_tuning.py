@@ -10,35 +10,50 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.prediction.fit_check import check, medians
-from purgatory_udf.prediction.plan_builder import fitted_of
-from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write
-from purgatory_udf.prediction.prediction_pages import MOST_DRAWN, busiest, fit_page, prediction_page, tuning_page
-from purgatory_udf.prediction.prediction_runs import UNCHANGED, predict, variants_of
-from purgatory_udf.prediction.tuning import Goal, Over, Tuned, Within, goal_of, over_of, tune, within_of
+from purgatory_udf.prediction.fit_check import check_fit, medians
+from purgatory_udf.prediction.plan_builder import require_fitted
+from purgatory_udf.prediction.prediction_commands import run_prediction, run_tuning, write_scenario
+from purgatory_udf.prediction.prediction_pages import (
+    MAX_CLIENTS_DRAWN,
+    busiest_clients,
+    fit_page,
+    prediction_page,
+    tuning_page,
+)
+from purgatory_udf.prediction.prediction_runs import UNCHANGED, parse_variants, predict
+from purgatory_udf.prediction.tuning import (
+    Goal,
+    Limit,
+    SettingRange,
+    TuningResult,
+    parse_goal,
+    parse_limit,
+    parse_ranges,
+    tune,
+)
 from tests.prediction.scenarios import small_scenario
 
 pytestmark = pytest.mark.long
 
 
 def test_what_is_asked_for_is_read() -> None:
-    assert goal_of("requests_per_s -50%") == Goal("requests_per_s", -50)
-    assert goal_of("c-mix: kb +200 %") == Goal("c-mix: kb", 200)
-    assert within_of("append_to_answer_p99_ms <= 50") == Within("append_to_answer_p99_ms", True, 50)
-    assert over_of(["fetch.min_bytes=1..100000", "producer.linger_ms[client_id=a]=0..50"]) == [
-        Over("fetch.min_bytes", 1, 100_000),
-        Over("producer.linger_ms[client_id=a]", 0, 50),
+    assert parse_goal("requests_per_s -50%") == Goal("requests_per_s", -50)
+    assert parse_goal("c-mix: kb +200 %") == Goal("c-mix: kb", 200)
+    assert parse_limit("append_to_answer_p99_ms <= 50") == Limit("append_to_answer_p99_ms", True, 50)
+    assert parse_ranges(["fetch.min_bytes=1..100000", "producer.linger_ms[client_id=a]=0..50"]) == [
+        SettingRange("fetch.min_bytes", 1, 100_000),
+        SettingRange("producer.linger_ms[client_id=a]", 0, 50),
     ]
 
 
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: goal_of("fewer requests"), "--goal fewer requests: expected a figure and a change"),
-        (lambda: within_of("p99 < 50"), "--within p99 < 50: expected a limit"),
-        (lambda: over_of(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
-        (lambda: over_of(["fetch.bytes=1..5"]), "fetch.bytes: unknown key of a prediction"),
-        (lambda: over_of([]), "--over: expected one to 3 keys"),
+        (lambda: parse_goal("fewer requests"), "--goal fewer requests: expected a figure and a change"),
+        (lambda: parse_limit("p99 < 50"), "--within p99 < 50: expected a limit"),
+        (lambda: parse_ranges(["fetch.min_bytes=5"]), "--over fetch.min_bytes=5: expected key=low..high"),
+        (lambda: parse_ranges(["fetch.bytes=1..5"]), "fetch.bytes: unknown key of a prediction"),
+        (lambda: parse_ranges([]), "--over: expected one to 3 keys"),
     ],
 )
 def test_a_mistake_in_it_is_one_line(ask: object, said: str) -> None:
@@ -49,23 +64,23 @@ def test_a_mistake_in_it_is_one_line(ask: object, said: str) -> None:
 
 
 def test_a_grid_is_even_in_the_logarithm_and_has_both_ends() -> None:
-    assert Over("fetch.min_bytes", 1, 10_000).grid(5) == [1, 10, 100, 1000, 10_000]
-    assert Over("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
+    assert SettingRange("fetch.min_bytes", 1, 10_000).grid(5) == [1, 10, 100, 1000, 10_000]
+    assert SettingRange("producer.linger_ms", 0, 8).grid(4) == [0, 1, 2, 4, 8]
 
 
 @pytest.fixture(scope="module")
-def tuned() -> Tuned:
+def tuned() -> TuningResult:
     """Half the consumer's fetches: two records in each answer, for which the first one waits 20 ms, not more."""
     return tune(
         small_scenario(),
-        goal_of("c: per_s -45%"),
-        within_of("append_to_answer_p99_ms <= 60"),
-        over_of(["fetch.consumer.min_bytes=1..5000"]),
+        parse_goal("c: per_s -45%"),
+        parse_limit("append_to_answer_p99_ms <= 60"),
+        parse_ranges(["fetch.consumer.min_bytes=1..5000"]),
         seeds=1,
     )
 
 
-def test_the_search_finds_what_brings_enough_and_costs_least(tuned: Tuned) -> None:
+def test_the_search_finds_what_brings_enough_and_costs_least(tuned: TuningResult) -> None:
     assert tuned.chosen is not None
     assert 362 < tuned.chosen.values[0] <= 724
     assert tuned.chosen.within < 30
@@ -75,15 +90,15 @@ def test_the_search_finds_what_brings_enough_and_costs_least(tuned: Tuned) -> No
     assert any(not trial.allowed for trial in tuned.tried)
 
 
-def test_what_is_said_to_be_best_was_played_whole(tuned: Tuned) -> None:
+def test_what_is_said_to_be_best_was_played_whole(tuned: TuningResult) -> None:
     """What was played once and briefly is no answer."""
     assert all(trial.whole for trial in tuned.frontier)
     assert any(not trial.whole for trial in tuned.tried)
 
 
 def test_where_nothing_reaches_the_goal_the_nearest_is_named() -> None:
-    over = over_of(["fetch.consumer.min_bytes=1..5000"])
-    tuned = tune(small_scenario(), goal_of("c: per_s -95%"), within_of("append_to_answer_p99_ms <= 60"), over, 1)
+    over = parse_ranges(["fetch.consumer.min_bytes=1..5000"])
+    tuned = tune(small_scenario(), parse_goal("c: per_s -95%"), parse_limit("append_to_answer_p99_ms <= 60"), over, 1)
     assert tuned.chosen is None
     (said,) = (line for line in tuned.lines() if line.startswith("Nothing that was tried reaches"))
     assert re.search(r"within it, fetch\.consumer\.min_bytes=\d+: c: per_s 16\.67 \(-66\.7 %\), .* comes nearest", said)
@@ -93,16 +108,16 @@ def test_a_figure_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(UserError, match=r"c: latency: no such figure \(there are requests_per_s, .*c: per_s"):
         tune(
             small_scenario(),
-            goal_of("c: latency -5%"),
-            within_of("c: p99_ms <= 9"),
-            over_of(["fetch.min_bytes=1..9"]),
+            parse_goal("c: latency -5%"),
+            parse_limit("c: p99_ms <= 9"),
+            parse_ranges(["fetch.min_bytes=1..9"]),
             1,
         )
 
 
-def test_pages_hold_their_pictures_and_their_tables(tuned: Tuned) -> None:
+def test_pages_hold_their_pictures_and_their_tables(tuned: TuningResult) -> None:
     scenario = small_scenario()
-    predicted = predict(scenario, variants_of(["big", "fetch.consumer.min_bytes=700"]), 1)
+    predicted = predict(scenario, parse_variants(["big", "fetch.consumer.min_bytes=700"]), 1)
     pages = {
         "produces rates waits": fit_page(predicted.checked, ["Fitted", "unknown: linger.ms"]),
         "effects produces rates waits": prediction_page(predicted),
@@ -117,15 +132,15 @@ def test_pages_hold_their_pictures_and_their_tables(tuned: Tuned) -> None:
 
 
 def test_of_many_clients_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
-    predicted = predict(small_scenario(), variants_of(["many", "consumer.count=200"]), 1)
+    predicted = predict(small_scenario(), parse_variants(["many", "consumer.count=200"]), 1)
     of = {name: played.median for name, played in predicted.played.items()}
-    assert len(busiest(of)) == MOST_DRAWN
+    assert len(busiest_clients(of)) == MAX_CLIENTS_DRAWN
     # Two tables of clients, and three figures of the effects on each.
     assert prediction_page(predicted).count("<td>c#") == 5 * 199
 
 
 def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() -> None:
-    predicted = predict(small_scenario(), variants_of(["more", "consumer.count=2"]), 1)
+    predicted = predict(small_scenario(), parse_variants(["more", "consumer.count=2"]), 1)
     figures = predicted.checked.recorded["c"]
     checked = replace(predicted.checked, recorded={"c": figures, "c#x": figures}, far={("c#x", "FETCH"): ("per_s",)})
     doubted = replace(predicted, checked=checked)
@@ -140,7 +155,7 @@ def test_a_copy_is_trusted_as_its_original_and_a_name_with_its_sign_as_itself() 
 def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
     """No JVM: the scenario is all there is."""
     file = tmp_path / "cluster.yaml"
-    write(small_scenario(), file)
+    write_scenario(small_scenario(), file)
     lines = run_prediction(str(file), ["big", "fetch.min_bytes=700"], 1, tmp_path / "told.json", tmp_path / "page.html")
     assert lines[-1] == f"Page: {tmp_path / 'page.html'}"
     figures = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
@@ -153,9 +168,9 @@ def test_the_commands_need_the_file_alone(tmp_path: Path) -> None:
 
 
 def test_what_the_unchanged_scenario_misses_is_not_to_be_trusted() -> None:
-    fitted = fitted_of(small_scenario())
+    fitted = require_fitted(small_scenario())
     simulated = {"c": {"FETCH": {**fitted.recorded["c"]["FETCH"].model_dump(), "per_s": 60.0, "p95_ms": 24.9}}}
-    checked = check(fitted, medians([simulated]))
+    checked = check_fit(fitted, medians([simulated]))
     assert checked.far == {("c", "FETCH"): ("per_s",)}
     assert not checked.trusts("c")
     assert "c: per_s of its FETCH not reproduced" in checked.lines()[-1]

@@ -12,10 +12,10 @@ import pytest
 
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.prediction.fit import fit
-from purgatory_udf.prediction.plan_builder import fitted_of, plan_of
-from purgatory_udf.prediction.prediction_commands import checked_by_play, write
-from purgatory_udf.prediction.recording import NO_NAME, recording
-from purgatory_udf.prediction.variant_settings import changed, setting
+from purgatory_udf.prediction.plan_builder import build_plan, require_fitted
+from purgatory_udf.prediction.prediction_commands import check_by_simulation, write_scenario
+from purgatory_udf.prediction.recording import NO_CLIENT_ID, build_recording
+from purgatory_udf.prediction.variant_settings import apply_settings, parse_variant_setting
 from purgatory_udf.simulation.closed_loop import ClosedLoop
 from purgatory_udf.simulation.scenario import Consumers, Scenario
 from purgatory_udf.simulation.scenario_file import load_scenario, read_scenario
@@ -42,7 +42,7 @@ def _events() -> pa.Table:
 
 
 def _fitted(events: pa.Table) -> Scenario:
-    return fit(recording(events, recorded_of(_replayed())))
+    return fit(build_recording(events, recorded_of(_replayed())))
 
 
 def _is(kind: str, followers: bool | None = None) -> Any:
@@ -80,38 +80,38 @@ def test_without_consumers_there_are_producers_and_followers() -> None:
     scenario = _fitted(_events().filter(pc.invert(_is("fetch", followers=False))))
     assert (scenario.consumers, len(scenario.producers)) == ([], 2)
     with pytest.raises(UserError, match=r"fetch\.consumer\.min_bytes: there is nobody in the scenario"):
-        changed(plan_of(scenario), [setting("fetch.consumer.min_bytes=9")], {})
+        apply_settings(build_plan(scenario), [parse_variant_setting("fetch.consumer.min_bytes=9")], {})
 
 
 def test_without_followers_nobody_is_waited_for() -> None:
     """A follower that fetches nothing is out of sync, or its leader's log would have it."""
     scenario = _fitted(_events().filter(pc.invert(_is("fetch", followers=True))))
-    assert {len(partition.replicas) for partition in fitted_of(scenario).partitions} == {1}
+    assert {len(partition.replicas) for partition in require_fitted(scenario).partitions} == {1}
     assert all(figures["PRODUCE"]["waited"] == 0 for figures in _simulated(scenario, "checkout"))
 
 
 def test_without_a_brokers_log_its_partitions_are_not_played_and_that_is_said() -> None:
     scenario = _fitted(_events().filter(pc.or_(pc.not_equal(_events()["broker"], 2), _is("partition"))))
     assert "broker 2: none of its requests is in the recording; what it leads is not played" in (
-        fitted_of(scenario).unknown
+        require_fitted(scenario).unknown
     )
-    assert {broker for reader in fitted_of(scenario).readers.values() for broker in reader.reads} == {1, 3}
+    assert {broker for reader in require_fitted(scenario).readers.values() for broker in reader.reads} == {1, 3}
 
 
 def test_brokers_may_be_numbered_from_0() -> None:
     scenario = _fitted(_numbered_from_0(_events()))
     assert scenario.brokers.count == 3
-    assert {partition.replicas[0] for partition in fitted_of(scenario).partitions} == {0, 1, 2}
-    assert checked_by_play(scenario, 1).reasons() == []
+    assert {partition.replicas[0] for partition in require_fitted(scenario).partitions} == {0, 1, 2}
+    assert check_by_simulation(scenario, 1).reasons() == []
 
 
 def test_a_partition_of_which_no_leader_is_told_is_led_by_whom_it_is_asked_of() -> None:
     scenario = _fitted(_events().filter(pc.invert(_is("partition"))))
     whole = _fitted(_events())
     assert {
-        (partition.topic, partition.partition): partition.replicas for partition in fitted_of(scenario).partitions
-    } == {(partition.topic, partition.partition): partition.replicas for partition in fitted_of(whole).partitions}
-    assert checked_by_play(scenario, 1).reasons() == []
+        (partition.topic, partition.partition): partition.replicas for partition in require_fitted(scenario).partitions
+    } == {(partition.topic, partition.partition): partition.replicas for partition in require_fitted(whole).partitions}
+    assert check_by_simulation(scenario, 1).reasons() == []
 
 
 def test_a_table_without_events_is_a_mistake() -> None:
@@ -123,15 +123,15 @@ def test_names_may_be_anything_or_nothing(tmp_path: Path) -> None:
     """One that produces and consumes under one name, too."""
     odd = 'a,b]="c": #- *\n'
     scenario = _fitted(_renamed({"checkout-1": None, "till-1": odd, "audit-1": odd, "ledger-1": ""}))
-    assert {producer.name for producer in scenario.producers} == {odd, NO_NAME}
-    assert {consumer.name for consumer in scenario.consumers} == {odd, NO_NAME}
-    write(scenario, tmp_path / "odd.yaml")
+    assert {producer.name for producer in scenario.producers} == {odd, NO_CLIENT_ID}
+    assert {consumer.name for consumer in scenario.consumers} == {odd, NO_CLIENT_ID}
+    write_scenario(scenario, tmp_path / "odd.yaml")
     assert read_scenario(tmp_path / "odd.yaml") == scenario
 
 
 def test_a_consumer_named_follower_is_not_to_be_trusted() -> None:
     scenario = _fitted(_renamed({"audit-1": "follower"}))
-    assert "cannot be told from followers" in fitted_of(scenario).doubts["follower"]
+    assert "cannot be told from followers" in require_fitted(scenario).doubts["follower"]
 
 
 def test_a_consumer_that_reads_from_a_follower_is_not_to_be_trusted() -> None:
@@ -141,7 +141,7 @@ def test_a_consumer_that_reads_from_a_follower_is_not_to_be_trusted() -> None:
     place = events.schema.get_field_index("broker")
     moved = pc.if_else(pc.fill_null(mine, False), pc.add(pc.bit_wise_and(events["broker"], 1), 1), events["broker"])
     scenario = _fitted(events.set_column(place, events.schema.field(place), pc.cast(moved, pa.int32())))
-    assert "it reads from followers" in fitted_of(scenario).doubts["audit-1"]
+    assert "it reads from followers" in require_fitted(scenario).doubts["audit-1"]
 
 
 def test_where_leaders_moved_the_longest_stretch_between_is_fitted_to() -> None:
@@ -152,9 +152,9 @@ def test_where_leaders_moved_the_longest_stretch_between_is_fitted_to() -> None:
     others = [number for number in (1, 2, 3) if number != moved["broker"]]
     moved |= {"time_us": began + 3_000_000, "broker": others[0], "seq": ended}
     scenario = _fitted(pa.concat_tables([events, pa.Table.from_pylist([moved], schema=events.schema)]))
-    assert fitted_of(scenario).begin_s == pytest.approx(5.0, abs=0.01)
-    assert "leaders moved at 3.0 s: fitted to the longest stretch between" in fitted_of(scenario).unknown
+    assert require_fitted(scenario).begin_s == pytest.approx(5.0, abs=0.01)
+    assert "leaders moved at 3.0 s: fitted to the longest stretch between" in require_fitted(scenario).unknown
 
 
 def _simulated(scenario: Scenario, of: str) -> list[dict[str, dict[str, float]]]:
-    return [figures for who, figures in checked_by_play(scenario, 1).simulated.items() if who.startswith(of)]
+    return [figures for who, figures in check_by_simulation(scenario, 1).simulated.items() if who.startswith(of)]

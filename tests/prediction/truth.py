@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory_udf.prediction.fit_check import Figures, is_near
+from purgatory_udf.prediction.fit_check import Figures, is_within_tolerance
 
 JUDGED = ("per_s", "expired", "p50_ms", "p95_ms")
 
@@ -14,5 +14,5 @@ def missed(simulated: Figures, happened: Figures) -> list[str]:
         for who, apis in happened.items()
         for api, figures in apis.items()
         for name in JUDGED
-        if not is_near(name, api, simulated[who][api][name], figures[name])
+        if not is_within_tolerance(name, api, simulated[who][api][name], figures[name])
     ]

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 Do = Callable[..., None]
 
 
-class Machine:
+class ModelHost:
     """`cores` is None where nothing is shared: then work takes its time, and no longer."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Machine:
 FETCH, PRODUCE = "FETCH", "PRODUCE"
 
 
-class Answered(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """`at_ms`: when it was answered. `expired` of a produce: a partition of it timed out."""
 
     client: str
@@ -122,7 +122,7 @@ class Answered(NamedTuple):
 
 
 @dataclass(slots=True)
-class Diary:
+class Measurements:
     """Times from 0, which is when the warm-up is over. `reached_ms`: from a batch's append to each consumer's answer;
     `acknowledged_ms`: from a batch's first record to its producer's answer.
 
@@ -130,7 +130,7 @@ class Diary:
     where one is asked for.
     """
 
-    answered: list[Answered] = field(default_factory=list)
+    answered: list[AnsweredRequest] = field(default_factory=list)
     reached_ms: list[tuple[str, float]] = field(default_factory=list)
     acknowledged_ms: list[tuple[str, float]] = field(default_factory=list)
     gauges: list[tuple[int, str, int, int]] = field(default_factory=list)

@@ -108,14 +108,14 @@ class ClusterPlan:
 # What a consumer reads: by topic, as a scenario says it, and by broker, as it is played.
 
 
-def assigned(reader: FittedReader, keys: Sequence[TopicPartition]) -> dict[str, list[int]]:
+def assignment_by_topic(reader: FittedReader, keys: Sequence[TopicPartition]) -> dict[str, list[int]]:
     by_topic: dict[str, list[int]] = {}
     for place in sorted(place for places in reader.reads.values() for place in places):
         by_topic.setdefault(keys[place].topic, []).append(keys[place].partition)
     return {topic: sorted(numbers) for topic, numbers in sorted(by_topic.items())}
 
 
-def reads_of(
+def partitions_by_broker(
     client: str, assign: Mapping[str, Sequence[int]], partitions: Sequence[FittedPartition]
 ) -> dict[int, list[int]]:
     """Of each broker, the places of the partitions that it leads."""
@@ -134,15 +134,15 @@ def reads_of(
 
 
 # So many of one client are as many as anybody would have played.
-MOST_COPIES = 1000
+MAX_COPIES = 1000
 
 
-def copied_readers(reader: ReaderPlan, count: int) -> list[ReaderPlan]:
+def copy_readers(reader: ReaderPlan, count: int) -> list[ReaderPlan]:
     """Each reads what the consumer reads, as one of a group of its own."""
     return [replace(reader, client=copy_name(reader.client, number)) for number in range(count)]
 
 
-def copied_producers(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
+def copy_producers(producer: ProducerPlan, count: int) -> list[ProducerPlan]:
     """Each begins elsewhere in the circle of the records, so that they do not walk in step."""
     length = len(producer.gaps_ms)
     return [

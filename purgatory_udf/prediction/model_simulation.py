@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from random import Random
 
-from purgatory_udf.prediction.model_broker import PlayedBroker, PlayedPartition
-from purgatory_udf.prediction.model_machine import Diary, Machine, Sampler, SamplerBySize
-from purgatory_udf.prediction.model_producer import PlayedProducer
-from purgatory_udf.prediction.model_reader import PlayedReader
-from purgatory_udf.prediction.play_plan import AppendsPlan, BySize, ClusterPlan, PurgePlan
+from purgatory_udf.prediction.model_broker import ModelBroker, ModelPartition
+from purgatory_udf.prediction.model_host import Measurements, ModelHost, Sampler, SamplerBySize
+from purgatory_udf.prediction.model_producer import ModelProducer
+from purgatory_udf.prediction.model_reader import ModelReader
+from purgatory_udf.prediction.simulation_plan import AppendsPlan, BySize, ClusterPlan, PurgePlan
 
 # Readers begin within this time of each other.
 START_MS = 100
 
 
-def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
+def simulate(plan: ClusterPlan, seed: int, traced: bool = False) -> Measurements:
     """The diary of one play; its events are kept where a trace is asked for."""
     begin = -plan.warm_up_ms
-    machine, diary = Machine(begin, plan.cores, plan.stall_ms, plan.stretch), Diary(events=[] if traced else None)
+    machine, diary = (
+        ModelHost(begin, plan.cores, plan.stall_ms, plan.stretch),
+        Measurements(events=[] if traced else None),
+    )
     parts = [
-        PlayedPartition(partition.topic, partition.partition, partition.leader, partition.followers)
+        ModelPartition(partition.topic, partition.partition, partition.leader, partition.followers)
         for partition in plan.partitions
     ]
     numbers = sorted({part.leader for part in parts})
     brokers = {
-        number: PlayedBroker(
+        number: ModelBroker(
             *(number, machine, diary, plan.purges.get(number, PurgePlan())),
             Sampler(plan.lateness, _chance(seed, "reaper", number)),
         )
@@ -61,13 +64,13 @@ def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
     for asked in plan.readers:
         chance = _chance(seed, "reader", asked.client, asked.broker)
         mine = [parts[key] for key in asked.keys]
-        reader = PlayedReader(
+        reader = ModelReader(
             asked, brokers[asked.broker], mine, _by_size(asked.turn, chance), Sampler(asked.handling, chance)
         )
         reader.start(begin + chance.random() * START_MS)
     for made in plan.producers:
         chance = _chance(seed, "producer", made.client)
-        producer = PlayedProducer(made, brokers, parts, _by_size(made.handling, chance), Sampler(made.answer, chance))
+        producer = ModelProducer(made, brokers, parts, _by_size(made.handling, chance), Sampler(made.answer, chance))
         producer.start()
     Appends(plan.appends, machine, brokers, parts).start()
     machine.run(plan.duration_ms)
@@ -76,7 +79,7 @@ def play(plan: ClusterPlan, seed: int, traced: bool = False) -> Diary:
 
 class Appends:
     def __init__(
-        self, plan: AppendsPlan, machine: Machine, brokers: dict[int, PlayedBroker], parts: list[PlayedPartition]
+        self, plan: AppendsPlan, machine: ModelHost, brokers: dict[int, ModelBroker], parts: list[ModelPartition]
     ) -> None:
         self._plan = plan
         self._machine = machine
