@@ -32,7 +32,7 @@ MODULES = sorted(
     {
         module
         for name in pages.NAMES
-        for module in re.findall(r"python -m ((?:purgatory_udf|benchmarks|jobs)[\w.]*)", pages.text(name))
+        for module in re.findall(r"python -m ((?:purgatory_udf|benchmarks|jobs|tests)[\w.]*)", pages.text(name))
     }
 )
 
