@@ -47,9 +47,9 @@ def compile_rules() -> None:
 
 @contextmanager
 def _rules_in_parallel() -> Iterator[None]:
-    """Compile the event loop in another process, on another core. Each entry point is cached in files of its own.
+    """Compile the event loop in another process, on another core. Each entry point is cached in separate files.
 
-    If the other process fails, this one compiles what is missing when it uses it.
+    If the other process fails, this one compiles the missing functions when it calls them.
     """
     if not code_cache.needs_warm_up():
         yield

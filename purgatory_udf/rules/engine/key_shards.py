@@ -1,8 +1,9 @@
 """Groups of keys, which are processed together: splitting calls by group, and combining them again.
 
-By broker, a group has all keys of its operations and ends all of them. By partition or shard, an operation is *split*
-if its keys are in several groups, none of which can end it. Such groups end the operations that they have whole, and
-relay all events to a second group, of the broker, which ends the split ones and reads the gauges of all.
+If groups are brokers, each has every key of its operations and decides them alone. If groups are partitions or shards,
+an operation is *split* if its keys are in several of them, and none can decide it. Such a group decides its whole
+operations and relays its events to a second group, of the broker, which decides the split operations and reads the
+gauges.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def split_call(call: Call, group: Grouping) -> Iterator[tuple[str, Call]]:
 
 
 def _part_rows(events: Records) -> tuple[Records, Records]:
-    """Return the rows of all request parts in the order of their events, and the event of each."""
+    """Return the rows of the request parts in the order of their events, and the event of each."""
     count = events["count"].astype(np.int64)
     parents = np.repeat(np.arange(len(events)), count)
     offset = np.arange(len(parents)) - np.repeat(np.cumsum(count) - count, count)
@@ -211,12 +212,12 @@ def defer_split_fetches(call: Call) -> Call:
 
 
 def keep_whole(decided: Decisions) -> Decisions:
-    """Keep what a group by partition or shard ends: the operations that it has whole, and no gauges."""
+    """Keep the decisions of a group by partition or shard: whole operations, and no gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] == 0, readings=False)
 
 
 def keep_split(decided: Decisions) -> Decisions:
-    """Keep what the broker's group behind such groups ends: the split operations, and all gauges."""
+    """Keep the decisions of the broker's group behind such groups: split operations, and all gauges."""
     return _select_outcomes(decided, decided.all_operations["split"] > 0, readings=True)
 
 

@@ -74,7 +74,7 @@ def bool_value(column: Column, row: int) -> bool:
 
 @inlined
 def list_start(lists: Column, row: int) -> int:
-    """Return the index of the row's first item. The list ends where the next row's starts."""
+    """Return the index of the row's first item. The next row's start is its end."""
     return load_int32(lists.values, lists.offset + row) - lists.base
 
 
@@ -84,7 +84,7 @@ def list_start(lists: Column, row: int) -> int:
 _WORD_BYTES = int64(8)
 _LOW_BITS, _FACTOR = int64(2**31 - 1), int64(0x2C1B3C6D)
 
-# A word of a vocabulary: address, length, and the number that it stands for.
+# A word of a vocabulary: address, length, and code.
 WORD = record("text length number")
 
 
@@ -138,7 +138,7 @@ def _mix(mixed: int, value: int) -> int:
 class Vocabulary:
     """Several groups of known words in one table of `records`.
 
-    `bounds` has the first row of each group, and the number of all rows.
+    `bounds` has the first row of each group, and the total number of rows.
     """
 
     def __init__(self, groups: Sequence[Mapping[str, int]]) -> None:

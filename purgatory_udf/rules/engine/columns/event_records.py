@@ -146,7 +146,7 @@ def _lookup(arena: Arena, column: int, row: int, begin: int, end: int, other: in
 
 @helper
 def _key(arena: Arena, broker: int, column: int, row: int, partition: int) -> int:
-    """Return the number of the key whose topic is the row's string; add the key if it is new."""
+    """Return the number of the key with the row's string as topic; add the key if it is new."""
     topic, length = string_value(_column_at(arena, column), row)
     slot = _first_slot(arena, broker, topic, length, partition)
     while True:

@@ -110,7 +110,7 @@ def flatten(
         total = 0
         for nth in range(operation.count):
             part = parts[first + nth]
-            # A numpy record has an attribute `size` of its own.
+            # The attribute `size` of a numpy record is its number of elements.
             size = part["size"]
             total += size
             part_bytes[at], part_ints[PartField.KEY, at] = size, part.key
@@ -280,7 +280,7 @@ class OutcomeColumns:
         return completions, expirations, cancellations
 
     def _columns(self) -> dict[str, pa.Array]:
-        """Return the columns of all ended operations; each table takes those that its schema names."""
+        """Return the columns of the ended operations; each table takes the columns in its schema."""
         several = threads_for(len(self._part_bytes)) > 1
         partitions = run_in_thread(self._partitions) if several else self._partitions
         decided, longs, ints, names = self._decided, self._longs, self._ints, self._names

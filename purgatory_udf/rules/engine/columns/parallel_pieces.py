@@ -1,8 +1,8 @@
 """Parses a table in several threads, one piece of its rows each, with the same result as in one thread.
 
 All threads write to the same tables, each from the row on that it would have if every earlier row needed as much space
-as possible. Each numbers the keys it meets by itself. Afterwards the rows of later pieces are moved up to close the
-gaps, and their key numbers are replaced.
+as possible. Each numbers its own keys. Afterwards the rows of later pieces are moved up to close the gaps, and their
+key numbers are replaced.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PieceStart(NamedTuple):
 
 
 class ParsedEvents(NamedTuple):
-    """The parsed events of all rows.
+    """The parsed events.
 
     `request_rows` and `error_rows` are the input rows of requests, and of items with an error's name. `unordered`: some
     event is earlier than the one before it.

@@ -17,7 +17,7 @@ os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 
 
 class Int64EnumMeta(EnumMeta):
-    """Metaclass of enumerations whose members compiled code treats as int64 (see `compiled_functions`)."""
+    """Metaclass of enumerations that compiled code treats as int64 (see `compiled_functions`)."""
 
 
 class Int64Enum(IntEnum, metaclass=Int64EnumMeta):

@@ -2,7 +2,7 @@
 
 numba invalidates the cached code of an entry point when its file changes, but not when a helper that it calls does; and
 it does not cache functions of a zipped package next to it. So this package has its own folder, named after a
-fingerprint of all sources: the first usable one of
+fingerprint of the sources: the first usable one of
 
 1. `$NUMBA_CACHE_DIR`,
 2. `__pycache__` of this package, if it is not zipped,
@@ -39,7 +39,7 @@ _COMPILED_PACKAGES = (
 
 
 class CacheLocator(UserProvidedCacheLocator):
-    """Tells numba where to cache an entry point.
+    """Locates the cache of an entry point for numba.
 
     The folder depends on all sources, so their timestamps do not matter.
     """
@@ -118,7 +118,7 @@ def _first_usable(places: list[Path], name: str) -> Path | None:
 
 
 def _is_trusted(place: Path) -> bool:
-    """Return whether nobody else can have written there, for cached code is executed: temporary folders are shared."""
+    """Return whether only this user can write there. Cached code is executed, and temporary folders are shared."""
     if place != _temporary_folder():
         return True
     status = place.lstat()

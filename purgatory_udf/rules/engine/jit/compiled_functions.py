@@ -99,7 +99,7 @@ int64 = cast("Callable[[int], int]", np.int64)
 class _Int64EnumType(types.IntEnumClass):
     """Types members such as `Code.FETCH` as int64.
 
-    By default every enumeration has a numba type of its own, for which helpers would be compiled again.
+    By default every enumeration has a separate numba type, for which helpers would be compiled again.
     """
 
     @property
@@ -149,7 +149,7 @@ def entry_point(function: Function) -> Function:
     finally:
         config.CACHE_LOCATOR_CLASSES = default_locators
     if not os.access(code_cache.FOLDER, os.W_OK):
-        # Read-only cache: use what is there, and keep anything else in memory.
+        # Read-only cache: load from it, and keep other compiled code in memory.
         cache = getattr(compiled, "_cache", None)
         if cache is not None:
             cache.save_overload = lambda *_: None

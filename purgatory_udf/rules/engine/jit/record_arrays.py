@@ -28,7 +28,7 @@ def copy_records(rows: Records) -> Records:
 
 
 def take_records(rows: Records, which: Records) -> Records:
-    """Return a copy of the rows with these indices, or of those that a mask selects."""
+    """Return a copy of the rows selected by indices or by a mask."""
     return _as_bytes(rows)[which].view(rows.dtype)
 
 

@@ -48,8 +48,8 @@ def record(
         i8: Names of fields of 8 bytes; they come first, so that every field is aligned.
         i4: Names of fields of 4 bytes.
         i1: Names of fields of 1 byte.
-        base: A record whose fields come before these.
-        aliases: Further names, each with the field whose place it shares and its own type.
+        base: A record to extend: its fields come first.
+        aliases: Further names, each with the field that it overlays and its own type.
         align: Multiple of the record's size.
     """
     fields = stored_fields(base) if base is not None else []
@@ -93,7 +93,7 @@ def arena_dtype(tables: Iterable[str], *scalars: str) -> DType:
 
 
 def attribute_view(rows: Records) -> Records:
-    """Return a view whose fields are attributes, as in compiled code, also without compilation."""
+    """Return a view with the fields as attributes, as in compiled code, also without compilation."""
     return rows if COMPILED else rows.view(np.recarray)
 
 
@@ -267,7 +267,7 @@ def _python_nested_accessor(dtype: DType, first: int) -> Accessor:
 
 
 class _Row:
-    """A record with all fields as attributes, even those that clash with attributes of numpy's records (`size`)."""
+    """A record with all fields as attributes, including names that numpy's own records use otherwise (`size`)."""
 
     __slots__ = ("_fields",)
 

@@ -1,11 +1,15 @@
-"""The engine's rules: one compiled loop over events in order of time.
+"""The engine's rules and their state: one compiled loop over events in time order.
 
-- `event_loop`: the loop and the requests; `change_events`: appends, high watermarks, leadership, broker stops
-- `fetch_rules`, `fetch_answers`, `fetch_index`: when a fetch completes, what it answers, which fetches an event can
-  complete
-- `produce_rules`: operations whose partitions are settled one by one (produce, delete-records, create-topics)
-- `waiter_queues`, `waiter_checks`, `engine_purgatory`, `expiry_timer`, `clock_advance`: waiting, waking, expiring
-- `replica_state`, `replica_log`: a replica's watermarks and log
-- `arena`, `codes`: the records everything lives in, and the numbers that stand for words
-- `engine_call`, `engine_state`, `call_cleanup`, `state_codec`: one call's input, the state between calls, its bytes
+In reading order:
+
+- `codes`, `arena`: numeric codes, and the tables of records that everything is stored in
+- `event_loop`, `change_events`: the loop with the handlers of requests, and those of changes
+- `fetch_rules`, `fetch_answers`, `fetch_index`: when a fetch completes, its response, and which fetches an event checks
+- `produce_rules`: produce, delete-records and create-topics, which are settled part by part
+- `waiter_checks`, `waiter_queues`: checks of a key, and the queues of its waiting parts
+- `engine_purgatory`, `expiry_timer`, `clock_advance`: watcher lists and gauges, timing wheels, the reaper
+- `replica_state`, `replica_log`: watermarks, leader and followers of a replica; its log
+- `operation_builder`: requests to operations
+- `engine_call`, `engine_state`, `state_layout`, `state_codec`: a call's input, the state between calls, how the state
+  is laid out in a call's tables, and how both are serialized
 """

@@ -9,13 +9,13 @@
 | `batches`, `rolls` | the keys' logs: record batches by end offset and position, and base offsets of segments |
 | `nodes` | linked lists of a key: log end offsets of followers, partitions of a topic that have a leader, … |
 | `in_sync` | members of in-sync sets |
-| `operations`, `parts` | requests, and what each asks of each of its keys; an operation's parts are adjacent |
+| `operations`, `parts` | requests, each with one part per key; an operation's parts are adjacent |
 | `heap_roots`, `queue_links` | the queues of waiting parts (`waiter_queues`) |
 | `purgatories`, `bucket_bits`, `timer_links` | one purgatory per broker and kind of request, with its timer |
 | `outcomes`, `readings` | the call's output: how each operation ended, and the gauges where they changed |
 
 `engine_state` allocates an arena for each call, with capacity for everything that the call's events can add, so no
-table grows while the loop runs. What is still open afterwards is copied back to the state.
+table grows while the loop runs. Afterwards everything open is copied back to the state.
 
 Times named `t` are microseconds, those named `..._ms` and `deadline` milliseconds, of the trace's clock. Row numbers
 are called `e` (event), `k` (key), `o` (operation), `at` (part) and `p` (purgatory) in the functions of this package.
@@ -52,9 +52,9 @@ __all__ = ["Arena"]
 #   delay        timeout or max wait in ms
 #   total        number of partitions that the request names; `count` of them, from `first` on, are in this call
 #   min_bytes, max_bytes   of a fetch; `hard_max`: the limit also cuts a first batch (fetch version 2 and earlier)
-#   redirected   a consumer is told to read at least one partition from a preferred replica
+#   redirected   a consumer is sent to a preferred replica for at least one partition
 #   irregular    at least one part repeats a key of the request or is throttled
-#   split        the request's keys lie in several groups of keys (`key_shards`); `PARTIAL`: and this call has only
+#   split        the request's keys are in several groups of keys (`key_shards`); `PARTIAL`: and this call has only
 #                some of them
 #   text         row of the request's and client's ids in the call's string columns
 #
@@ -73,13 +73,13 @@ EVENT = record(
         "key": ("first", "i4"), "leader_and_isr": ("text", "i4"), "irregular": ("single_batch", "i1"),
     },
 )  # fmt: skip
-# What a request asks of one key.
+# The part of a request that concerns one key.
 #   offset       log end offset after a produce's append; fetch offset; offset or number of partitions to wait for
 #   size         bytes appended; maximum bytes of a fetch's partition
 #   ordinal      index of the part within the request
 #   duplicate    the request has named the key before; the key's watcher list holds the request once
 #   queue        `NONE`: a part starts as a copy of this record
-#   text         row of the error's name, where a produce recorded an error that has no `Error` of its own
+#   text         row of the error's name, where a produce recorded an error without a code (`Error.RECORDED`)
 REQUEST_PART = record(
     i8="offset size", i4="key ordinal epoch", i1="error throttled queue duplicate", aliases={"text": ("epoch", "i4")}
 )
@@ -89,12 +89,13 @@ LEADER_AND_ISR = record(i4="epoch first members")
 # Up to where a reader may read: offset, base offset of the segment, position in the log in bytes. `batch`: number of
 # the log's batches that end at or before the offset, where this call has looked it up.
 END = record(i8="offset seg pos", i4="batch")
-# A key starts with three ends, in the order of `Reader`: log end, high watermark, last stable offset.
+# The first fields of a key: three records of `END`, in the order of `Reader`: log end, high watermark, last stable
+# offset.
 _LOG_END = record(i8="end end_seg end_pos", i4="end_batch", i1="partition_error lso_known")
 _HIGH_WATERMARK = record(base=_LOG_END, i8="hw hw_seg hw_pos", i4="hw_batch epoch")
 _LAST_STABLE = record(base=_HIGH_WATERMARK, i8="lso lso_seg lso_pos", i4="lso_batch fetch_purgatory")
-# A replica of a partition at a broker, or a topic (whose `log_start` is the number of its first partition without a
-# leader).
+# A replica of a partition at a broker, or a topic, with the number of its first partition without a leader
+# as `log_start`.
 #   partition_error   the error with which the broker answers for the partition; `Error.NONE` if it is leader and online
 #   lso_known         the trace has reported a last stable offset; until then it is the high watermark
 #   epoch             leader epoch
@@ -119,7 +120,7 @@ KEY = record(
     align=64,
 )
 # `encoded_start`: position of its first byte, with all bits inverted if the record may stand for several batches (see
-# `replica_log`). A batch ends where the next one starts.
+# `replica_log`). It extends to the start of the next batch.
 BATCH = record(i8="end encoded_start")
 NODE = record(i8="value", i4="id next")
 
@@ -127,7 +128,7 @@ NODE = record(i8="value", i4="id next")
 #   answered_bytes    bytes that a fetch's response carries
 #   bucket            bucket of the purgatory's timer, or `NONE`
 #   pending           parts of a produce, delete-records or create-topics that are not settled
-#   trigger           index of the part whose key's event ended the operation, or `NONE`
+#   trigger           index of the part on the key of the event that ended the operation, or `NONE`
 #   settling_produce, last_settled_part   the produce event that last settled a part of this operation, and that part
 #   missing_bytes     bytes that a counted fetch still waits for (`fetch_index`)
 #   disruptions       the arena's `disruptions` when the fetch found no error in any of its partitions, or `NONE`
@@ -199,7 +200,7 @@ TABLES = {
 #   retain_bytes      see `EngineSettings`
 #   operations … purgatories   rows of these tables in use
 #   completed, expired, cancelled, ended_parts   operations that ended in this call, and all their parts
-#   overdue           first of the operations whose deadline had passed on arrival, linked by `timer_links`
+#   overdue           first of the operations that were due on arrival, linked by `timer_links`
 #   produce_count     produces handled so far
 #   check_order       while a produce checks several keys: number of keys checked before the present one, else `NONE`
 #   disruptions       changes so far that can make a waiting fetch's read fail

@@ -12,7 +12,7 @@
 | `stopped` | none: operations that wait for the partition are cancelled |
 
 When a broker stops, its connections and purgatories are lost, but the log stays. The new process knows the log end of
-no follower, leads no partition until it is told to, and its purge estimates start at what its purgatories hold.
+no follower, leads no partition until it is elected, and its purge estimates start at what its purgatories hold.
 """
 
 from __future__ import annotations

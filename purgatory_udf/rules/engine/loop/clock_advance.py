@@ -41,14 +41,14 @@ def read_gauges(arena: Arena, p: int, at_ms: int) -> None:
 
 @helper
 def wake_reaper(arena: Arena, p: int, at_ms: int) -> None:
-    """Expire what is due, then purge if necessary."""
+    """Expire operations, then purge if necessary."""
     expire_due(arena, p, at_ms)
     purge_if_needed(arena, p)
 
 
 @helper
 def expire_due(arena: Arena, p: int, at_ms: int) -> None:
-    """Expire the operations of all buckets that are due, or move them to finer wheels."""
+    """Expire the operations in due buckets, or move them to finer wheels."""
     purgatory = purgatory_at(arena, p)
     purgatory.last_wake_ms = at_ms
     while purgatory.next_bucket_ms <= at_ms:
@@ -134,7 +134,7 @@ def _advance_all(arena: Arena, now_ms: int) -> None:
 
 @inlined
 def advance(arena: Arena, now: int) -> None:
-    """Advance the clock to `now` in µs: expire every operation whose deadline is its millisecond or earlier."""
+    """Advance the clock to `now` in µs: expire operations up to its millisecond."""
     if arena.next_due <= now:
         _advance_all(arena, floor_div(now, 1000))
     arena.now = now

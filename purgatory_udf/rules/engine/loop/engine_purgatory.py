@@ -2,8 +2,8 @@
 
 `watched` (Kafka's PurgatorySize) counts entries of watcher lists. An operation has one entry per key. After its end, an
 entry stays until a check walks the list, or until a purge. Such dead entries are not stored, only counted: by key in
-`dead_...`, and in total by purgatory. A purge removes all of them by raising the purgatory's `stamp`, which invalidates
-the keys' counts.
+`dead_...`, and in total by purgatory. A purge removes them by raising the purgatory's `stamp`, which invalidates the
+keys' counts.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def remove_dead_deletions(arena: Arena, key: Any) -> None:
 
 @helper
 def remove_all_dead(arena: Arena, key: Any) -> None:
-    """Remove the dead entries of all lists of the key."""
+    """Remove the dead entries of the key's lists."""
     if key.waiter_mask & DEAD_PRODUCES != 0:
         remove_dead_produces(arena, key)
     if key.waiter_mask & DEAD_FETCHES != 0:
@@ -122,7 +122,7 @@ def remove_all_dead(arena: Arena, key: Any) -> None:
 
 @helper
 def remove_dead_of_topic(arena: Arena, key: Any, broker: int) -> None:
-    """Remove the dead entries of the topic's lists: those of all brokers, or only of one if `broker` is not `NONE`."""
+    """Remove the dead entries of the topic's lists: at every broker, or at one if `broker` is not `NONE`."""
     node = key.dead_nodes
     while node != NONE:
         entry = node_at(arena, node)
@@ -173,7 +173,10 @@ def walked_earlier(arena: Arena, key: Any, code: int) -> bool:
 
 @inlined
 def trigger_of(arena: Arena, o: int, at: int) -> int:
-    """Return the part whose key's check ends the operation: the first such key of a produce that checks several."""
+    """Return the part on the key of the check that completes the operation.
+
+    If a produce checks several keys, that is the first one on which it has walked a list of the operation.
+    """
     if arena.check_order <= 0:
         return at
     operation, trigger, first = operation_at(arena, o), at, arena.check_order
@@ -199,7 +202,7 @@ def close_operation(arena: Arena, o: int, outcome: int, rule: int, t: int, trigg
 def finish(arena: Arena, o: int, rule: int, t: int, trigger: int) -> None:
     """End an open operation: remove it from the timer and from the queues of its keys.
 
-    `trigger` is the part whose key's event ended it, or `NONE`.
+    `trigger` is the part on the key of the event that ended it, or `NONE`.
     """
     # With narrower argument types, numba would compile the helper again.
     _finish(arena, int64(o), int64(rule), t, int64(trigger))
@@ -221,8 +224,8 @@ def _finish(arena: Arena, o: int, rule: int, t: int, trigger: int) -> None:
         _finish_parts(arena, operation, t, several)
 
 
-# The walk that ends an operation removes its entry: counted as dead here, and removed with the others when the walk
-# ends. If an event checks `several` keys, the lists that it walked earlier do not hold the entry any more.
+# The walk that completes an operation also removes its entry, which is counted as dead until then. If an event checks
+# `several` keys, the lists that it walked earlier do not hold the entry any more.
 
 
 @inlined
@@ -250,7 +253,7 @@ def _count_dead_fetch(key: Any, stamp: int) -> None:
 
 @inlined
 def _finish_fetch_parts(arena: Arena, operation: Any, several: bool) -> None:
-    """As `_finish_parts`; every partition is also read again for the response, whose limit they share."""
+    """As `_finish_parts`; every partition is also read again for the response."""
     purgatory = purgatory_at(arena, operation.purgatory)
     stamp, watched = purgatory.stamp, operation.watched != 0
     undisturbed = operation.disruptions == arena.disruptions

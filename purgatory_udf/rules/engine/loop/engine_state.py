@@ -50,8 +50,7 @@ from purgatory_udf.rules.engine.loop.state_layout import (
 class Decisions:
     """The result of a call: operations that ended, with their parts, and gauge readings.
 
-    The tables also contain operations that are still open; `completed`, `expired` and `cancelled` are rows of those
-    that ended.
+    The tables also contain operations that are still open; `completed`, `expired` and `cancelled` are row numbers.
     """
 
     all_operations: Records
@@ -68,7 +67,7 @@ class Decisions:
 
     @property
     def ended(self) -> Records:
-        """Rows of all operations that ended: completed, expired, then cancelled ones."""
+        """Rows of the operations that ended: completed, expired, then cancelled ones."""
         return np.concatenate([self.completed, self.expired, self.cancelled])
 
     @property
@@ -103,7 +102,7 @@ class State:
 
     @property
     def next_reading_ms(self) -> int:
-        """When a gauge reading will differ from the last one although nothing else ends, or `FOREVER`."""
+        """When a gauge reading will differ from the last one without another event, or `FOREVER`."""
         purgatories = self.purgatories
         purge = purgatories["estimated"] - purgatories["delayed"] > purgatories["interval"]
         changed = purgatories["watched"] != purgatories["read_watched"]
@@ -114,7 +113,7 @@ class State:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What the engine needs to know of a run.
+    """Settings of a run.
 
     Attributes:
         purge_intervals: Kafka's purge interval of each kind of purgatory, in operations.
@@ -131,7 +130,7 @@ def step(state: State, call: Call, horizon_ms: int, settings: EngineSettings) ->
     """Apply a call's events to the state, and return what ended.
 
     The caller guarantees that these keys get no further events before the horizon. Further events in the horizon's own
-    millisecond are possible: operations whose deadline is that millisecond or earlier expire now.
+    millisecond are possible. Operations with a deadline up to that millisecond expire now.
     """
     capacity = call.capacity or measure_capacity(call.events, call.request_parts, len(call.names))
     tables, arenas = _build_arena(state, call, capacity, settings)
@@ -252,7 +251,7 @@ def _build_arena(
 
 
 def _collect(state: State, call: Call, tables: dict[str, Records], arena: Any, settings: EngineSettings) -> Decisions:
-    """Collect the decisions of a call, and copy what is still open back to the state."""
+    """Collect the decisions of a call, and copy open operations back to the state."""
     operations, parts = tables["operations"][: arena["operations"]], tables["parts"][: arena["parts"]]
     completed, expired, cancelled = _rows_by_outcome(tables["outcomes"][: len(operations)], arena)
     request_ids = concat_strings(state.request_ids, call.request_ids)

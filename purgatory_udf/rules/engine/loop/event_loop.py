@@ -118,7 +118,7 @@ def _check_appends(arena: Arena, o: int, t: int, changed: int) -> None:
 
 @helper
 def handle_fetch(arena: Arena, e: int) -> None:
-    """Apply a follower's fetch offsets to the log ends known of it, then serve the fetch."""
+    """Advance a follower's log end offsets to its fetch offsets, then serve the fetch."""
     event = event_at(arena, e)
     t, replica_id = event.t, event.replica_id
     if replica_id >= 0:
@@ -183,7 +183,7 @@ def _prefetch(arena: Arena, e: int, last_key: int) -> None:
 
 @entry_point
 def run(arenas: Records, events: int, horizon_ms: int) -> None:
-    """Apply the call's events, then expire what is due by the horizon; `FOREVER` drains all operations."""
+    """Apply the call's events, then expire operations up to the horizon; `FOREVER` drains all operations."""
     arena = arenas[0]
     last_key = arena.key_numbers_capacity - 1
     prefetch_until = events - _KEYS_AHEAD if arena.keys_capacity > _MIN_PREFETCH_KEYS and last_key >= 0 else 0

@@ -2,8 +2,7 @@
 
 Wheel n has 20 buckets of 20^n ms. When a bucket's time comes, its operations move to finer wheels. All wheels of a
 timer share one clock, `wheel_ms`: the start of the last bucket that was due, so it may lag behind the time. A bucket
-whose operations have all ended still becomes due and wakes the reaper; `bucket_bits` has a bit for each such queued
-bucket.
+without any operation left still becomes due and wakes the reaper; `bucket_bits` has a bit for each such queued bucket.
 """
 
 from __future__ import annotations

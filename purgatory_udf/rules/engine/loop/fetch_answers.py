@@ -48,7 +48,7 @@ def _has_data(key: Any, part: Any, reader: int) -> bool:
 
 @inlined
 def _readable_end(arena: Arena, key: Any, offset: int, begin: int, reader: int) -> int:
-    """Return the position where a read from the offset ends.
+    """Return the end position of a read from the offset.
 
     That is the end of the offset's segment, or the reader's end if it is on that segment. If the segment is later than
     the reader's end, nothing is readable (`begin`).
@@ -137,7 +137,7 @@ def read_answer(
 ) -> int:
     """Read the partition again for the response; return the bytes that the response carries.
 
-    Kafka does this whatever ended the fetch, even its deadline.
+    Kafka does this for every fetch, even an expired one.
 
     Args:
         arena: The call's tables.
@@ -146,8 +146,8 @@ def read_answer(
         operation: The fetch.
         undisturbed: Nothing has happened since the fetch arrived that could make the read fail or remove earlier
             batches.
-        left: What is left of the request's limit; negative if a first batch exceeded it.
-        at_least_one: No earlier partition had data, so the first batch is read whatever its size.
+        left: Remaining bytes of the request's limit; negative if a first batch exceeded it.
+        at_least_one: No earlier partition had data, so the first batch is read regardless of its size.
     """
     part = part_at(arena, at)
     if undisturbed and key.roll_count == 0:

@@ -1,16 +1,16 @@
 """Index of waiting fetches: an event checks only the fetches that it may complete.
 
-Kafka tries every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in one
-of three ways:
+Kafka evaluates every fetch on a key's watcher list at every check (`fetch_rules`). Here a waiting fetch is indexed in
+one of three ways:
 
-- *By share.* The partitions of a fetch together miss some bytes. Before all of them are available, at least one
-  partition must grow by its equal share, so each part is queued in its key's heap at the position where the end would
-  then be. When an end reaches that position, the fetch is evaluated, and requeued by what is still missing. A fetch of
-  one partition is evaluated exactly when it is complete.
+- *By share.* The partitions of a fetch together miss some bytes. Before these are available, at least one partition
+  must grow by its equal share. So each part is queued in its key's heap at the position that the end would then have.
+  When an end reaches that position, the fetch is evaluated, and queued again with the bytes that it still misses. A
+  fetch of one partition is evaluated exactly when it is complete.
 - *Counted.* If the share of a fetch over several partitions is only a few batches, its parts are in plain lists, and
   each growth of a partition is subtracted from the fetch's `missing_bytes`.
-- *Full check.* The other two rely on ends that only grow, within one segment. Whatever breaks that, or makes cases A,
-  B, C, E or F of `fetch_rules` possible, invalidates them: truncations, segment rolls, a new leader epoch, a high
+- *Full check.* The other two assume that ends only grow, within one segment. Events that violate this, or make cases A,
+  B, C, E or F of `fetch_rules` possible, invalidate them: truncations, segment rolls, a new leader epoch, a high
   watermark that moves to the next segment, a last stable offset that rises without a check, an unknown end. From then
   on every check of any of its keys evaluates the whole fetch.
 """
@@ -89,7 +89,7 @@ def enqueue(arena: Arena, o: int, missing_bytes: int, full_check: bool, counted:
 
 @inlined
 def requeue(arena: Arena, o: int, missing_bytes: int) -> None:
-    """Index a fetch again that has been evaluated and is not complete, by the present ends of its keys."""
+    """Index an evaluated fetch again that is not complete, from the present ends of its keys."""
     operation = operation_at(arena, o)
     sharing = ZERO
     full_check = False
@@ -129,7 +129,7 @@ def _enqueue_by_share(arena: Arena, o: int, missing_bytes: int, share: int) -> N
 
 @helper
 def invalidate_waiters(arena: Arena, k: int, reader: int) -> None:
-    """Require full checks of all fetches of this kind of reader that wait on the key."""
+    """Require full checks of the fetches on the key that are of this kind of reader."""
     while waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader) != NONE:
         engine_purgatory.require_full_check(
             arena, part_at(arena, waiter_queues.first_in_heap(arena, k, FETCH_HEAPS + reader)).operation
@@ -142,6 +142,6 @@ def invalidate_waiters(arena: Arena, k: int, reader: int) -> None:
 
 @helper
 def invalidate_all_waiters(arena: Arena, k: int) -> None:
-    """Require full checks of all fetches that wait on the key."""
+    """Require full checks of every fetch on the key."""
     for reader in range(_READERS):
         invalidate_waiters(arena, k, reader)

@@ -7,11 +7,11 @@ A) the broker does not lead the partition (any more)
 B) the broker does not know the partition
 E) the log directory of the partition is offline
 F) the request was sent to an older leader epoch
-C) the fetch offset lies beyond the end (the leader was truncated) or on an older segment than the end, unless the
-   replica is throttled; an offset equal to the end adds no bytes, so that a segment roll alone does not look like C
+C) the fetch offset is beyond the end (the leader was truncated) or on an older segment than the end, unless the replica
+   is throttled; an offset equal to the end adds no bytes, so that a segment roll alone does not look like C
 D) after all partitions: the bytes between fetch offsets and ends, at most the partition's maximum each, reach min_bytes
 
-Kafka evaluates every fetch on a watcher list at every check; `fetch_index` selects those that are evaluated here.
+Kafka evaluates every fetch on a watcher list at every check; `fetch_index` selects the fetches to evaluate here.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ ANY_END_MOVED = LOG_END_MOVED | WATERMARK_MOVED
 def try_complete_else_watch(arena: Arena, e: int) -> None:
     """Handle an arriving fetch: answer it after the first read, or index it and start its timer.
 
-    Only the first read returns errors of offset and epoch. A consumer may be told to read from a preferred replica at
-    once.
+    Only the first read returns errors of offset and epoch. A consumer may be sent to a preferred replica at once.
     """
     event, o = event_at(arena, e), add_operation(arena, e)
     t, mode, replica_id, min_bytes, count = event.t, event.mode, event.replica_id, _min_bytes(event), event.count
@@ -134,7 +133,7 @@ def _complete_at_part(arena: Arena, o: int, at: int, shift: int, rule: int) -> N
 
 @helper
 def _apply_throttle(arena: Arena, key: Any, part: Any, replica_id: int) -> None:
-    """Set the part's `throttled` to what was last reported of this follower on the key, if anything was."""
+    """Set the part's `throttled` to the follower's last reported throttle on the key."""
     node = find_node(arena, key.throttle_nodes, replica_id)
     if node != NONE:
         part.throttled = node_at(arena, node).value
@@ -166,7 +165,8 @@ def _start_at_end(arena: Arena, key: Any, at: int, offset: int, mode: int) -> bo
 def _start_before_end(arena: Arena, key: Any, at: int, reader: int) -> tuple[int, bool, bool]:
     """Look the fetch offset up in the log.
 
-    Returns: The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch
+    Returns:
+        The bytes available, or `_ON_OLDER_SEGMENT`; whether the fetch needs full checks; whether the first batch
         exceeds the partition's maximum.
     """
     part = part_at(arena, at)
@@ -251,7 +251,7 @@ def _update_counted(arena: Arena, k: int, reader: int, is_check: bool, t: int) -
     at = waiter_queues.first_in_list(arena, k, COUNTED_LISTS + reader)
     while at != NONE:
         part = part_at(arena, at)
-        # Only this part can leave the list meanwhile.
+        # The check can remove only this part from the list.
         following = waiter_queues.next_in_list(arena, at)
         available = fetch_index.available_bytes(part, end_pos)
         if available != part.counted_bytes and part.throttled == 0:
@@ -342,7 +342,7 @@ def _check_readers(arena: Arena, k: int, reader: int, t: int) -> None:
 
 @inlined
 def check(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of those that it concerns."""
+    """Evaluate the fetches on the key that an event may complete; `moved` is the mask of the fetches concerned."""
     key = key_at(arena, k)
     if key.partition_error != Error.NONE:
         fetch_index.invalidate_all_waiters(arena, k)
@@ -354,7 +354,7 @@ def check(arena: Arena, k: int, t: int, moved: int) -> None:
         _check_readers(arena, k, Reader.COMMITTED, t)
     at = waiter_queues.first_in_list(arena, k, FULL_CHECK_LIST)
     while at != NONE:
-        # Only this part can leave the list meanwhile.
+        # The check can remove only this part from the list.
         following = waiter_queues.next_in_list(arena, at)
         _check_fetch(arena, at, t)
         at = following

@@ -1,4 +1,4 @@
-"""Requests whose parts are settled one by one: produce and delete-records by partition, create-topics by topic.
+"""Requests with parts that are settled one by one: produce and delete-records by partition, create-topics by topic.
 
 A pending part is settled, once and for good, by the first of
 
@@ -36,7 +36,7 @@ _MAX_OFFSET = int64(2**63 - 1)
 
 @inlined
 def rule_for_partition_error(error: int) -> int:
-    """Return the rule of an operation that this partition error ends."""
+    """Return the rule of operations that end by this partition error."""
     if error == Error.NOT_LEADER_OR_FOLLOWER:
         return Rule.NOT_LEADER
     return Rule.OFFLINE if error == Error.KAFKA_STORAGE_ERROR else Rule.UNKNOWN_PARTITION

@@ -43,7 +43,7 @@ def size_of(arena: Arena, at: int) -> int:
 
 @helper
 def batch_of(arena: Arena, key: Any, offset: int) -> int:
-    """Return the row of the first batch that ends beyond the offset; the sentinel's at or beyond the log end."""
+    """Return the row of the first batch with its end beyond the offset; the sentinel's at or beyond the log end."""
     first = low = key.batch_begin
     high = first + key.end_batch
     # Most reads are near the log end: search backwards from there in steps that double.
@@ -84,7 +84,7 @@ def count_batches_until(arena: Arena, key: Any, below: int, offset: int) -> int:
 
 @inlined
 def last_roll(arena: Arena, key: Any, offset: int) -> int:
-    """Return the row of the last roll at or before the offset; the row before the log's rolls if there is none."""
+    """Return the row of the last roll at or before the offset; the row before the log's rolls otherwise."""
     at = key.roll_begin + key.roll_count - 1
     while at >= key.roll_begin and roll_at(arena, at).base > offset:
         at -= 1
@@ -142,7 +142,7 @@ def roll(arena: Arena, key: Any, base: int) -> bool:
 def truncate(arena: Arena, key: Any, offset: int) -> bool:
     """Truncate the log to the offset, and remove the batch that holds it.
 
-    Return False if the log ends at or before the offset.
+    Return False if that removes nothing.
     """
     if key.end == UNKNOWN or offset >= key.end:
         return False

@@ -57,7 +57,7 @@ def set_last_stable(arena: Arena, key: Any, offset: int) -> None:
 
 @inlined
 def advance_high_watermark(arena: Arena, key: Any) -> bool:
-    """Raise the high watermark to the lowest log end of the in-sync replicas, if all of them are known."""
+    """Raise the high watermark to the lowest log end of the in-sync replicas, if every one is known."""
     return key.waiter_mask & ISR_KNOWN != 0 and _advance_high_watermark(arena, key)
 
 

@@ -1,6 +1,6 @@
 """Serializes states, which Spark keeps in its state store, and calls, which it shuffles.
 
-Records are written as they are in memory. Those of a state are transposed (all first bytes, then all second bytes, …)
+Records have the same layout as in memory. Those of a state are transposed (all first bytes, then all second bytes, …)
 and compressed, because adjacent records differ in few of their bytes. Calls are neither.
 """
 

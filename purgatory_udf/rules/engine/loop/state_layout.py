@@ -6,8 +6,8 @@ and a part its queue, and `rebuild_links` queues them again.
 Logs get room for the call's appends before a call (`lay_out_logs`), and lose after it what no fetch can reach
 (`trim_logs`). A fetch counts at most its partition's maximum, and at most `fetch.max_bytes`. So a batch further than
 that behind both the high watermark and the last stable offset is merged with its predecessor: a fetch that starts there
-still finds its maximum ahead. A batch larger than that is kept, and so are its neighbours, which define where it starts
-and ends: it is returned whole to a fetch that starts there (`fetch_answers`). Batches without bytes are always merged.
+still finds its maximum ahead. A batch larger than that is kept, and so are its neighbours, which define its start and
+end: it is returned whole to a fetch that starts there (`fetch_answers`). Batches without bytes are always merged.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def init_rings(rows: Records, begin: int) -> None:
 
 @entry_point
 def rebuild_links(arenas: Records) -> None:
-    """Queue every waiting part and every operation where its record says, and set the purgatories of the keys."""
+    """Queue waiting parts and open operations by their `queue` and `bucket`, and set the purgatories of the keys."""
     arena = arenas[0]
     for k in range(arena.keys_capacity):
         key = key_at(arena, k)
@@ -141,7 +141,7 @@ def trim_logs(
     kept_members: Records,
     retain_bytes: int,
 ) -> tuple[int, int, int]:
-    """Compact the logs and in-sync sets of all keys.
+    """Compact the logs and in-sync sets of the keys.
 
     Args:
         keys: Updated to the new rows.
@@ -150,7 +150,7 @@ def trim_logs(
         members: Source of the in-sync sets.
         kept: Output, the batches that stay.
         kept_members: Output, the in-sync sets.
-        retain_bytes: How far behind the watermarks a fetch can tell batches apart.
+        retain_bytes: Batches further than this behind the watermarks may be merged.
 
     Returns:
         The number of batches, rolls, and members of in-sync sets.
@@ -205,7 +205,7 @@ def trim_logs(
 
 @inlined
 def _reset_call_fields(key: Any) -> None:
-    """Reset what is only valid during a call; `rebuild_links` sets the bits of waiting parts again."""
+    """Reset the fields that are only valid during a call; `rebuild_links` sets the bits of waiting parts again."""
     key.hw_batch = key.lso_batch = key.last_append = NONE
     key.waiter_mask = DEAD_PRODUCES * (key.dead_produce > 0)
     key.waiter_mask |= DEAD_FETCHES * (key.dead_fetch > 0)

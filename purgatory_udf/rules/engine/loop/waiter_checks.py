@@ -27,7 +27,7 @@ _ALL_BUT_FETCHES = _PRODUCES | _DELETIONS | DEAD_FETCHES
 
 @inlined
 def check_fetches(arena: Arena, k: int, t: int, moved: int) -> None:
-    """Check the key's fetches; `moved` is the mask of those that the event concerns (`fetch_rules`)."""
+    """Check the key's fetches; `moved` is the mask of the fetches concerned (`fetch_rules`)."""
     key = key_at(arena, k)
     if key.waiter_mask & moved != 0:
         _check_fetches(arena, k, t, moved)

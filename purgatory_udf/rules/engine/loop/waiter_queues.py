@@ -1,12 +1,13 @@
 """The queues of a key: waiting parts, indexed by the event that can complete their operation.
 
 Most parts wait for an offset or position, their `threshold`. They are in a pairing heap for each kind of end (see
-`arena`); when that end moves, only parts whose threshold it has reached are released, and no other part is touched.
+`arena`); when that end moves, only parts with a threshold up to its new value are released, and no other part is
+touched.
 
     heap_roots[key, kind] ──► part ──child──► part ──next──► part        prev: the previous sibling, or the parent
 
 Parts that every check of their key must visit (counted fetches, and fetches that need full checks) are in doubly linked
-rings instead, whose root is a row of `queue_links` behind those of the parts:
+rings instead. The root of a ring is a row of `queue_links` behind those of the parts:
 
     root ⇄ part ⇄ part ⇄ root
 
@@ -155,7 +156,7 @@ def pop_heap(arena: Arena, k: int, kind: int) -> int:
 
 @inlined
 def dequeue(arena: Arena, at: int, key: Any) -> None:
-    """Remove the part from the queue of its key that holds it, if any does."""
+    """Remove the part from its queue, if it is in one."""
     part = part_at(arena, at)
     kind = part.queue
     if kind >= COUNTED_LISTS:
