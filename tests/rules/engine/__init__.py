@@ -1,1 +1,1 @@
-"""Tests of `purgatory_udf.rules.engine`."""
+"""Tests of the compiled engine."""

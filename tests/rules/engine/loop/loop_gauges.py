@@ -1,4 +1,4 @@
-"""The loop's gauges of a trace, as the reference writes them."""
+"""The engine's gauge readings of a trace, in the reference's form."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.contract.outcome import Gauge
-from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker
+from purgatory_udf.rules.engine.key_shards import Grouping, by_broker
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 
 Event = Mapping[str, Any]
 
 
 def loop_gauges(
-    events: Iterable[Event], config: Config, last_ms: int, cuts: Iterable[int] = (), grouping: GroupOf = by_broker
+    events: Iterable[Event], config: Config, last_ms: int, cuts: Iterable[int] = (), grouping: Grouping = by_broker
 ) -> list[Gauge]:
-    """Changed steps up to `last_ms` in order of time, broker, purgatory. `cuts`: after how many events a batch ends, if
-    that is between two milliseconds."""
+    """Return the changed readings up to `last_ms`, by time, broker and purgatory.
+
+    Batches are divided after each number of events in `cuts` that is between two milliseconds.
+    """
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     times = [event["time_us"] // 1000 for event in ordered]
     borders = [0, *sorted({cut for cut in cuts if 0 < cut < len(times) and times[cut - 1] < times[cut]}), len(times)]
-    engine = Engine(config, began_ms=times[0], grouping=grouping, through_bytes=True)
+    engine = Engine(config, trace_start_ms=times[0], grouping=grouping, serialize=True)
     table = event_table([dict(event) for event in ordered])
     results = []
     for begin, end in pairwise(borders):

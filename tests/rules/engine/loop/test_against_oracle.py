@@ -1,4 +1,4 @@
-"""The loop gives Kafka's own answers: kind of outcome, end, trigger, statuses and bytes of every operation."""
+"""The engine against recordings of Kafka's own classes: outcome, end, trigger, statuses and bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from purgatory_udf.common.configuration import INT32_MAX, Config
 from purgatory_udf.contract.outcome import Gauge
-from purgatory_udf.rules.engine.key_shards import GroupOf, by_broker, by_partition, by_shard
+from purgatory_udf.rules.engine.key_shards import Grouping, by_broker, by_partition, by_shard
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table, replay
 from purgatory_udf.rules.purgatory.clock import gauge_changes
 from tests.rules.engine.loop.loop_gauges import gauges_of
@@ -24,11 +24,11 @@ def _rows(trace: oracle_traces.OracleTrace, engine: Engine, batch: int | None = 
 
 
 @pytest.mark.parametrize("name", oracle_traces.names())
-def test_every_operation_ends_and_every_gauge_reads_as_in_kafka(name: str) -> None:
+def test_outcomes_and_gauges_equal_kafkas(name: str) -> None:
     trace = oracle_traces.load(name)
     interval = {"purge_interval": trace.purge_interval}
     config = Config.model_validate({"produce": interval, "fetch": interval | {"max_bytes": INT32_MAX}})
-    engine = Engine(config, began_ms=trace.events[0]["time_us"] // 1000, through_bytes=True)
+    engine = Engine(config, trace_start_ms=trace.events[0]["time_us"] // 1000, serialize=True)
     decided = [*engine.feed(event_table(trace.events)), *engine.drain()]
     tables = Tables.of(decided)
     assert trace.rows(outcomes_of(tables.completions, tables.expirations, tables.cancellations)) == trace.outcomes
@@ -38,7 +38,7 @@ def test_every_operation_ends_and_every_gauge_reads_as_in_kafka(name: str) -> No
 
 
 def _without_purged(gauges: list[Gauge]) -> list[Gauge]:
-    """Kafka does not tell what it has purged, so steps at which nothing else changed are left out."""
+    """Leave out readings in which only `purged` changed, which Kafka does not report."""
     return gauge_changes(
         [Gauge(gauge.broker, gauge.purgatory, gauge.at_ms, gauge.watched, gauge.delayed, 0) for gauge in gauges]
     )
@@ -46,14 +46,14 @@ def _without_purged(gauges: list[Gauge]) -> list[Gauge]:
 
 @pytest.mark.parametrize("grouping", [by_broker, by_partition, by_shard(3)], ids=["broker", "partition", "shard"])
 @pytest.mark.parametrize("name", [name for name in oracle_traces.names() if name.startswith("tiny")])
-def test_batches_and_groupings_change_no_answer(name: str, grouping: GroupOf) -> None:
+def test_batches_and_groupings_change_no_outcome(name: str, grouping: Grouping) -> None:
     trace = oracle_traces.load(name)
-    engine = Engine(Config(), grouping=grouping, through_bytes=True)
+    engine = Engine(Config(), grouping=grouping, serialize=True)
     assert _rows(trace, engine, batch=200) == trace.outcomes
 
 
 @pytest.mark.parametrize(
     ("title", "trace"), oracle_traces.cases(), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_every_corner_ends_as_in_kafka(title: str, trace: oracle_traces.OracleTrace) -> None:
+def test_corner_cases_equal_kafkas(title: str, trace: oracle_traces.OracleTrace) -> None:
     assert _rows(trace, Engine(Config())) == trace.outcomes

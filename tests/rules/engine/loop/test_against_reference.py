@@ -1,4 +1,4 @@
-"""The loop ends every operation as the reference does, however the trace is cut and its keys are grouped."""
+"""The engine against the reference on random traces, in any batches and with any grouping of keys."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def drained(events: list[Event], config: Config) -> Replay:
 
 
 def reference(events: list[Event], config: Config) -> list[Outcome]:
-    """What the reference says, drained, with what the tables do not hold left out."""
+    """Return the drained reference's outcomes, without what the tables do not hold."""
     return as_in_tables(drained(events, config))
 
 
@@ -52,7 +52,7 @@ def loop(batches: list[pa.Table], engine: Engine) -> list[Outcome]:
 
 
 def batches_of(events: list[Event], chooser: Random) -> list[pa.Table]:
-    """The trace cut at some of its millisecond borders."""
+    """Cut the trace between some of its milliseconds."""
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     table = event_table(ordered)
     ms = [event["time_us"] // 1000 for event in ordered]
@@ -62,21 +62,19 @@ def batches_of(events: list[Event], chooser: Random) -> list[pa.Table]:
 
 @_MANY
 @given(trace_strategies.traces(), trace_strategies.configs())
-def test_one_call_over_all_keys_gives_the_references_outcomes(events: list[Event], config: Config) -> None:
+def test_one_call_equals_the_reference(events: list[Event], config: Config) -> None:
     ordered = sorted(events, key=lambda event: (event["time_us"], event["seq"]))
     assert loop([event_table(ordered)], Engine(config)) == reference(events, config)
 
 
 @_SOME
 @given(trace_strategies.traces(), trace_strategies.configs(), st.randoms(use_true_random=False))
-def test_batches_and_groupings_change_no_outcome_no_watch_and_no_gauge(
-    events: list[Event], config: Config, chooser: Random
-) -> None:
+def test_batches_and_groupings_change_no_table(events: list[Event], config: Config, chooser: Random) -> None:
     expected = drained(events, config)
     began_ms = min(event["time_us"] for event in events) // 1000
     watches = []
     for grouping in (by_broker, by_partition, by_shard(2)):
-        engine = Engine(config, began_ms, grouping, through_bytes=True)
+        engine = Engine(config, began_ms, grouping, serialize=True)
         decided = [each for batch in batches_of(events, chooser) for each in engine.feed(batch)] + engine.drain()
         tables = Tables.of(decided)
         assert outcomes_of(tables.completions, tables.expirations, tables.cancellations) == as_in_tables(expected)

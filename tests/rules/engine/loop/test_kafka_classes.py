@@ -1,4 +1,4 @@
-"""What is measured beside Kafka's classes is the same trace on both sides: its lines become the contract's events."""
+"""The benchmark against Kafka's classes: both sides replay the same trace."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kafka_classes import making, trace
+from benchmarks.kafka_classes import trace, trace_generator
 from benchmarks.kafka_classes.java import UnavailableError, class_path
 from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import Engine, event_table, replay
@@ -15,13 +15,13 @@ from tests.support import oracle_traces, recorded
 
 
 @pytest.mark.parametrize("name", ["tiny-1", "tiny-7", "purge20-1"])
-def test_whole_columns_say_what_line_by_line_says(name: str) -> None:
+def test_column_parser_equals_line_parser(name: str) -> None:
     read = trace.read(recorded.file("oracle", "traces", f"{name}.trace"))
     by_line = oracle_traces.load(name)
     events = event_table(by_line.events)
     numbers = {partition: number for number, partition in enumerate(read.partitions)}
     if numbers != by_line.numbers:
-        # Requests of one kind are read together, so partitions may be met in another order.
+        # Requests of one kind are parsed together, so partitions may be numbered in another order.
         assert sorted(numbers) == sorted(by_line.numbers)
         events = event_table([_renumbered(event, by_line.numbers, numbers) for event in by_line.events])
     for column in events.column_names:
@@ -44,10 +44,10 @@ def _renumbered(event: dict[str, object], numbers: dict[str, int], read: dict[st
     return with_number(event) | listed
 
 
-@pytest.mark.parametrize("name", making.SHAPES)
-def test_a_made_trace_is_in_order_of_time_and_its_logs_hold_what_is_said_of_them(name: str) -> None:
-    shape = replace(making.SHAPES[name], operations=300)
-    lines = [line.rstrip("\n").split("\t") for line in making.lines(shape)]
+@pytest.mark.parametrize("name", trace_generator.SHAPES)
+def test_generated_trace_is_consistent(name: str) -> None:
+    shape = replace(trace_generator.SHAPES[name], operations=300)
+    lines = [line.rstrip("\n").split("\t") for line in trace_generator.lines(shape)]
     times = [int(line[1]) for line in lines]
     assert times == sorted(times)
     ends: dict[str, int] = {}
@@ -61,7 +61,7 @@ def test_a_made_trace_is_in_order_of_time_and_its_logs_hold_what_is_said_of_them
     assert sum(line[0] in "PF" for line in lines) == 300
 
 
-def test_without_maven_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_maven_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"no Maven|no Java|a JDK is needed"):
         class_path()

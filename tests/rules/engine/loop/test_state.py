@@ -1,4 +1,4 @@
-"""What a group of keys remembers: little, and not more the longer its trace is."""
+"""The state of a group of keys: its size is bounded, and other formats are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Event = dict[str, Any]
 
 
 def _append(number: int) -> list[Event]:
-    """One batch of 100 bytes, and the high watermark that follows it."""
+    """Return an append of one batch of 100 bytes, and its high watermark."""
     where = {"time_us": 1_000_000 + number * 1000, "broker": 1, "type": "partition", "topic": "t", "partition": 0}
     end = {"change": "log_end", "offset": number + 1, "bytes": 100, "seq": 2 * number}
     return [where | end, where | {"change": "high_watermark", "offset": number + 1, "seq": 2 * number + 1}]
@@ -37,7 +37,7 @@ def _size(engine: Engine) -> int:
     return sum(len(state_codec.encode_state(state)) for state in engine.states.values())
 
 
-def test_a_long_trace_leaves_no_more_state_than_a_short_one() -> None:
+def test_state_does_not_grow_with_the_trace() -> None:
     sizes = []
     for length in (500, 5000):
         engine = Engine(Config(), retain_bytes=1000)
@@ -47,21 +47,21 @@ def test_a_long_trace_leaves_no_more_state_than_a_short_one() -> None:
     assert sizes[1] <= sizes[0] * 1.1
 
 
-def test_a_fetch_far_behind_is_answered_as_if_nothing_had_been_forgotten() -> None:
-    asked = [_fetch(5001, offset, 1) for offset in (0, 17, 4000, 4989, 4990, 4991, 4999)]
-    asked = [event | {"seq": event["seq"] + place} for place, event in enumerate(asked)]
+def test_merged_batches_change_no_answer() -> None:
+    fetches = [_fetch(5001, offset, 1) for offset in (0, 17, 4000, 4989, 4990, 4991, 4999)]
+    fetches = [event | {"seq": event["seq"] + place} for place, event in enumerate(fetches)]
     answers = []
     for retain in (1000, 10**9):
         engine = Engine(Config(), retain_bytes=retain)
         for start in range(0, 5000, 500):
             engine.feed(event_table([event for n in range(start, start + 500) for event in _append(n)]))
-        tables = Tables.of([*engine.feed(event_table(asked)), *engine.drain()])
+        tables = Tables.of([*engine.feed(event_table(fetches)), *engine.drain()])
         answers.append(outcomes_of(tables.completions, tables.expirations, tables.cancellations))
     assert [outcome.bytes for outcome in answers[0]] == [1000, 1000, 1000, 1000, 1000, 900, 100]
     assert answers[0] == answers[1]
 
 
-def test_an_open_watch_takes_at_most_64_bytes() -> None:
+def test_open_watch_takes_at_most_64_bytes() -> None:
     engine = Engine(Config())
     engine.feed(event_table(_append(0)))
     before = _size(engine)
@@ -71,7 +71,7 @@ def test_an_open_watch_takes_at_most_64_bytes() -> None:
     assert (_size(engine) - before) / 2000 <= 64
 
 
-def test_a_drained_key_keeps_its_offsets_only() -> None:
+def test_drained_key_keeps_only_its_offsets() -> None:
     engine = Engine(Config())
     engine.feed(event_table([*_append(0), _fetch(1, 1, 50)]))
     engine.drain()
@@ -80,7 +80,7 @@ def test_a_drained_key_keeps_its_offsets_only() -> None:
     assert (state.keys["end"][0], state.keys["hw"][0]) == (1, 1)
 
 
-def test_state_of_another_format_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_state_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_codec, "VERSION", state_codec.VERSION + 1)
     value = state_codec.encode_state(State())
     monkeypatch.undo()
@@ -88,11 +88,11 @@ def test_state_of_another_format_is_refused_in_one_sentence(monkeypatch: pytest.
         state_codec.decode_state(value)
 
 
-def test_what_is_no_state_is_refused() -> None:
+def test_other_bytes_are_refused() -> None:
     with pytest.raises(UserError, match="not written by this program"):
         state_codec.decode_state(b"something else entirely")
 
 
-def test_whoever_changes_the_records_raises_the_formats_number() -> None:
-    fields = hashlib.sha256(state_codec.layout_signature().encode()).hexdigest()[:16]
-    assert (state_codec.VERSION, fields) == (17, "56d26551f1748ae8")
+def test_format_version_follows_the_records() -> None:
+    signature = hashlib.sha256(state_codec.layout_signature().encode()).hexdigest()[:16]
+    assert (state_codec.VERSION, signature) == (17, "56d26551f1748ae8")

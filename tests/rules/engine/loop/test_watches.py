@@ -1,4 +1,4 @@
-"""Watches end when their key has nothing more to say: a fetch's with it, whatever ended it."""
+"""The watches of a fetch end with the fetch."""
 
 from __future__ import annotations
 
@@ -10,50 +10,46 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.engine.partition_engine import Engine, Tables, event_table
 
 
-def _change(ms: int, change: str, partition: int = 0, **told: Any) -> dict[str, Any]:
+def _change(ms: int, change: str, partition: int = 0, **fields: Any) -> dict[str, Any]:
     where = {"broker": 1, "type": "partition", "topic": "t", "partition": partition, "change": change}
-    return {"time_us": ms * 1000, **where, **told}
+    return {"time_us": ms * 1000, **where, **fields}
 
 
-def _watches(what_ends_it: list[dict[str, Any]], partitions: int = 2) -> list[dict[str, Any]]:
-    """Of a fetch of two partitions, or of the first only, that begins at 2 ms and would wait until 502 ms."""
-    asked = [{"topic": "t", "partition": 0, "fetch_offset": 1, "max_bytes": 1000}]
-    asked.append({"topic": "t", "partition": 1, "fetch_offset": 0, "max_bytes": 1000})
+def _watches(ending: list[dict[str, Any]], partitions: int = 2) -> list[dict[str, Any]]:
+    """Return the watches of a fetch of two partitions, or of the first only, with its deadline at 502 ms."""
+    partitions_asked = [{"topic": "t", "partition": 0, "fetch_offset": 1, "max_bytes": 1000}]
+    partitions_asked.append({"topic": "t", "partition": 1, "fetch_offset": 0, "max_bytes": 1000})
     fetch = {
         "time_us": 2000, "broker": 1, "type": "fetch", "replica_id": -1, "max_wait_ms": 500, "min_bytes": 100,
-        "max_bytes": 1000, "partitions": asked[:partitions],
+        "max_bytes": 1000, "partitions": partitions_asked[:partitions],
     }  # fmt: skip
     before = [_change(1, "log_end", offset=1, bytes=10), _change(1, "high_watermark", offset=1)]
-    events = [event | {"seq": seq} for seq, event in enumerate([*before, fetch, *what_ends_it])]
+    events = [event | {"seq": seq} for seq, event in enumerate([*before, fetch, *ending])]
     engine = Engine(Config())
     watches = Tables.of([*engine.feed(event_table(events)), *engine.drain()]).watches
     return sorted(watches.to_pylist(), key=lambda watch: int(watch["partition"]))
 
 
 @pytest.mark.parametrize(
-    ("what_ends_it", "ended_ms", "statuses"),
+    ("ending", "ended_ms", "statuses"),
     [
         ([_change(50, "not_leader")], 50, ["forced", "satisfied"]),
         ([_change(60, "log_end", offset=2, bytes=100), _change(60, "high_watermark", offset=2)], 60, ["satisfied"] * 2),
         ([_change(70, "stopped", partition=1)], 70, ["cancelled"] * 2),
         ([], 502, ["expired"] * 2),
     ],
-    ids=["not led any more", "enough bytes", "its broker stopped", "its deadline"],
+    ids=["leader moved", "enough bytes", "broker stopped", "deadline"],
 )
-def test_a_fetchs_watches_end_when_it_does(
-    what_ends_it: list[dict[str, Any]], ended_ms: int, statuses: list[str]
-) -> None:
-    watches = _watches(what_ends_it)
+def test_watches_end_with_their_fetch(ending: list[dict[str, Any]], ended_ms: int, statuses: list[str]) -> None:
+    watches = _watches(ending)
     assert [watch["status"] for watch in watches] == statuses
     assert [watch["ended_at"].timestamp() for watch in watches] == [pytest.approx(ended_ms / 1000, abs=1e-9)] * 2
     assert [watch["started_at"].timestamp() for watch in watches] == [pytest.approx(0.002, abs=1e-9)] * 2
 
 
 @pytest.mark.parametrize(("partitions", "increments"), [(2, [4, 1]), (1, [0])])
-def test_steps_that_a_watch_saw_are_counted_of_a_fetch_of_several_partitions(
-    partitions: int, increments: list[int]
-) -> None:
-    came = [_change(60, "log_end", offset=2, bytes=10), _change(60, "high_watermark", offset=2)]
-    came += [_change(70, "log_end", 1, offset=1, bytes=10)]
-    came += [_change(80, "log_end", offset=9, bytes=100), _change(80, "high_watermark", offset=9)]
-    assert [watch["increments"] for watch in _watches(came, partitions)] == increments
+def test_increments_count_updates_of_wide_fetches(partitions: int, increments: list[int]) -> None:
+    updates = [_change(60, "log_end", offset=2, bytes=10), _change(60, "high_watermark", offset=2)]
+    updates += [_change(70, "log_end", 1, offset=1, bytes=10)]
+    updates += [_change(80, "log_end", offset=9, bytes=100), _change(80, "high_watermark", offset=9)]
+    assert [watch["increments"] for watch in _watches(updates, partitions)] == increments

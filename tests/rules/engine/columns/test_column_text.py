@@ -1,4 +1,4 @@
-"""Texts that compiled code reads out of columns: topics of every length and alphabet, words that it knows or not."""
+"""Strings that compiled code reads from Arrow columns: topics of any length and alphabet, and known words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from purgatory_udf.rules.engine.columns.explode import explode
 from purgatory_udf.rules.engine.loop.codes import Code, Error
 from purgatory_udf.rules.engine.partition_engine import event_table
 
-# Many are alike but for their middles or ends.
+# Many differ only in the middle or at the end.
 _TOPICS = st.one_of(
     st.text(min_size=1, max_size=30),
     st.builds(
@@ -26,69 +26,69 @@ _TOPICS = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(_TOPICS, st.integers(0, 3)), min_size=1, max_size=30), st.data())
-def test_a_key_is_a_broker_a_topic_and_a_partition_whatever_the_names_are(
-    named: list[tuple[str, int]], data: st.DataObject
-) -> None:
+def test_keys_are_numbered_for_any_topic_name(keys_in_order: list[tuple[str, int]], data: st.DataObject) -> None:
     events: list[dict[str, object]] = [
         {"time_us": at, "seq": at, "broker": 1, "type": "partition", "change": "log_end"}
         | {"topic": topic, "partition": partition, "offset": at}
-        for at, (topic, partition) in enumerate(named)
+        for at, (topic, partition) in enumerate(keys_in_order)
     ]
     begin = data.draw(st.integers(0, len(events) - 1))
     table = pa.concat_tables([event_table(events[:begin]), event_table(events[begin:])])
     call = explode(table.slice(begin), Config())
-    keys = [f"1/{partition}/{topic}" for topic, partition in named[begin:]]
+    keys = [f"1/{partition}/{topic}" for topic, partition in keys_in_order[begin:]]
     assert call.names == list(dict.fromkeys(keys))
     assert [call.names[key] for key in call.events["key"]] == keys
 
 
-def test_keys_are_found_again_however_many_there_are() -> None:
-    named = [(f"topic-{number % 37}", number) for number in range(3_000)]
+def test_thousands_of_keys_are_found_again() -> None:
+    keys_in_order = [(f"topic-{number % 37}", number) for number in range(3_000)]
     events: list[dict[str, object]] = [
         {"time_us": at, "seq": at, "broker": 1, "type": "partition", "change": "log_end"}
         | {"topic": topic, "partition": partition, "offset": at}
-        for at, (topic, partition) in enumerate([*named, *reversed(named)])
+        for at, (topic, partition) in enumerate([*keys_in_order, *reversed(keys_in_order)])
     ]
     call = explode(event_table(events), Config())
-    keys = [f"1/{partition}/{topic}" for topic, partition in named]
+    keys = [f"1/{partition}/{topic}" for topic, partition in keys_in_order]
     assert call.names == keys
     assert [call.names[key] for key in call.events["key"]] == [*keys, *reversed(keys)]
 
 
-def test_keys_that_are_looked_for_in_one_place_are_told_apart() -> None:
+def test_keys_with_colliding_hashes_are_distinct() -> None:
     brokers, partitions = (
         [number for number in range(20_000) if number * int(multiple) % 2**32 < 2**22]
-        for multiple in (event_records._OF_BROKER, event_records._OF_PARTITION)
+        for multiple in (event_records._BROKER_FACTOR, event_records._PARTITION_FACTOR)
     )
     assert len(brokers) > 10 < len(partitions)
-    named = [(1, partition) for partition in partitions] + [(broker, 0) for broker in brokers]
+    keys_in_order = [(1, partition) for partition in partitions] + [(broker, 0) for broker in brokers]
     events: list[dict[str, object]] = [
         {"time_us": at, "seq": at, "broker": broker, "type": "partition", "change": "log_end"}
         | {"topic": "t", "partition": partition, "offset": at}
-        for at, (broker, partition) in enumerate(named)
+        for at, (broker, partition) in enumerate(keys_in_order)
     ]
-    assert explode(event_table(events), Config()).names == [f"{broker}/{partition}/t" for broker, partition in named]
+    assert explode(event_table(events), Config()).names == [
+        f"{broker}/{partition}/t" for broker, partition in keys_in_order
+    ]
 
 
-def test_known_errors_are_numbers_and_others_keep_their_names() -> None:
+def test_unknown_errors_keep_their_names() -> None:
     errors = ["NOT_LEADER_OR_FOLLOWER", None, "NOT_LEADER_OR_FOLLOWEE", "KAFKA_STORAGE_ERROR", "REQUEST_TIMED_OUTS"]
     partitions = [{"topic": "t", "partition": nth, "error": error} for nth, error in enumerate(errors)]
     call = explode(
         event_table([{"time_us": 0, "seq": 0, "broker": 1, "type": "produce", "acks": -1, "partitions": partitions}]),
         Config(),
     )
-    assert call.asked["error"].tolist() == [
+    assert call.request_parts["error"].tolist() == [
         Error.NOT_LEADER_OR_FOLLOWER,
         Error.NONE,
         Error.RECORDED,
         Error.KAFKA_STORAGE_ERROR,
         Error.RECORDED,
     ]
-    named = call.asked["text"][call.asked["error"] == Error.RECORDED]
-    assert [call.errors[text].as_py() for text in named] == [errors[2], errors[4]]
+    error_rows = call.request_parts["text"][call.request_parts["error"] == Error.RECORDED]
+    assert [call.errors[row].as_py() for row in error_rows] == [errors[2], errors[4]]
 
 
-def test_a_word_that_only_begins_as_a_known_one_is_none() -> None:
+def test_only_whole_words_are_known() -> None:
     kinds = ["fetch", "fetches", "fetcH", "heartbeat"]
     call = explode(
         event_table([{"time_us": at, "seq": at, "broker": 1, "type": kind} for at, kind in enumerate(kinds)]), Config()

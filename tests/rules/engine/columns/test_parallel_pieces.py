@@ -1,4 +1,4 @@
-"""Rows that several threads take in come to the same as if one had."""
+"""Several threads parse a table to the same call as one thread."""
 
 from __future__ import annotations
 
@@ -29,35 +29,46 @@ def _rows(records: Records) -> list[dict[str, int]]:
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _said(call: Call) -> tuple[Any, ...]:
-    assert call.room is not None
-    asked = _rows(call.asked)
-    for row in asked:
-        # Another name for the same, and where the error is another than was recorded, nobody asks for either.
+def _content(call: Call) -> tuple[Any, ...]:
+    assert call.capacity is not None
+    parts = _rows(call.request_parts)
+    for row in parts:
+        # `text` and `epoch` share memory; neither is valid if INVALID_REQUIRED_ACKS replaced a recorded error.
         del row["epoch" if row["error"] == Error.RECORDED else "text"]
         if row["error"] == Error.INVALID_REQUIRED_ACKS:
             del row["epoch"]
-    room = call.room
+    capacity = call.capacity
     return (
-        call.names, _rows(call.events), asked, _rows(call.told), _rows(call.in_sync), call.request_ids.to_pylist(),
-        call.client_ids.to_pylist(), call.errors.to_pylist(), _rows(room.more), sorted(_rows(room.homes), key=str),
-        room.operations, room.parts, room.nodes,
-    )  # fmt: skip
+        call.names,
+        _rows(call.events),
+        parts,
+        _rows(call.leader_and_isr),
+        _rows(call.in_sync),
+        call.request_ids.to_pylist(),
+        call.client_ids.to_pylist(),
+        call.errors.to_pylist(),
+        _rows(capacity.growth),
+        sorted(_rows(capacity.purgatory_keys), key=str),
+        capacity.operations,
+        capacity.parts,
+        capacity.nodes,
+    )
 
 
 @examples(12)
 @given(trace_strategies.traces(), st.randoms(use_true_random=False), st.integers(2, 5))
-def test_rows_of_several_threads_are_one_call(events: list[Event], chooser: Any, count: int) -> None:
+def test_threads_parse_to_one_call(events: list[Event], chooser: Any, count: int) -> None:
     for mix in (False, True):
         if mix:
             chooser.shuffle(events)
         table = event_table([*events, {"time_us": 1, "type": "clock"}])
-        # A part of a larger table, as batches are.
+        # A slice of a larger table, like a micro-batch.
         table = table.slice(len(events) // 5)
-        assert _said(explode(table, Config(), threads=count)) == _said(explode(table, Config(), threads=1))
+        assert _content(explode(table, Config(), threads=count)) == _content(explode(table, Config(), threads=1))
 
 
-def test_topics_leaders_errors_and_no_events_are_told_by_whoever_met_them() -> None:
+def test_pieces_refer_to_their_own_rows() -> None:
+    """Topics, leaders, errors and events of groups, in every number of pieces."""
     part = {"topic": "t", "partition": 0, "last_offset": 1, "bytes": 1, "error": "MESSAGE_TOO_LARGE"}
     events: list[Event] = []
     for number in range(12):
@@ -73,13 +84,14 @@ def test_topics_leaders_errors_and_no_events_are_told_by_whoever_met_them() -> N
         ]
     for rows in (events, events[:1], events[2:3], []):
         table = event_table(rows)
-        said = _said(explode(table, Config(), threads=1))
+        expected = _content(explode(table, Config(), threads=1))
         for count in range(2, 7):
-            assert _said(explode(table, Config(), threads=count)) == said
+            assert _content(explode(table, Config(), threads=count)) == expected
     assert explode(event_table(events), Config(), threads=5).errors.to_pylist() == 12 * ["MESSAGE_TOO_LARGE"]
 
 
-def test_events_are_in_order_also_where_only_the_pieces_are() -> None:
+def test_events_are_sorted_across_pieces() -> None:
+    """Each piece is in order, but the second is earlier than the first."""
     change = {"broker": 1, "type": "partition", "topic": "t", "partition": 0, "change": "log_end"}
     late, early = ([change | {"time_us": 1000 * at, "seq": at} for at in numbers] for numbers in ((3, 4), (1, 2)))
     for ahead in ({}, {"time_us": 4000, "seq": 1}):
@@ -90,27 +102,27 @@ def test_events_are_in_order_also_where_only_the_pieces_are() -> None:
 
 @examples(5)
 @given(trace_strategies.traces())
-def test_tables_that_two_threads_make_are_the_same(events: list[Event]) -> None:
+def test_two_threads_build_the_same_tables(events: list[Event]) -> None:
     events.sort(key=lambda event: (event["time_us"], event["seq"]))
     alone = replay([event_table(events)], Engine(Config()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel_pieces, "_WORTH_A_THREAD", 1)
+        patch.setattr(parallel_pieces, "_ROWS_PER_THREAD", 1)
         patch.setattr(pa, "cpu_count", lambda: 3)
         assert parallel_pieces.threads_for(2) == 2
         assert replay([event_table(events)], Engine(Config())) == alone
 
 
-def test_there_are_as_many_threads_as_the_environment_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_count_follows_rows_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pa, "cpu_count", lambda: 1)
     assert parallel_pieces.threads_for(10_000_000) == 1
     monkeypatch.setattr(pa, "cpu_count", lambda: 64)
     assert [parallel_pieces.threads_for(rows) for rows in (0, 40_000, 70_000, 10_000_000)] == [1, 1, 2, 4]
 
 
-def test_what_goes_wrong_in_a_thread_is_raised() -> None:
+def test_exceptions_in_threads_are_raised() -> None:
     def work() -> int:
         raise ValueError("no")
 
-    done = parallel_pieces.begun(work)
+    done = parallel_pieces.run_in_thread(work)
     with pytest.raises(ValueError, match="no"):
         done()
