@@ -24,7 +24,7 @@ TOGETHER = {
         ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
         ("the beginning of a recording", "sources/request_log", ("import", "without_spark")),
         ("a simulated cluster", "prediction", ("tables", "simulated")),
-        ("a rolling restart", "sources/request_log", ("evident_leadership", "group_moves", "broker_stops")),
+        ("a rolling restart", "sources/request_log", ("inferred_leadership", "group_moves", "broker_stops")),
     )
     for name in names
 }

@@ -31,7 +31,7 @@ from purgatory_udf.sources.trace_files.import_report import IngestOptions
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from purgatory_udf.streaming.replay_run import run_replay
 from tests.sources.kafka.conftest import Send
-from tests.sources.request_log.searched import everything_in
+from tests.sources.request_log.output_search import text_of_output
 from tests.sources.request_log.translate import translate
 from tests.support import recorded
 
@@ -233,7 +233,14 @@ def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     finally:
         query.stop()
     shown = capsys.readouterr()
-    outputs = [everything_in(read_once.out), read_once.said, everything_in(tmp_path), shown.out, shown.err, repr(topic)]
+    outputs = [
+        text_of_output(read_once.out),
+        read_once.said,
+        text_of_output(tmp_path),
+        shown.out,
+        shown.err,
+        repr(topic),
+    ]
     assert ["once" in text for text in (outputs[0], outputs[2])] == [True, True]
     assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(outputs)] == []
 

@@ -1,4 +1,4 @@
-"""A piece of a real recording, imported, replayed and held against what its brokers did: once for all questions."""
+"""The first lines of a real recording, imported, replayed and compared with what its brokers did, once per session."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKERS = (1, 2, 3)
-# Some 25 s from the boot of a cluster of Kafka 3.9: topics are made, producers and consumers start, groups form.
+# Lines per broker: the first 25 s of a Kafka 3.9 cluster, in which topics are created, clients start and groups form.
 LINES = 1_400
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The beginning of a recording: its logs, and the options that name the files beside them."""
+    """Logs with the first lines of a recording, and the import options for its other files."""
 
     logs: list[Path]
-    beside: list[str]
+    options: list[str]
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """`out` has all tables; what the jobs said."""
+    """Output folder with all tables, and what the import and the comparison printed."""
 
     out: Path
     imported: str
@@ -39,7 +39,7 @@ class Replayed:
 
 @pytest.fixture(scope="session")
 def piece(tmp_path_factory: pytest.TempPathFactory) -> Piece:
-    """The first lines of each broker's log, of one broker unpacked."""
+    """The first lines of each broker's log; one log is plain text, the others are compressed."""
     folder = tmp_path_factory.mktemp("piece")
     logs = []
     for broker in BROKERS:
@@ -55,11 +55,11 @@ def _recording(name: str) -> Path:
     return recorded.file("traces", "W3-groups-k39", name)
 
 
-def what_brokers_said() -> list[str]:
-    """Their counters and their own logs, as options of a comparison."""
+def broker_options() -> list[str]:
+    """Return the options of `fidelity` for the brokers' counters and server logs."""
     logs = (_recording(f"server-{broker}.log") for broker in BROKERS)
-    said = [word for log in logs for word in ("--server-log", str(log))]
-    return ["--jmx-after", str(_recording("jmx-after.json")), *said]
+    server_logs = [word for log in logs for word in ("--server-log", str(log))]
+    return ["--jmx-after", str(_recording("jmx-after.json")), *server_logs]
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +70,13 @@ def replayed(spark: SparkSession, piece: Piece, tmp_path_factory: pytest.TempPat
     from jobs import fidelity, ingest, replay
 
     out = tmp_path_factory.mktemp("replayed")
-    said = []
+    outputs = []
     for job, arguments in (
-        (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.beside]),
+        (ingest, ["--from", "request-log", str(piece.logs[0].parent), *piece.options]),
         (replay, ["--events", f"{out}/events", "--no-drain"]),
-        (fidelity, what_brokers_said()),
+        (fidelity, broker_options()),
     ):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert job.main.status([*arguments, "--out", str(out)]) == 0
-        said.append(printed.getvalue())
-    return Replayed(out, said[0], said[2])
+        outputs.append(printed.getvalue())
+    return Replayed(out, outputs[0], outputs[2])

@@ -1,4 +1,4 @@
-"""Recordings of real clusters that lie in the tree, each read once in a process for all tests that ask for it."""
+"""Bundled recordings of real clusters; each is read once per process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKERS = (1, 2, 3)
 
 @cache
 def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
-    """The requests of all its brokers, one after the other: each broker's first lines, or all."""
+    """Return the requests of a recording, broker by broker; with `lines`, only of the first lines of each broker."""
     read = (
         read_line(line, Place(broker, number))
         for broker in BROKERS
@@ -30,11 +30,11 @@ def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
 
 
 def names(name: str) -> GivenMetadata:
-    """What is known of the cluster beside its log: the names of its topics alone."""
+    """Return the topic names of a recording, without any other metadata."""
     return GivenMetadata(topic_names_in_file(recorded.file("traces", name, "topics.json")))
 
 
 def given(name: str) -> GivenMetadata:
-    """All that is known of the cluster beside its log."""
-    beside = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
-    return GivenMetadata(topic_names_in_file(beside[0]), read_metadata_dump(beside[1]), batches_in_file(beside[2]))
+    """Return all metadata of a recording: topic names, metadata log and record batches."""
+    files = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
+    return GivenMetadata(topic_names_in_file(files[0]), read_metadata_dump(files[1]), batches_in_file(files[2]))

@@ -1,4 +1,4 @@
-"""An anonymised log goes the whole way without Spark: no table, no page and nothing that is said has a name of its."""
+"""An anonymised log through all jobs without Spark: no table, page or message contains one of its names."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from jobs import audit, fidelity, ingest, metrics, replay, report
 from purgatory_udf.backend.dialect import locally
-from tests.sources.request_log.searched import everything_in
+from tests.sources.request_log.output_search import text_of_output
 from tests.support import recorded
 
 pytestmark = pytest.mark.long
 
 RECORDING = "W3-groups-k39"
 LINES = 700
-# What users name, in requests and their answers.
+# Fields of requests and responses with names chosen by users.
 _NAMED = frozenset(
     {
         *("clientId", "topic", "topicName", "name", "groupId", "group", "coordinatorKeys", "key", "transactionalId"),
@@ -27,13 +27,13 @@ _NAMED = frozenset(
         *("principal", "clusterId", "softwareName", "clientSoftwareName"),
     }
 )
-# What Kafka itself calls things, and figures: these may be in a table.
+# Fields with names of Kafka and numbers, which may be in a table.
 _KAFKAS_OWN = frozenset({"requestApiKeyName", "protocolType", "errorMessage", "securityProtocol", "listener", "value"})
 _NO_NAME = frozenset({"unknown"})
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Each text in it, and what it is called."""
+    """Yield (field, text) for each text in a JSON value."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _leaves(inner, name)
@@ -44,23 +44,23 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _acmes(value: Any, key: str = "") -> Any:
-    """The same, every name in it one of Acme's; Kafka's own topics are everybody's."""
+def _with_acme_names(value: Any, key: str = "") -> Any:
+    """Prefix every user's name in a JSON value with `acme-`, except internal topics."""
     if isinstance(value, dict):
-        return {name: _acmes(inner, name) for name, inner in value.items()}
+        return {name: _with_acme_names(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_acmes(inner, key) for inner in value]
+        return [_with_acme_names(inner, key) for inner in value]
     is_name = isinstance(value, str) and value and key in _NAMED and not value.startswith("__")
     return f"acme-{value}" if is_name else value
 
 
-def _written(folder: Path) -> set[str]:
-    """Acme's log, among it a line that is cut short, and some that the contract refuses; what there is to find."""
+def _write_log(folder: Path) -> set[str]:
+    """Write the log, with a truncated line and some invalid requests, and return all texts to search for."""
     texts: set[str] = set()
     lines = []
     for number, line in enumerate(islice(recorded.lines(recorded.file("traces", RECORDING, "request-1.log")), LINES)):
         begin = line.find("{")
-        request = _acmes(json.loads(line[begin:]))
+        request = _with_acme_names(json.loads(line[begin:]))
         texts |= {text for key, text in _leaves(request) if key not in _KAFKAS_OWN and not text.startswith("__")}
         text = line[:begin] + json.dumps(request, separators=(",", ":"))
         text = text[: len(text) // 2] if number == LINES // 2 else text
@@ -70,22 +70,22 @@ def _written(folder: Path) -> set[str]:
     return {text for text in texts if len(text) > 3} - _NO_NAME
 
 
-def test_nothing_that_is_made_of_an_anonymised_log_tells_a_name(
+def test_anonymised_output_contains_no_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PSEUDONYMS", "a key that nobody guesses")
+    monkeypatch.setenv("PSEUDONYMS", "a long secret key")
     logs, topics, out = tmp_path / "acme", tmp_path / "topics-of-acme.json", tmp_path / "out"
-    texts = _written(logs)
+    texts = _write_log(logs)
     named = recorded.file("traces", RECORDING, "topics.json").read_text()
-    topics.write_text(json.dumps(_acmes(json.loads(named))))
-    hidden = ("--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--topics", str(topics), "--max-rejected", "100")
+    topics.write_text(json.dumps(_with_acme_names(json.loads(named))))
+    options = ("--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--topics", str(topics), "--max-rejected", "100")
     with locally():
-        assert ingest.main.status(["--from", "request-log", str(logs), *hidden, "--out", str(out)]) == 0
+        assert ingest.main.status(["--from", "request-log", str(logs), *options, "--out", str(out)]) == 0
         assert replay.main.status(["--events", f"{out}/events", "--out", str(out)]) == 0
-        for asked in (metrics.main, report.main, fidelity.main, audit.main):
-            assert asked.status(["--out", str(out)]) == 0, asked.name
+        for job in (metrics.main, report.main, fidelity.main, audit.main):
+            assert job.status(["--out", str(out)]) == 0, job.name
     printed = capsys.readouterr()
-    came_out = f"{everything_in(out)}\n{printed.out}\n{printed.err}".replace(str(out), "out")
-    assert all(name in came_out for name in ("topic-", "client-", "group-", "member-", "fidelity.html", "rejected"))
+    output = f"{text_of_output(out)}\n{printed.out}\n{printed.err}".replace(str(out), "out")
+    assert all(name in output for name in ("topic-", "client-", "group-", "member-", "fidelity.html", "rejected"))
     assert sum(text.startswith("acme-") for text in texts) > 50
-    assert {text for text in texts | {"acme", "a key that nobody guesses"} if text in came_out} == set()
+    assert {text for text in texts | {"acme", "a long secret key"} if text in output} == set()

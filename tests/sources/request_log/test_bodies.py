@@ -1,4 +1,4 @@
-"""Every Kafka version's bodies in one shape."""
+"""Bodies and responses decode to the same values for all Kafka versions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARTITION = {"partition": 6, "currentLeaderEpoch": 3, "fetchOffset": 31, "logSta
     ],
     ids=["2.8, fetch 12", "4.3, fetch 18"],
 )
-def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], topic: str) -> None:
+def test_fetch_request_is_same_for_all_versions(body: dict[str, Any], topic: str) -> None:
     assert decode_fetch_request(body) == FetchRequestBody(
         replica_id=3,
         max_wait_ms=500,
@@ -61,7 +61,7 @@ def test_a_fetch_asks_the_same_whichever_version_wrote_it(body: dict[str, Any], 
     )
 
 
-def test_a_fetch_of_a_consumer_names_no_replica() -> None:
+def test_consumer_fetch_has_no_replica() -> None:
     assert decode_fetch_request({**COMMON, "topics": []}).replica_id == -1
 
 
@@ -102,7 +102,7 @@ def test_a_fetch_of_a_consumer_names_no_replica() -> None:
     ],
     ids=["old", "4.3"],
 )
-def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[str, Any], topic: str) -> None:
+def test_fetch_response_is_same_for_all_versions(answer: dict[str, Any], topic: str) -> None:
     assert decode_fetch_response(answer) == FetchResponseBody(0, 0, [FetchPartitionData(topic, 6, 0, 26, 187)])
 
 
@@ -139,9 +139,7 @@ def test_a_fetch_is_answered_the_same_whichever_version_wrote_it(answer: dict[st
     ],
     ids=["old", "4.3"],
 )
-def test_a_produce_is_the_same_whichever_version_wrote_it(
-    body: dict[str, Any], answer: dict[str, Any], topic: str
-) -> None:
+def test_produce_is_same_for_all_versions(body: dict[str, Any], answer: dict[str, Any], topic: str) -> None:
     assert decode_produce(body, answer) == DecodedProduce(
         -1, 3_000, None, True, [ProducedPartition(topic, 4, 214, 7, 23)]
     )

@@ -1,8 +1,8 @@
-"""Brokers that stop and start: who says so in a log, and what an import makes of it.
+"""Brokers that stop and start: how the import finds it, and the events that it writes.
 
-Kafka: `BrokerLifecycleManager` registers a process (BROKER_REGISTRATION), and asks whether it may stop (a
-BROKER_HEARTBEAT with `wantShutDown`); `ReplicationControlManager.processBrokerHeartbeat` lets it (`shouldShutDown`)
-once it leads nothing.
+Kafka: `BrokerLifecycleManager` registers a process (BROKER_REGISTRATION), and requests a shutdown (BROKER_HEARTBEAT
+with `wantShutDown`); `ReplicationControlManager.processBrokerHeartbeat` permits it (`shouldShutDown`) when the broker
+no longer leads a partition. Times are milliseconds.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from purgatory_udf.sources.request_log.cluster.cluster_metadata import (
     broker_stops,
 )
 from tests.sources.request_log import recordings
-from tests.sources.request_log.lines import START_US, T, body, fetched, requests, us, written
-from tests.sources.request_log.translate import context_of, translate
+from tests.sources.request_log.log_lines import START_US, T, fetch_line, log_line, message, parse, us
+from tests.sources.request_log.translate import context_of_log, translate
 
 pytestmark = pytest.mark.long
 
-Said = list[tuple[float, int, str]]
+LeadershipEvents = list[tuple[float, int, str]]
 
 
-def _stops(*signs: tuple[int, str]) -> list[tuple[int, int]]:
-    return [(stop.at_us, stop.started_us) for stop in broker_stops(LifecycleEvent(at, 1, what) for at, what in signs)]
+def _stops(*events: tuple[int, str]) -> list[tuple[int, int]]:
+    return [(stop.at_us, stop.started_us) for stop in broker_stops(LifecycleEvent(at, 1, kind) for at, kind in events)]
 
 
-def test_a_process_that_registers_anew_had_stopped_when_it_was_given_up() -> None:
+def test_restarted_broker_stopped_when_fenced() -> None:
     assert _stops((1, REGISTERED), (2, UNFENCED), (30, FENCED), (50, REGISTERED), (52, UNFENCED)) == [(30, 50)]
 
 
-def test_of_one_that_nobody_saw_stop_the_start_is_all_that_is_known() -> None:
+def test_unseen_stop_is_dated_by_restart() -> None:
     assert _stops((50, REGISTERED_AGAIN)) == [(50, 50)]
 
 
-def test_one_that_was_told_to_stop_has_stopped_when_it_was_let_whether_it_comes_back_or_not() -> None:
+def test_controlled_shutdown_stops_when_permitted() -> None:
     assert _stops((1, REGISTERED), (30, MAY_STOP), (50, REGISTERED_AGAIN), (70, MAY_STOP)) == [(30, 50), (70, NEVER)]
     assert _stops((1, REGISTERED), (20, STOPPING), (30, FENCED)) == [(30, NEVER)]
 
 
-def test_one_that_only_stood_still_has_not_stopped() -> None:
+def test_unfenced_broker_has_not_stopped() -> None:
     assert _stops((1, REGISTERED), (2, UNFENCED), (30, FENCED), (40, UNFENCED), (60, FENCED)) == []
 
 
-def test_brokers_are_apart_and_come_in_the_order_of_time() -> None:
+def test_stops_of_brokers_are_in_time_order() -> None:
     assert broker_stops(
         [LifecycleEvent(9, 2, REGISTERED_AGAIN), LifecycleEvent(1, 1, REGISTERED), LifecycleEvent(5, 1, MAY_STOP)]
     ) == [
@@ -68,7 +68,7 @@ def test_brokers_are_apart_and_come_in_the_order_of_time() -> None:
     ]
 
 
-def _said(events: list[dict[str, Any]]) -> Said:
+def _leadership_events(events: list[dict[str, Any]]) -> LeadershipEvents:
     return [
         ((event["time_us"] - START_US) / 1000, event["broker"], event["change"])
         for event in events
@@ -76,9 +76,9 @@ def _said(events: list[dict[str, Any]]) -> Said:
     ]
 
 
-# Broker 1 leads, 2 follows; a consumer asks now and then.
+# Broker 1 is the leader and broker 2 a follower; a consumer fetches twice.
 LEADER = PartitionChange(us(-5_000), T, 0, GIVEN, 1, 0, (1, 2), (1, 2))
-ASKED = [fetched(at, {0: 10}, {0: 100}, client="reader", high_watermark=14) for at in (10, 900)]
+FETCHES = [fetch_line(at, {0: 10}, {0: 100}, client="reader", high_watermark=14) for at in (10, 900)]
 
 
 def _given(*changes: PartitionChange, lifecycle: tuple[LifecycleEvent, ...] = ()) -> GivenMetadata:
@@ -87,7 +87,7 @@ def _given(*changes: PartitionChange, lifecycle: tuple[LifecycleEvent, ...] = ()
     )
 
 
-# A broker that may stop still answers for 150 ms at most (`supposed`).
+# The stop is assumed 150 ms after the broker was fenced (`SHUTDOWN_GRACE_US`).
 DOWN = (
     LifecycleEvent(us(-9_000), 1, REGISTERED),
     LifecycleEvent(us(100), 1, FENCED),
@@ -95,52 +95,52 @@ DOWN = (
 )
 
 
-def test_who_led_before_leads_again_when_nobody_has_taken_over() -> None:
-    said = _said(translate(requests(ASKED), _given(lifecycle=DOWN)).events)
-    assert said[1:] == [(250.0, 1, "stopped"), (500.0, 1, "leader")]
+def test_restarted_broker_leads_again_without_successor() -> None:
+    events = _leadership_events(translate(parse(FETCHES), _given(lifecycle=DOWN)).events)
+    assert events[1:] == [(250.0, 1, "stopped"), (500.0, 1, "leader")]
 
 
-def test_where_another_took_over_it_leads_when_it_is_told_so() -> None:
+def test_restarted_broker_leads_after_reelection() -> None:
     lost = PartitionChange(us(30), T, 0, GIVEN, 2, 1, (1, 2), (2,))
     again = PartitionChange(us(700), T, 0, GIVEN, 1, 2, (1, 2), (1, 2))
-    said = _said(translate(requests(ASKED), _given(lost, again, lifecycle=DOWN)).events)
-    assert [(at, change) for at, broker, change in said[1:] if broker == 1] == [
+    events = _leadership_events(translate(parse(FETCHES), _given(lost, again, lifecycle=DOWN)).events)
+    assert [(at, change) for at, broker, change in events[1:] if broker == 1] == [
         (90.0, "not_leader"),
         (250.0, "stopped"),
         (760.0, "leader"),
     ]
 
 
-def test_a_log_says_it_without_any_file_beside_it() -> None:
-    def by(at: float, api: str, asked: dict[str, Any], answered: dict[str, Any]) -> str:
-        return written(at, body(api, {"brokerId": 1, **asked}, {"errorCode": 0, **answered}, client="1"))
+def test_stop_is_found_in_requests_alone() -> None:
+    def controller_line(at: float, api: str, request: dict[str, Any], response: dict[str, Any]) -> str:
+        return log_line(at, message(api, {"brokerId": 1, **request}, {"errorCode": 0, **response}, client="1"))
 
     log = [
-        by(100, "BROKER_HEARTBEAT", {"wantShutDown": True}, {"shouldShutDown": True}),
-        by(101, "BROKER_HEARTBEAT", {"wantShutDown": False}, {"shouldShutDown": False}),
-        by(500, "BROKER_REGISTRATION", {"previousBrokerEpoch": 7}, {"brokerEpoch": 9}),
-        *ASKED,
+        controller_line(100, "BROKER_HEARTBEAT", {"wantShutDown": True}, {"shouldShutDown": True}),
+        controller_line(101, "BROKER_HEARTBEAT", {"wantShutDown": False}, {"shouldShutDown": False}),
+        controller_line(500, "BROKER_REGISTRATION", {"previousBrokerEpoch": 7}, {"brokerEpoch": 9}),
+        *FETCHES,
     ]
-    stopped, started = [said[:2] for said in _said(translate(requests(log), _given()).events)[1:]]
+    stopped, started = [event[:2] for event in _leadership_events(translate(parse(log), _given()).events)[1:]]
     assert (stopped[1], started[1]) == (1, 1)
     assert 245 < stopped[0] <= 250 and 495 < started[0] <= 500
 
 
-def test_a_consumers_wait_at_the_stopped_broker_would_be_cancelled() -> None:
-    """A request log has no line of it, for it was never answered; but a trace may."""
-    events = translate(requests(ASKED), _given(lifecycle=DOWN)).events
-    asked = next(event for event in events if event["type"] == "fetch")
-    waits = {**asked, "time_us": us(60), "seq": 10_000, "min_bytes": 1_000, "max_wait_ms": 300}
-    (end,) = [outcome for outcome in replay([*events, waits], Config()).outcomes if outcome.operation_id == 10_000]
+def test_stop_cancels_waiting_fetch() -> None:
+    """The fetch is added to the events, because a request log has no line of a request without a response."""
+    events = translate(parse(FETCHES), _given(lifecycle=DOWN)).events
+    fetch = next(event for event in events if event["type"] == "fetch")
+    waiting = {**fetch, "time_us": us(60), "seq": 10_000, "min_bytes": 1_000, "max_wait_ms": 300}
+    (end,) = [outcome for outcome in replay([*events, waiting], Config()).outcomes if outcome.operation_id == 10_000]
     assert (end.cancelled, end.completed_by, (end.ended_us - START_US) / 1000) == (True, "broker_stopped", 250.0)
 
 
-def test_a_recordings_log_and_its_metadata_say_the_same_stops() -> None:
-    """Brokers 1 and 3 are stopped in order and come back; at the end all are."""
+def test_log_and_metadata_agree_on_stops() -> None:
+    """Brokers 1 and 3 restart one after the other; at the end, all brokers stop."""
     rolling = recordings.log("W7-rolling-k39")
-    by_log = context_of(sorted(rolling, key=lambda request: request.start_us), GivenMetadata()).stops
+    by_log = context_of_log(sorted(rolling, key=lambda request: request.start_us), GivenMetadata()).stops
     by_metadata = broker_stops(recordings.given("W7-rolling-k39").cluster.lifecycle)
-    # The last lines of all, of the heartbeats that let them stop, are those of the recording's end.
+    # The last three stops are those at the end of the recording.
     assert [stop.broker for stop in by_metadata[:2]] == [1, 3] and {stop.broker for stop in by_metadata[2:]} == {
         1,
         2,
@@ -150,5 +150,5 @@ def test_a_recordings_log_and_its_metadata_say_the_same_stops() -> None:
     for stop, other in zip(by_log[:2], by_metadata[:2], strict=True):
         assert stop.broker == other.broker
         assert abs(stop.at_us - other.at_us) < 100_000 and abs(stop.started_us - other.started_us) < 100_000
-        answered = [line.answered_us for line in rolling if line.broker == stop.broker]
-        assert not any(stop.at_us < at < stop.started_us for at in answered), "it was not there"
+        responses = [line.answered_us for line in rolling if line.broker == stop.broker]
+        assert not any(stop.at_us < at < stop.started_us for at in responses), "the broker was down"

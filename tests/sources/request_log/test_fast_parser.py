@@ -1,4 +1,4 @@
-"""A line that is decoded in compiled code gives the same row as the plain way; and nothing in a file ends an import."""
+"""The fast parser and the complete parser agree on all input, and no input aborts an import."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ from tests.chaos import hostile_inputs
 from tests.support import recorded
 
 
-def test_a_row_has_the_columns_in_their_order() -> None:
+def test_request_row_matches_schema() -> None:
     assert list(RequestRow._fields) == REQUESTS.names
 
 
 def _row(line: bytes, zone: tzinfo, tally: log_reader.Tally) -> dict[str, Any]:
-    """Of one that only counts, nothing."""
+    """Return the row of a line as a dictionary, empty for a line that is only counted."""
     row = log_reader._row(line, Place(0, 1), zone, 1, tally)
     return row._asdict() if isinstance(row, RequestRow) else row or {}
 
 
 def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What becomes of a line, and what it is counted as: the quick way, then the plain one."""
+    """Return row and counts of a line, first with the fast parser, then with the complete one alone."""
     readings = []
-    for way in (parse_line, lambda *_: None):
-        monkeypatch.setattr(log_reader, "parse_line", way)
+    for parser in (parse_line, lambda *_: None):
+        monkeypatch.setattr(log_reader, "parse_line", parser)
         tally = log_reader.Tally(Counter())
         row = _row(line, UTC, tally)
-        # Texts differ in their spaces.
+        # The JSON texts differ in white space.
         row = {name: json.loads(row[name]) if name in ("body", "answer") and row[name] else row[name] for name in row}
         readings.append((row, tally.counts, tally.partitions, tally.span_us, tally.votes))
     return readings
 
 
-def test_lines_of_a_real_recording_are_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    quickly = 0
+def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = 0
     for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
         fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
         assert fast == plain
-        quickly += parse_line(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
-    assert quickly > 1_450
+        parsed += parse_line(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
+    assert parsed > 1_450
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_line_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    chance = Random(seed)
-    quickly = 0
+def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    random = Random(seed)
+    parsed = 0
     for _ in range(500):
-        line = hostile_inputs._line(chance).replace(b"\n", b" ")
+        line = hostile_inputs._line(random).replace(b"\n", b" ")
         fast, plain = _rows(line, monkeypatch)
-        # A text of constants is not compared by value.
+        # NaN does not equal itself, but its representation does.
         assert repr(fast) == repr(plain), line
-        quickly += parse_line(line, Place(0, 1), UTC) is not None
-    assert quickly > 150
+        parsed += parse_line(line, Place(0, 1), UTC) is not None
+    assert parsed > 150
 
 
-def test_fetches_are_read_the_same_quickly() -> None:
-    chance = Random(5)
-    quickly = 0
+def test_fetch_decoders_agree() -> None:
+    random = Random(5)
+    parsed = 0
     for _ in range(3_000):
-        asked, answered = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
-        assert answered is not None
-        for body in (asked, answered):
-            if chance.random() < 0.4:
-                hostile_inputs._change(body, chance)
-        fetch = parse_fetch(json.dumps(asked), json.dumps(answered))
+        request, response = copy.deepcopy(hostile_inputs.BODIES["FETCH"])
+        assert response is not None
+        for body in (request, response):
+            if random.random() < 0.4:
+                hostile_inputs._change(body, random)
+        fetch = parse_fetch(json.dumps(request), json.dumps(response))
         if fetch is not None:
-            quickly += 1
-            assert fetch == (decode_fetch_request(asked), decode_fetch_response(answered))
-    assert quickly > 1_500
+            parsed += 1
+            assert fetch == (decode_fetch_request(request), decode_fetch_response(response))
+    assert parsed > 1_500
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_fetches_are_read_the_same_quickly() -> None:
         "2026-11-21 02:54:27.702834123",
     ],
 )
-def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
+def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
     line = hostile_inputs._line(Random(1)).partition(b"DEBUG")[2]
     assert b"Completed request:" in line
     for zone in (UTC, zone_of("+05:30")):
@@ -117,6 +117,6 @@ def test_any_stamp_is_read_the_same_quickly(monkeypatch: pytest.MonkeyPatch, sta
 
 
 @pytest.mark.long
-def test_nothing_that_a_file_holds_ends_its_import(tmp_path: Path) -> None:
-    tried = [hostile_inputs.one_input(f"suite/{number}", tmp_path) for number in range(150)]
-    assert sum(trial.accepted for trial in tried) > 1_000 and sum(trial.rejected for trial in tried) > 1_000
+def test_no_input_aborts_import(tmp_path: Path) -> None:
+    trials = [hostile_inputs.one_input(f"suite/{number}", tmp_path) for number in range(150)]
+    assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000

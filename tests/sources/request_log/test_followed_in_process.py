@@ -1,4 +1,4 @@
-"""A log that is followed without Spark, step by step, becomes the tables of the log that is read whole."""
+"""A log followed step by step without Spark gives the same tables as the import of the whole log."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.support import recorded
 pytestmark = pytest.mark.long
 
 RECORDING, LINES, BROKERS = "W3-groups-k39", 1_400, (1, 2, 3)
-# Members' joins wait for 6 s.
+# Longer than the wait of joins, which is 6 s.
 HOLD_MS = 8_000
 MESSAGES = pa.schema([("partition", pa.int32()), ("offset", pa.int64()), ("value", pa.string())])
-# Where a row comes from, and what is numbered by it.
-PLACED = ("run_id", "seq", "source", "line", "request_id", "operation_id")
+# Columns for the origin of a row, and numbers that depend on it.
+ORIGIN_FIELDS = ("run_id", "seq", "source", "line", "request_id", "operation_id")
 
 Message = tuple[int, int, str]
 
@@ -63,26 +63,26 @@ def _steps(out: Path, topics: str) -> LogSteps:
         delta_tables.create(session_for("test"), layout.table(name), TABLES[name])
     options = RequestLogOptions(["lines"], str(out), topics=topics, hold_ms=HOLD_MS, events_per_file=1_000)
     topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
-    nobody = cast(Any, None)
-    return LogSteps(nobody, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
+    no_spark = cast(Any, None)
+    return LogSteps(no_spark, layout, Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/held")
 
 
-def _take(steps: LogSteps, portion: Sequence[Message], step: int) -> None:
-    here: Any = session_for("test")
+def _take_step(steps: LogSteps, portion: Sequence[Message], step: int) -> None:
+    session: Any = session_for("test")
     columns = [pa.array(values, field.type) for values, field in zip(zip(*portion, strict=True), MESSAGES, strict=True)]
-    steps.take(here, here.frame_of(pa.Table.from_arrays(columns, schema=MESSAGES)), step)
+    steps.take(session, session.frame_of(pa.Table.from_arrays(columns, schema=MESSAGES)), step)
 
 
 def _rows(out: Path, name: str, until_us: int) -> list[str]:
-    """What was written before that moment, without its place."""
+    """Return the rows of a table before a time, without the columns of their origin."""
     when = {"events": "event_time", "recorded": "started_at"}[name]
     rows = DeltaTable(str(out / name)).to_pyarrow_table().to_pylist()
     kept = (row for row in rows if row[when].timestamp() * 1e6 < until_us)
-    return sorted(repr({key: value for key, value in row.items() if key not in PLACED}) for row in kept)
+    return sorted(repr({key: value for key, value in row.items() if key not in ORIGIN_FIELDS}) for row in kept)
 
 
-def test_step_by_step_the_tables_are_those_of_the_whole_log(whole: Path, topics: str, tmp_path: Path) -> None:
-    """In four steps, of which one is taken twice, as after a kill."""
+def test_followed_tables_equal_whole_import(whole: Path, topics: str, tmp_path: Path) -> None:
+    """There are four steps; one is taken twice, as after a kill."""
     messages = sorted(
         ((number, offset, line) for number, broker in enumerate(BROKERS) for offset, line in enumerate(_lines(broker))),
         key=lambda message: message[2],
@@ -91,7 +91,7 @@ def test_step_by_step_the_tables_are_those_of_the_whole_log(whole: Path, topics:
     with locally():
         steps = _steps(tmp_path, topics)
         for step in (0, 1, 2, 2, 3):
-            _take(steps, messages[step * each : (step + 1) * each if step < 3 else None], step)
+            _take_step(steps, messages[step * each : (step + 1) * each if step < 3 else None], step)
     numbers = DeltaTable(str(tmp_path / "events")).to_pyarrow_table().column("seq").to_pylist()
     assert sorted(numbers) == list(range(len(numbers)))
     moments = DeltaTable(str(tmp_path / "events")).to_pyarrow_table().column("time_us").to_pylist()

@@ -1,4 +1,4 @@
-"""The files beside a log: names of topics, record batches, leaders and in-sync sets."""
+"""Files supplied with a log: topic names, record batches, and the metadata log."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ METADATA = (
 
 
 @pytest.mark.parametrize("text", [CSV, DUMP], ids=["CSV", "kafka-dump-log"])
-def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_path: Path) -> None:
+def test_batches_are_read_in_both_formats(text: str, tmp_path: Path) -> None:
     file = tmp_path / "batches"
     file.write_text(text)
     assert batches_in_file(file) == {
@@ -57,7 +57,7 @@ def test_batches_come_as_csv_or_as_kafka_dump_log_prints_them(text: str, tmp_pat
     }
 
 
-def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
+def test_batches_of_request_sum_to_its_size() -> None:
     first, second, third = (StoredBatch(base, base + 1, 50, 0, False, False, -1) for base in (10, 12, 14))
     index = BatchIndex([third, second, first])
     assert index.batches_of_request(10, 100) == [first, second]
@@ -76,14 +76,14 @@ def test_a_request_wrote_the_batches_whose_sizes_add_up_to_its_own() -> None:
     ],
     ids=["list", "object", "kafka-topics", "lines", "commas"],
 )
-def test_names_of_topics_come_in_any_of_four_forms_packed_or_not(text: str, tmp_path: Path) -> None:
+def test_topic_names_are_read_in_all_formats(text: str, tmp_path: Path) -> None:
     plain, packed = tmp_path / "topics", tmp_path / "topics.gz"
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
     assert topic_names_in_file(plain) == topic_names_in_file(packed) == {ID: "t"}
 
 
-def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: Path) -> None:
+def test_metadata_dump_has_leaders_and_isr(tmp_path: Path) -> None:
     file = tmp_path / "metadata.txt"
     file.write_text(METADATA)
     cluster = read_metadata_dump(file)
@@ -95,7 +95,7 @@ def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "sentence"),
+    ("read", "text", "error"),
     [
         (batches_in_file, "topic,partition\n", "column baseOffset is missing"),
         (batches_in_file, CSV.replace("102", "many", 1), ":2: not a record batch"),
@@ -105,18 +105,16 @@ def test_the_metadata_log_tells_who_led_and_who_was_in_sync_and_when(tmp_path: P
         (read_metadata_dump, "hello\n", "no "),
     ],
 )
-def test_a_file_of_another_form_is_named_with_what_was_expected(
-    read: object, text: str, sentence: str, tmp_path: Path
-) -> None:
+def test_wrong_format_is_reported(read: object, text: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "given"
     file.write_text(text)
     assert callable(read)
     with pytest.raises(UserError) as raised:
         read(file)
     assert str(raised.value).startswith(f"{file}")
-    assert sentence in str(raised.value)
+    assert error in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_is_reported() -> None:
     with pytest.raises(UserError, match=r"^nothing: cannot be read: No such file or directory$"):
         batches_in_file("nothing")

@@ -1,4 +1,4 @@
-"""Groups that move with their partition of `__consumer_offsets`: what the import says, and what a recording answers."""
+"""Groups that move with their partition of `__consumer_offsets`, in the import and in a recorded rolling restart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from purgatory_udf.common.configuration import Config
 from purgatory_udf.rules.reference.reference_replay import Replay, replay
 from purgatory_udf.sources.request_log.cluster.group_history import GroupHistory
 from tests.sources.request_log import recordings
-from tests.sources.request_log.lines import START_US, body, requests, us, written
+from tests.sources.request_log.log_lines import START_US, log_line, message, parse, us
 from tests.sources.request_log.translate import Translation, translate
 
 pytestmark = pytest.mark.long
@@ -19,30 +19,30 @@ RECORDING = "W7-rolling-k39"
 
 
 def _joined(at: float, member: str, generation: int, **fields: object) -> str:
-    asked = {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 9000, "memberId": member, **fields}
-    answered = {"errorCode": 0, "generationId": generation, "memberId": member, "leader": "a"}
-    return written(at, body("JOIN_GROUP", {**asked, "protocols": [{"name": "range"}]}, answered, client="c"))
+    request = {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 9000, "memberId": member, **fields}
+    response = {"errorCode": 0, "generationId": generation, "memberId": member, "leader": "a"}
+    return log_line(at, message("JOIN_GROUP", {**request, "protocols": [{"name": "range"}]}, response, client="c"))
 
 
 def _synced(at: float, member: str, generation: int, error: int = 0) -> str:
-    asked = {"groupId": "g", "memberId": member, "generationId": generation, "assignments": [{}]}
-    return written(at, body("SYNC_GROUP", asked, {"errorCode": error}))
+    request = {"groupId": "g", "memberId": member, "generationId": generation, "assignments": [{}]}
+    return log_line(at, message("SYNC_GROUP", request, {"errorCode": error}))
 
 
 def _left(at: float, *members: str) -> str:
     each = [{"memberId": member} for member in members]
-    answered = {"errorCode": 0, "members": [{**member, "errorCode": 0} for member in each]}
-    return written(at, body("LEAVE_GROUP", {"groupId": "g", "members": each}, answered, version=4))
+    response = {"errorCode": 0, "members": [{**member, "errorCode": 0} for member in each]}
+    return log_line(at, message("LEAVE_GROUP", {"groupId": "g", "members": each}, response, version=4))
 
 
 def _history(*lines: str) -> GroupHistory:
     history = GroupHistory()
-    for request in requests(lines):
+    for request in parse(lines):
         history.read(request)
     return history
 
 
-def test_what_is_stored_of_a_group_is_the_generation_that_its_leader_has_assigned() -> None:
+def test_stored_group_is_last_assigned_generation() -> None:
     history = _history(
         _joined(1000, "a", 1),
         _joined(1000, "b", 1, groupInstanceId="i"),
@@ -61,7 +61,7 @@ def test_what_is_stored_of_a_group_is_the_generation_that_its_leader_has_assigne
     assert GroupHistory.resumed(history.snapshot()) == history
 
 
-def test_a_group_whose_last_member_has_left_is_stored_empty_in_the_next_generation() -> None:
+def test_empty_group_is_stored_in_next_generation() -> None:
     history = _history(_joined(1000, "a", 4), _joined(1000, "b", 4), _synced(1100, "a", 4), _left(2000, "a", "b"))
     stored = history.at("g", us(3000))
     assert stored is not None and (stored.generation, stored.leader, stored.members) == (5, None, [])
@@ -69,7 +69,7 @@ def test_a_group_whose_last_member_has_left_is_stored_empty_in_the_next_generati
 
 @pytest.fixture(scope="module")
 def rolling() -> Translation:
-    """Brokers 1 and 3 stop and come back; the groups of their coordinators move, and move back."""
+    """Brokers 1 and 3 restart; their groups move to other coordinators and back."""
     return translate(recordings.log(RECORDING), recordings.given(RECORDING))
 
 
@@ -78,54 +78,54 @@ def replayed(rolling: Translation) -> Replay:
     return replay(rolling.events, Config())
 
 
-def test_each_group_is_given_up_by_one_broker_and_loaded_by_the_next_with_its_members(rolling: Translation) -> None:
+def test_groups_unload_and_load_on_moves(rolling: Translation) -> None:
     moves = [event for event in rolling.events if event["type"].startswith("group_")]
     ends_us = max(event["time_us"] for event in rolling.events)
-    # When the recording ends the cluster is shut down: all groups go.
+    # At the end of the recording the cluster is shut down, and all groups are unloaded.
     moved = [event for event in moves if event["time_us"] < ends_us - 10_000_000]
     assert Counter((event["type"], event["group"], event["broker"]) for event in moved) == {
         **{("group_loaded", group, 2): 2 for group in ("g2", "g6")},
         **{("group_unloaded", group, 1): 1 for group in ("g2", "g6")},
         **{("group_loaded", group, 1): 2 for group in ("g4", "g5")},
         **{("group_unloaded", group, 3): 1 for group in ("g4", "g5")},
-        # The brokers stop when they have given everything away.
+        # The brokers stop after they have handed over their leadership.
         **{("group_stopped", group, 1): 1 for group in ("g2", "g6")},
         **{("group_stopped", group, 3): 1 for group in ("g4", "g5")},
     }
 
 
-def test_the_sessions_that_were_left_where_a_group_was_unloaded_go_with_the_broker(
-    rolling: Translation, replayed: Replay
-) -> None:
-    """The recording's sessions are 10 s, a broker that hands over stops within two."""
+def test_broker_stop_cancels_old_sessions(rolling: Translation, replayed: Replay) -> None:
+    """Sessions last 10 s, but the broker stops within 2 s after it has unloaded the group."""
     stopped = {(event["broker"], event["time_us"]) for event in rolling.events if event["type"] == "group_stopped"}
-    left = [outcome for outcome in replayed.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
-    assert Counter(outcome.broker for outcome in left) == {1: 4, 3: 4}
-    assert {(outcome.broker, outcome.ended_us) for outcome in left} <= stopped
+    cancelled = [outcome for outcome in replayed.outcomes if outcome.cancelled and outcome.kind == "heartbeat"]
+    assert Counter(outcome.broker for outcome in cancelled) == {1: 4, 3: 4}
+    assert {(outcome.broker, outcome.ended_us) for outcome in cancelled} <= stopped
 
 
-def test_every_answer_to_a_groups_member_is_the_recorded_one(rolling: Translation, replayed: Replay) -> None:
+def test_group_responses_equal_recorded_ones(rolling: Translation, replayed: Replay) -> None:
     answers = {answer.seq: answer.error for answer in replayed.groups.answers}
     kinds = ("join_group", "sync_group", "heartbeat", "leave_group", "offset_commit")
-    asked = {seq: record for seq, record in rolling.recorded.items() if record.kind in kinds}
-    assert Counter(record.kind for record in asked.values()) == {
+    requests = {seq: record for seq, record in rolling.recorded.items() if record.kind in kinds}
+    assert Counter(record.kind for record in requests.values()) == {
         "offset_commit": 468,
         "heartbeat": 612,
         "join_group": 24,
         "sync_group": 12,
         "leave_group": 12,
     }
-    assert {seq: (record.kind, record.error) for seq, record in asked.items() if answers.get(seq) != record.error} == {}
+    assert {
+        seq: (record.kind, record.error) for seq, record in requests.items() if answers.get(seq) != record.error
+    } == {}
 
 
-def test_a_rolling_restarts_fetches_and_produces_end_as_recorded(rolling: Translation, replayed: Replay) -> None:
+def test_rolling_restart_operations_end_as_recorded(rolling: Translation, replayed: Replay) -> None:
     ended = {outcome.operation_id: outcome for outcome in replayed.outcomes}
     counts: Counter[tuple[str, bool]] = Counter()
     for seq, record in rolling.recorded.items():
         if record.kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
             end = ended[seq]
-            how = "expired" if end.expired else "completed" if end.watched else "at_once"
-            counts[record.kind, record.outcome == how] += 1
+            replayed_as = "expired" if end.expired else "completed" if end.watched else "at_once"
+            counts[record.kind, record.outcome == replayed_as] += 1
     for kind in ("consumer fetch", "follower fetch", "produce acks=-1"):
-        alike = 100 * counts[kind, True] / (counts[kind, True] + counts[kind, False])
-        assert alike >= 99.4, (kind, counts)
+        agreement = 100 * counts[kind, True] / (counts[kind, True] + counts[kind, False])
+        assert agreement >= 99.4, (kind, counts)

@@ -1,4 +1,4 @@
-"""Spark's import of a real recording's beginning, its replay, and how near that comes to what the brokers did."""
+"""Import of the start of a real recording with Spark, its replay, and the agreement with what the brokers did."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from purgatory_udf.sources.request_log.lines.log_files import open_text
 from purgatory_udf.sources.request_log.lines.log_line import read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
 from tests.sources.request_log.conftest import LINES, Piece, Replayed
-from tests.sources.request_log.searched import everything_in, names_in
+from tests.sources.request_log.output_search import names_in, text_of_output
 from tests.sources.request_log.translate import Translation, translate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Rows = list[dict[str, Any]]
-# The least share of operations that end as they were recorded, in percent, and the most that their waits may differ by
-# at the median and the 95th percentile, in ms: the log of Kafka 3.9 has whole milliseconds, and JVMs that have just
-# been started take their time.
-LEAST_ALIKE = {"consumer fetch": 99.4, "follower fetch": 98.9, "produce acks=-1": 99.6}
-MOST_APART = (0.9, 10.0)
+# Lowest percentage of operations that must end as recorded, and largest difference of their waits at the median and the
+# 95th percentile, in ms. The log has whole milliseconds, and freshly started JVMs are slow.
+MIN_AGREEMENT = {"consumer fetch": 99.4, "follower fetch": 98.9, "produce acks=-1": 99.6}
+MAX_WAIT_DIFFERENCE_MS = (0.9, 10.0)
 
 
 def _rows(out: Path, table: str) -> Rows:
@@ -40,8 +39,8 @@ def _rows(out: Path, table: str) -> Rows:
 
 @pytest.fixture(scope="module")
 def in_memory(piece: Piece) -> Translation:
-    """The same logs, translated at once without Spark."""
-    topics, batches, isr = piece.beside[1::2]
+    """The same logs, converted in memory without Spark."""
+    topics, batches, isr = piece.options[1::2]
     requests = []
     for file, path in enumerate(piece.logs):
         with open_text(path) as lines:
@@ -51,80 +50,80 @@ def in_memory(piece: Piece) -> Translation:
     return translate(requests, given, dict(enumerate(map(str, piece.logs))))
 
 
-def test_the_events_are_the_same_as_those_of_the_whole_log_in_memory(
-    replayed: Replayed, in_memory: Translation
-) -> None:
-    mine = {"run_id", "event_time", "source", "line"}
-    written = [{k: v for k, v in row.items() if k not in mine} for row in _rows(replayed.out, "events")]
+def test_events_equal_in_memory_conversion(replayed: Replayed, in_memory: Translation) -> None:
+    origin = {"run_id", "event_time", "source", "line"}
+    written = [{k: v for k, v in row.items() if k not in origin} for row in _rows(replayed.out, "events")]
     for row in written:
-        row["partitions"] = row["partitions"] and [_known(partition) for partition in row["partitions"]]
-    wanted = [_known(read_row(event)) for event in in_memory.events]
+        row["partitions"] = row["partitions"] and [_non_null(partition) for partition in row["partitions"]]
+    wanted = [_non_null(read_row(event)) for event in in_memory.events]
     for event in wanted:
         if event.get("partitions"):
-            event["partitions"] = [_known(partition) for partition in event["partitions"]]
+            event["partitions"] = [_non_null(partition) for partition in event["partitions"]]
     assert len(written) > 3_500
-    assert [_known(row) for row in written] == wanted
+    assert [_non_null(row) for row in written] == wanted
 
 
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
+def _non_null(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def test_what_each_broker_did_is_kept_beside_its_event(replayed: Replayed, in_memory: Translation) -> None:
-    kept = {
+def test_recorded_outcomes_are_stored(replayed: Replayed, in_memory: Translation) -> None:
+    stored = {
         row["operation_id"]: (row["kind"], row["recorded_outcome"], row["recorded_remote_ms"], row["recorded_error"])
         for row in _rows(replayed.out, "recorded")
     }
-    assert kept == {
+    assert stored == {
         seq: (record.kind, record.outcome, record.remote_ms, record.error) for seq, record in in_memory.recorded.items()
     }
 
 
-def test_the_summary_counts_what_was_read_and_what_had_to_be_supposed(replayed: Replayed) -> None:
-    said = replayed.imported
-    assert said.startswith(f"input     {3 * LINES:,} lines of 3 files\n")
-    assert f"{3 * LINES}  lines read" in said
+def test_summary_counts_lines_and_causes(replayed: Replayed) -> None:
+    output = replayed.imported
+    assert output.startswith(f"input     {3 * LINES:,} lines of 3 files\n")
+    assert f"{3 * LINES}  lines read" in output
     for cause in (
         "never wait in a purgatory",
         "with an in-sync set from --isr",
         "with the last offset from --batches",
     ):
-        assert re.search(rf"^ +[1-9]\d*  .*{cause}", said, re.MULTILINE), cause
-    assert "assumed" not in said
+        assert re.search(rf"^ +[1-9]\d*  .*{cause}", output, re.MULTILINE), cause
+    assert "assumed" not in output
 
 
-def test_the_replay_ends_operations_as_the_brokers_did(replayed: Replayed) -> None:
+def test_replay_agrees_with_recorded_outcomes(replayed: Replayed) -> None:
     rows = _rows(replayed.out, "fidelity")
-    for kind, least in LEAST_ALIKE.items():
+    for kind, minimum in MIN_AGREEMENT.items():
         of_kind = [row for row in rows if row["kind"] == kind and row["cause"] != "not_replayed"]
         assert len(of_kind) > 100
-        alike = 100 * sum(row["agrees"] for row in of_kind) / len(of_kind)
-        assert alike >= least, f"{kind}: {alike:.2f} % of {len(of_kind)} end alike"
-        apart = sorted(abs(row["difference_ms"]) for row in of_kind if row["difference_ms"] is not None)
-        median, p95 = apart[len(apart) // 2], apart[len(apart) * 95 // 100]
-        assert median <= MOST_APART[0] and p95 <= MOST_APART[1], f"{kind}: {median:.2f} ms, {p95:.2f} ms"
+        agreement = 100 * sum(row["agrees"] for row in of_kind) / len(of_kind)
+        assert agreement >= minimum, f"{kind}: {agreement:.2f} % of {len(of_kind)} agree"
+        differences = sorted(abs(row["difference_ms"]) for row in of_kind if row["difference_ms"] is not None)
+        median, p95 = differences[len(differences) // 2], differences[len(differences) * 95 // 100]
+        assert median <= MAX_WAIT_DIFFERENCE_MS[0] and p95 <= MAX_WAIT_DIFFERENCE_MS[1], (
+            f"{kind}: {median:.2f} ms, {p95:.2f} ms"
+        )
 
 
-def test_the_replay_answers_groups_as_the_coordinators_did(replayed: Replayed) -> None:
+def test_replay_agrees_with_group_responses(replayed: Replayed) -> None:
     rows = [row for row in _rows(replayed.out, "fidelity") if row["kind"] in ("join_group", "sync_group", "heartbeat")]
     assert len(rows) > 20
     assert [(row["request_id"], row["cause"]) for row in rows if not row["agrees"]] == []
 
 
-def test_groups_went_as_the_coordinators_logged_them(replayed: Replayed) -> None:
-    said = replayed.compared.split("as replayed\n")[1].split("\n\n")[0].splitlines()[1:]
-    assert said
-    for line in said:
+def test_replay_agrees_with_coordinator_logs(replayed: Replayed) -> None:
+    lines = replayed.compared.split("as replayed\n")[1].split("\n\n")[0].splitlines()[1:]
+    assert lines
+    for line in lines:
         pairs = re.findall(r"(\d+) / (\d+)", line)
-        assert pairs and all(logged == again for logged, again in pairs), line
+        assert pairs and all(logged == replayed_count for logged, replayed_count in pairs), line
 
 
-def test_every_disagreement_has_a_cause_and_only_they_have(replayed: Replayed) -> None:
+def test_only_disagreements_have_causes(replayed: Replayed) -> None:
     rows = _rows(replayed.out, "fidelity")
     assert all((row["cause"] is None) == row["agrees"] for row in rows)
 
 
-def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) -> None:
+def test_fidelity_report_is_printed_and_saved(replayed: Replayed) -> None:
     titles = (
         "Operations recorded / replayed, by how they ended",
         "Recorded end, down, against replayed end, across",
@@ -143,14 +142,14 @@ def test_the_report_is_printed_and_is_a_page_with_a_picture(replayed: Replayed) 
     assert replayed.compared.endswith(f"Page: {replayed.out}/fidelity.html\n")
 
 
-def test_stamps_of_whole_milliseconds_tell_no_phase_of_a_timer(replayed: Replayed) -> None:
+def test_millisecond_timestamps_give_no_timer_phase(replayed: Replayed) -> None:
     table = replayed.compared.split("How late brokers ended what expired")[1].split("\n\n")[0].splitlines()[1:]
-    head, *brokers = (re.split(r" {2,}", line.strip()) for line in table)
-    phase = head.index("phase of the timer")
+    header, *brokers = (re.split(r" {2,}", line.strip()) for line in table)
+    phase = header.index("phase of the timer")
     assert [(line[0], line[phase]) for line in brokers] == [("1", "-"), ("2", "-"), ("3", "-")]
 
 
-def test_an_anonymised_import_tells_no_name(
+def test_anonymised_import_contains_no_name(
     without_spark: object,
     piece: Piece,
     tmp_path: Path,
@@ -162,10 +161,10 @@ def test_an_anonymised_import_tells_no_name(
     with open_text(piece.logs[0]) as lines:
         text = "".join(line for number, line in enumerate(lines) if number % 3 == 0)
     cut = text.rindex('"clientId"')
-    log.write_text(text + text[text.rindex("\n", 0, cut) + 1 : cut + 40] + "\n")  # A line cut short in mid-name.
-    monkeypatch.setenv("PSEUDONYMS", "a key that nobody guesses")
-    hidden = ["--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--max-rejected", "100"]
-    assert main.status(["--from", "request-log", str(log), *hidden, "--out", str(out)]) == 0
+    log.write_text(text + text[text.rindex("\n", 0, cut) + 1 : cut + 40] + "\n")  # A line truncated within a name.
+    monkeypatch.setenv("PSEUDONYMS", "a long secret key")
+    anonymise = ["--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--max-rejected", "100"]
+    assert main.status(["--from", "request-log", str(log), *anonymise, "--out", str(out)]) == 0
     capsys.readouterr()
     rows = _rows(out, "events")
     names = {partition["topic"] for row in rows for partition in row["partitions"] or ()} | {
@@ -175,7 +174,7 @@ def test_an_anonymised_import_tells_no_name(
     assert {(row["client_id"] or "client-")[:7] for row in rows} == {"client-"}
     assert {row["source"] for row in rows} == {None, "log-0"}
 
-    went_in = {name for name in names_in(text) if not name.startswith("__") and name not in OWN_PROTOCOLS}
-    assert len(went_in) > 20
-    came_out = everything_in(out)
-    assert {name for name in went_in | {"acme", "a key that nobody guesses"} if name in came_out} == set()
+    names_in_log = {name for name in names_in(text) if not name.startswith("__") and name not in OWN_PROTOCOLS}
+    assert len(names_in_log) > 20
+    output = text_of_output(out)
+    assert {name for name in names_in_log | {"acme", "a long secret key"} if name in output} == set()

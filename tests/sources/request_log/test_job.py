@@ -1,4 +1,4 @@
-"""Options of an import that do not fit, and files that are not there: said before a JVM is started."""
+"""Invalid options and missing files are reported before a JVM starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.ingest import main
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "error"),
     [
         (["--topics", "t", "a.jsonl"], "--topics goes with --from kafka or request-log, not with --from jsonl"),
         (["--anonymise", "a.jsonl"], "--anonymise goes with --from kafka or request-log, not with --from jsonl"),
@@ -30,9 +30,9 @@ from jobs.ingest import main
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_usage_error_is_one_sentence(
     arguments: list[str],
-    sentence: str,
+    error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -42,28 +42,28 @@ def test_a_mistake_is_one_sentence(
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main.check([*arguments, "--out", "out"]) == 2
-    assert capsys.readouterr().err == f"ingest: {sentence}\n"
+    assert capsys.readouterr().err == f"ingest: {error}\n"
 
 
-def test_a_first_reading_of_counters_needs_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jmx_before_needs_jmx_after(capsys: pytest.CaptureFixture[str]) -> None:
     assert fidelity.check(["--out", "out", "--jmx-before", "b.json"]) == 2
     assert capsys.readouterr().err == "fidelity: --jmx-before needs --jmx-after: what counts is the increase\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "error"),
     [
         (["--server-log", "server.log"], "server.log: no such file or folder"),
         (["--zone", "Mars"], "--zone Mars: 'Mars' is not a zone: expected UTC or an offset such as +01:00"),
     ],
 )
-def test_a_mistake_about_server_logs_is_one_sentence(
+def test_fidelity_usage_error_is_one_sentence(
     arguments: list[str],
-    sentence: str,
+    error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert fidelity.check(["--out", "out", *arguments]) == 2
-    assert capsys.readouterr().err == f"fidelity: {sentence}\n"
+    assert capsys.readouterr().err == f"fidelity: {error}\n"

@@ -1,4 +1,4 @@
-"""One line of a log: whose it is, when its request came, was handled and was answered."""
+"""Parsing of one line: its broker, and when its request arrived, was handled and answered."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from purgatory_udf.sources.request_log.lines.log_files import broker_of, zone_of
 from purgatory_udf.sources.request_log.lines.log_line import read_line
 from purgatory_udf.sources.request_log.lines.logged_request import Place, Request
-from tests.sources.request_log.lines import bad, body, fetched, produced, requests, us
+from tests.sources.request_log.log_lines import fetch_line, message, parse, parse_bad, produce_line, us
 
-HEARTBEAT = body("HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}, version=4, queue=0.25, local=0.5, remote=0.125)
+HEARTBEAT = message("HEARTBEAT", {"groupId": "g"}, {"errorCode": 0}, version=4, queue=0.25, local=0.5, remote=0.125)
 MESSAGE = f"Completed request:{json.dumps(HEARTBEAT)}"
 WRAPPED = json.dumps({"time": "2026-11-21T02:54:27.702Z", "level": "DEBUG", "message": MESSAGE})
 
@@ -30,7 +30,7 @@ WRAPPED = json.dumps({"time": "2026-11-21T02:54:27.702Z", "level": "DEBUG", "mes
     ],
     ids=["default", "thread", "microseconds", "zone", "DATE", "epoch", "behind", "JSON layout"],
 )
-def test_any_log4j_layout_with_a_time_is_read(line: str) -> None:
+def test_all_log4j_layouts_are_parsed(line: str) -> None:
     request = read_line(line, Place(0, 7))
     assert isinstance(request, Request)
     written = us(7_702)
@@ -41,9 +41,9 @@ def test_any_log4j_layout_with_a_time_is_read(line: str) -> None:
     assert request.answered_us == written
 
 
-def test_the_thread_says_whose_line_it_is_and_a_file_s_name_where_no_thread_does() -> None:
-    (with_thread,) = requests([f"2026-11-21T02:54:27.702Z [data-plane-kafka-network-thread-3-L-0] {MESSAGE}"])
-    (without,) = requests([f"[2026-11-21 02:54:27,702] DEBUG {MESSAGE} (kafka.request.logger)"])
+def test_thread_name_has_broker_id() -> None:
+    (with_thread,) = parse([f"2026-11-21T02:54:27.702Z [data-plane-kafka-network-thread-3-L-0] {MESSAGE}"])
+    (without,) = parse([f"[2026-11-21 02:54:27,702] DEBUG {MESSAGE} (kafka.request.logger)"])
     assert (with_thread.broker, without.broker) == (3, -1)
 
 
@@ -57,29 +57,27 @@ def test_the_thread_says_whose_line_it_is_and_a_file_s_name_where_no_thread_does
         ("kafka-request.log", None),
     ],
 )
-def test_the_broker_is_the_last_number_in_a_path_that_is_neither_date_nor_rotation(
-    name: str, broker: int | None
-) -> None:
+def test_broker_id_is_read_from_path(name: str, broker: int | None) -> None:
     assert broker_of(name) == broker
 
 
-def test_a_time_without_a_zone_is_of_the_zone_that_is_told() -> None:
+def test_timestamp_without_zone_uses_given_zone() -> None:
     line = f"[2026-11-21 03:54:27,702] DEBUG {MESSAGE}"
     request = read_line(line, Place(0, 1), zone_of("+01:00"))
     assert isinstance(request, Request)
     assert request.answered_us == us(7_702)
 
 
-def test_an_answer_that_waited_for_nothing_is_dated_before_its_line_at_most() -> None:
-    """Handling may go on after the answer was made."""
-    late = body("HEARTBEAT", {"groupId": "g"}, {}, local=4.0)
+def test_response_is_not_after_its_line() -> None:
+    """Handling may continue after the response was made, beyond the time of the line."""
+    late = message("HEARTBEAT", {"groupId": "g"}, {}, local=4.0)
     late |= {"totalTimeMs": 3.0}
-    (request,) = requests([f"2026-11-21T02:54:27.702Z [x-network-thread-1-] Completed request:{json.dumps(late)}"])
+    (request,) = parse([f"2026-11-21T02:54:27.702Z [x-network-thread-1-] Completed request:{json.dumps(late)}"])
     assert (request.start_us, request.local_us, request.answered_us) == (us(7_699), us(7_703), us(7_702))
 
 
-def test_where_no_answer_was_owed_there_is_none() -> None:
-    (request,) = requests([produced(5, -1, acks=0)])
+def test_acks_0_has_no_response() -> None:
+    (request,) = parse([produce_line(5, -1, acks=0)])
     assert request.answer is None
 
 
@@ -96,16 +94,16 @@ def test_where_no_answer_was_owed_there_is_none() -> None:
         ),
     ],
 )
-def test_a_line_that_cannot_be_used_says_why(line: str, reason: str) -> None:
-    bad_line = bad(line)
+def test_bad_line_has_reason(line: str, reason: str) -> None:
+    bad_line = parse_bad(line)
     assert (bad_line.reason, bad_line.raw) == (reason, line)
 
 
-def test_a_line_of_another_logger_is_none() -> None:
+def test_line_of_other_logger_is_ignored() -> None:
     assert read_line("[2026-11-21 02:54:27,702] INFO Rolled new log segment", Place(0, 1)) is None
 
 
-def test_a_number_stands_for_an_api_that_the_log_does_not_name() -> None:
-    line = fetched(5, {0: 3}).replace('"requestApiKeyName": "FETCH"', '"x": 0')
-    (request,) = requests([line])
+def test_api_is_identified_by_number() -> None:
+    line = fetch_line(5, {0: 3}).replace('"requestApiKeyName": "FETCH"', '"x": 0')
+    (request,) = parse([line])
     assert request.api == "FETCH"

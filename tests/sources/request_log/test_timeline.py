@@ -1,6 +1,6 @@
-"""One partition at one broker: from what requests show of it to what its log and leadership did, and when.
+"""Timelines: facts of one partition at one broker become events of its log and leadership.
 
-Times are milliseconds; each test's events are (when, change, offset or replica and offset).
+Times are milliseconds. Events are (time, change, offset, or replica and offset, or in-sync set).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from purgatory_udf.sources.request_log.requests.partition_facts import (
     ReaderPosition,
     RecordDeletion,
 )
-from tests.sources.request_log.lines import START_US, us
+from tests.sources.request_log.log_lines import START_US, us
 
 NOT_LEADER, UNKNOWN_TOPIC, TIMED_OUT = 6, 3, 7
 NO_REPLICA, THIS, OTHER, THIRD = -1, 1, 2, 3
@@ -39,22 +39,22 @@ Facts = list[Fact]
 
 
 def _append(at: float, base: int = -1, end: int = -1, line: int = -1, **more: Any) -> Append:
-    """Handled from `at` on for 1 ms; a line makes it a produce."""
+    """Return an append of a request handled from `at` on for 1 ms; with a line it is a produce."""
     return Append(us(at), us(at + 0.4), us(at + 1), us(at + 1), base=base, end=end, bytes=10, line=line, **more)
 
 
-def _asked(at: float, replica: int, offset: int, log_start: int = -1) -> ReaderPosition:
+def _position(at: float, replica: int, offset: int, log_start: int = -1) -> ReaderPosition:
     return ReaderPosition(us(at), us(at), us(at + 1), us(at), replica, offset, log_start)
 
 
-def _led(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, epoch: int = 0) -> PartitionChange:
+def _isr_change(at: float, isr: tuple[int, ...] = (THIS, OTHER), leader: int = THIS, epoch: int = 0) -> PartitionChange:
     return PartitionChange(us(at), "t", 0, GIVEN, leader, epoch, (THIS, OTHER, THIRD), isr)
 
 
 def _events(
     facts: Facts, *changes: PartitionChange, unfenced: Iterable[BrokerUnfenced] = ()
 ) -> tuple[list[tuple[Any, ...]], dict[str, int]]:
-    """Events in time order, and what the report counts."""
+    """Return the events in time order, and the counts of the report."""
     report = Report()
     context = Context(changes={("t", 0): [*changes]}, cluster=ClusterMetadata(unfenced=[*unfenced]))
     timeline = build_timeline(PartitionFacts.of(THIS, ("t", 0), facts), context, report)
@@ -65,8 +65,10 @@ def _events(
     return events, dict(report.counts)
 
 
-def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_left_unsaid() -> None:
-    events, counts = _events([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, OTHER, 1)], _led(0))
+def test_appends_and_follower_offsets_become_events() -> None:
+    events, counts = _events(
+        [_append(10, 0, 1, line=1), _position(12, OTHER, 0), _position(20, OTHER, 1)], _isr_change(0)
+    )
     assert events == [
         (10, "leader", [THIS, OTHER]),
         (10, "log_end", 0),
@@ -77,42 +79,56 @@ def test_appends_and_followers_move_the_log_and_only_what_follows_from_them_is_l
     assert counts == {"isr_given": 1}
 
 
-def test_a_consumer_s_offset_proves_a_high_watermark_that_no_follower_has_shown_yet() -> None:
-    facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(20, NO_REPLICA, 1), _asked(21, OTHER, 1)]
-    events, counts = _events(facts, _led(0))
+def test_consumer_offset_proves_high_watermark() -> None:
+    facts: Facts = [
+        _append(10, 0, 1, line=1),
+        _position(12, OTHER, 0),
+        _position(20, NO_REPLICA, 1),
+        _position(21, OTHER, 1),
+    ]
+    events, counts = _events(facts, _isr_change(0))
     assert events[3:] == [(12, "replica_end", OTHER, 0), (20, "high_watermark", 1), (21, "replica_end", OTHER, 1)]
     assert counts["high_watermark_proven"] == 1
 
 
 @pytest.mark.parametrize(
-    ("sights", "when"),
+    ("readings", "when"),
     [([], 26), ([(24, 1)], 24), ([(28, 0)], 28), ([(22, 0), (23, 1)], 23), ([(40, 1)], 26)],
     ids=["nothing", "reached", "not yet", "between", "later"],
 )
-def test_the_high_watermarks_in_answers_date_a_follower_s_offset(sights: list[tuple[float, int]], when: int) -> None:
-    moved = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
-    seen: Facts = [HighWatermarkReading(us(at), us(at), offset) for at, offset in sights]
-    events, _ = _events([_append(10, 0, 1, line=1), _asked(12, OTHER, 0), moved, *seen], _led(0))
+def test_responses_date_follower_offset(readings: list[tuple[float, int]], when: int) -> None:
+    position = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    seen: Facts = [HighWatermarkReading(us(at), us(at), offset) for at, offset in readings]
+    events, _ = _events([_append(10, 0, 1, line=1), _position(12, OTHER, 0), position, *seen], _isr_change(0))
     assert events[-1] == (when, "replica_end", OTHER, 1)
 
 
-def test_a_high_watermark_below_an_offset_says_nothing_of_one_follower_while_another_may_hold_it_back() -> None:
-    moved = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
-    others: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
-    events, _ = _events([_append(10, 0, 1, line=1), *others, moved, HighWatermarkReading(us(28), us(28), 0)], _led(0))
+def test_low_high_watermark_is_ambiguous_with_two_followers() -> None:
+    position = ReaderPosition(us(22), us(26), us(30), us(19), OTHER, 1, start_us=us(20))
+    others: Facts = [_position(12, OTHER, 0), _position(12, THIRD, 0)]
+    events, _ = _events(
+        [_append(10, 0, 1, line=1), *others, position, HighWatermarkReading(us(28), us(28), 0)], _isr_change(0)
+    )
     assert events[-1] == (26, "replica_end", OTHER, 1)
 
 
-def test_an_in_sync_set_that_shrinks_counts_when_the_metadata_has_come() -> None:
-    facts: Facts = [_append(10, 0, 1, line=1), _asked(12, OTHER, 0), _asked(12, THIRD, 0), _asked(20, OTHER, 1)]
-    events, _ = _events(facts, _led(0, (THIS, OTHER, THIRD)), _led(30))
+def test_isr_shrink_applies_after_propagation() -> None:
+    facts: Facts = [
+        _append(10, 0, 1, line=1),
+        _position(12, OTHER, 0),
+        _position(12, THIRD, 0),
+        _position(20, OTHER, 1),
+    ]
+    events, _ = _events(facts, _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(30))
     assert events[-1] == (90, "isr", [THIS, OTHER])
 
 
-def test_a_transaction_holds_the_last_stable_offset_until_its_marker_is_replicated() -> None:
-    begun = _append(10, 0, 2, line=1, transaction="x")
-    ended = _append(20, ends_transaction="x", records=1)
-    events, _ = _events([begun, _asked(12, OTHER, 0), _asked(14, OTHER, 2), ended, _asked(30, OTHER, 3)], _led(0))
+def test_transaction_holds_last_stable_offset() -> None:
+    produce = _append(10, 0, 2, line=1, transaction="x")
+    marker = _append(20, ends_transaction="x", records=1)
+    events, _ = _events(
+        [produce, _position(12, OTHER, 0), _position(14, OTHER, 2), marker, _position(30, OTHER, 3)], _isr_change(0)
+    )
     assert events[2:] == [
         (11, "log_end", 2),
         (12, "last_stable", 0),
@@ -124,9 +140,10 @@ def test_a_transaction_holds_the_last_stable_offset_until_its_marker_is_replicat
     ]
 
 
-def test_an_append_without_a_produce_is_put_at_the_request_that_explains_it_or_before_who_shows_it() -> None:
+def test_unlogged_append_is_dated_by_its_request() -> None:
     events, counts = _events(
-        [_asked(5, OTHER, 0), _append(10, records=1), _asked(14, OTHER, 1), _asked(30, OTHER, 4)], _led(0)
+        [_position(5, OTHER, 0), _append(10, records=1), _position(14, OTHER, 1), _position(30, OTHER, 4)],
+        _isr_change(0),
     )
     assert events[2:] == [
         (5, "replica_end", OTHER, 0),
@@ -138,13 +155,13 @@ def test_an_append_without_a_produce_is_put_at_the_request_that_explains_it_or_b
     assert (counts["hidden_confirmed"], counts["hidden_inferred"]) == (1, 1)
 
 
-def test_a_request_that_no_follower_confirms_appends_nothing() -> None:
-    events, _ = _events([_asked(5, OTHER, 0), _append(10, records=1)], _led(0))
+def test_unconfirmed_request_appends_nothing() -> None:
+    events, _ = _events([_position(5, OTHER, 0), _append(10, records=1)], _isr_change(0))
     assert [event for event in events if event[1] == "log_end"] == [(5, "log_end", 0)]
 
 
-def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one() -> None:
-    facts: Facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _asked(40, OTHER, 8)]
+def test_unanswered_appends_share_offsets() -> None:
+    facts: Facts = [_append(10, 0, line=1), _append(20, line=2), _append(30, 6, line=3), _position(40, OTHER, 8)]
     events, counts = _events(facts)
     assert [event for event in events if event[1] == "log_end"] == [
         (10, "log_end", 0),
@@ -155,16 +172,18 @@ def test_appends_without_an_answer_share_the_offsets_between_those_that_have_one
     assert (counts["unanswered_offsets"], counts["isr_supposed"]) == (1, 1)
 
 
-def test_a_new_leader_turns_requests_away_until_it_knows_that_it_leads() -> None:
+def test_new_leader_refuses_until_metadata_arrives() -> None:
     events, _ = _events(
-        [PartitionError(us(5), NOT_LEADER), PartitionError(us(8), NOT_LEADER), _asked(12, OTHER, 0)], _led(0)
+        [PartitionError(us(5), NOT_LEADER), PartitionError(us(8), NOT_LEADER), _position(12, OTHER, 0)], _isr_change(0)
     )
     assert events == [(5, "not_leader"), (5, "log_end", 0), (8, "leader", [THIS, OTHER]), (12, "replica_end", OTHER, 0)]
 
 
-def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_it() -> None:
+def test_leader_without_appends_is_replaced() -> None:
     events, _ = _events(
-        [_asked(5, OTHER, 0), PartitionError(us(40), NOT_LEADER)], _led(0), _led(35, leader=OTHER, epoch=1)
+        [_position(5, OTHER, 0), PartitionError(us(40), NOT_LEADER)],
+        _isr_change(0),
+        _isr_change(35, leader=OTHER, epoch=1),
     )
     assert events == [
         (5, "leader", [THIS, OTHER]),
@@ -174,59 +193,59 @@ def test_a_leader_that_is_replaced_stays_so_even_if_nothing_was_ever_written_to_
     ]
 
 
-def test_who_takes_over_leads_from_the_metadata_on_or_from_the_first_that_it_serves() -> None:
-    changes = [_led(0, leader=OTHER), _led(100, leader=THIS, epoch=1)]
-    served, _ = _events([_asked(130, OTHER, 5)], *changes)
+def test_takeover_is_dated_by_requests() -> None:
+    changes = [_isr_change(0, leader=OTHER), _isr_change(100, leader=THIS, epoch=1)]
+    served, _ = _events([_position(130, OTHER, 5)], *changes)
     assert [event[:2] for event in served] == [
         (100, "not_leader"),
         (130, "leader"),
         (130, "log_end"),
         (130, "replica_end"),
     ]
-    refused, _ = _events([PartitionError(us(190), NOT_LEADER), _asked(250, OTHER, 5)], *changes)
+    refused, _ = _events([PartitionError(us(190), NOT_LEADER), _position(250, OTHER, 5)], *changes)
     assert [event[:2] for event in refused if "leader" in event[1]] == [(100, "not_leader"), (190, "leader")]
 
 
-def test_a_leader_that_was_stopped_learns_that_it_leads_no_more_when_it_goes_on() -> None:
-    facts: Facts = [_asked(5, OTHER, 0), PartitionError(us(9_000), NOT_LEADER)]
-    events, _ = _events(facts, _led(0), _led(1_000, leader=OTHER, epoch=1))
+def test_suspended_leader_learns_of_successor_late() -> None:
+    facts: Facts = [_position(5, OTHER, 0), PartitionError(us(9_000), NOT_LEADER)]
+    events, _ = _events(facts, _isr_change(0), _isr_change(1_000, leader=OTHER, epoch=1))
     assert events[-1] == (9_000, "not_leader")
 
 
-def test_an_in_sync_set_shrinks_after_the_last_produce_that_timed_out_and_at_the_first_that_it_lets_go() -> None:
-    both: Facts = [_asked(12, OTHER, 0), _asked(12, THIRD, 0)]
+def test_isr_shrink_is_dated_by_produces() -> None:
+    both: Facts = [_position(12, OTHER, 0), _position(12, THIRD, 0)]
     late: Facts = [*both, _append(10, 0, 1, line=1), PartitionError(us(300), TIMED_OUT)]
-    events, _ = _events(late, _led(0, (THIS, OTHER, THIRD)), _led(100))
+    events, _ = _events(late, _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(100))
     assert events[-1] == (300, "isr", [THIS, OTHER])
     events, _ = _events(
-        [*late, _append(20, 1, 2, line=2, answered_us=us(340))], _led(0, (THIS, OTHER, THIRD)), _led(100)
+        [*late, _append(20, 1, 2, line=2, answered_us=us(340))], _isr_change(0, (THIS, OTHER, THIRD)), _isr_change(100)
     )
     assert events[-1] == (340, "isr", [THIS, OTHER])
 
 
-def test_a_high_watermark_waits_for_who_is_back_before_the_in_sync_set_has_grown() -> None:
-    tried = FetchAttempt(us(20), THIRD, 0)
-    changes = [_led(0, (THIS, OTHER, THIRD)), _led(9_000), _led(20_500, (THIS, OTHER, THIRD))]
-    events, _ = _events([_asked(12, THIRD, 0), tried], *changes, unfenced=[BrokerUnfenced(us(20_000), THIRD)])
+def test_high_watermark_waits_for_rejoining_replica() -> None:
+    attempt = FetchAttempt(us(20), THIRD, 0)
+    changes = [_isr_change(0, (THIS, OTHER, THIRD)), _isr_change(9_000), _isr_change(20_500, (THIS, OTHER, THIRD))]
+    events, _ = _events([_position(12, THIRD, 0), attempt], *changes, unfenced=[BrokerUnfenced(us(20_000), THIRD)])
     assert [(at, isr) for at, change, *isr in events if change == "isr"] == [
         (9_060, [[THIS, OTHER]]),
         (20_060, [[THIS, OTHER, THIRD]]),
         (20_500, [[THIS, OTHER, THIRD]]),
     ]
-    # Too long away, it has to catch up first.
-    later, _ = _events([_asked(12, THIRD, 0), tried], *changes[:2], unfenced=[BrokerUnfenced(us(40_000), THIRD)])
+    # A replica that was away for too long has to catch up first.
+    later, _ = _events([_position(12, THIRD, 0), attempt], *changes[:2], unfenced=[BrokerUnfenced(us(40_000), THIRD)])
     assert [event[0] for event in later if event[1] == "isr"] == [9_060]
 
 
-def test_a_deletion_is_felt_at_the_first_answer_that_shows_it() -> None:
+def test_deletion_applies_at_first_error() -> None:
     gone = PartitionChange(us(35), "t", 0, GIVEN, deleted=True)
-    events, _ = _events([_asked(5, OTHER, 0), PartitionError(us(40), UNKNOWN_TOPIC)], _led(0), gone)
+    events, _ = _events([_position(5, OTHER, 0), PartitionError(us(40), UNKNOWN_TOPIC)], _isr_change(0), gone)
     assert events[-1] == (40, "deleted")
 
 
-def test_who_served_followers_before_anybody_reported_another_leader_led_until_then() -> None:
+def test_broker_led_before_first_report() -> None:
     later = PartitionChange(us(90), "t", 0, REPORTED, OTHER, 1, (THIS, OTHER), (THIS, OTHER))
-    events, _ = _events([_asked(5, OTHER, 0), PartitionError(us(95), NOT_LEADER)], later)
+    events, _ = _events([_position(5, OTHER, 0), PartitionError(us(95), NOT_LEADER)], later)
     assert events == [
         (5, "leader", [THIS, OTHER]),
         (5, "log_end", 0),
@@ -235,9 +254,9 @@ def test_who_served_followers_before_anybody_reported_another_leader_led_until_t
     ]
 
 
-def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
+def test_errors_show_leadership_without_metadata() -> None:
     facts: Facts = [
-        _asked(5, OTHER, 0),
+        _position(5, OTHER, 0),
         _append(10, 0, 1, line=1),
         PartitionError(us(40), NOT_LEADER),
         _append(60, 1, 2, line=2),
@@ -251,24 +270,24 @@ def test_without_metadata_the_errors_in_answers_tell_who_leads() -> None:
     assert counts["status_reported"] == 2
 
 
-def test_the_low_watermark_moves_when_the_last_replica_has_followed_a_trim() -> None:
+def test_low_watermark_follows_slowest_replica() -> None:
     facts: Facts = [
         _append(1, 0, 9, line=1),
-        _asked(5, OTHER, 9),
+        _position(5, OTHER, 9),
         RecordDeletion(us(10), 4),
-        _asked(12, OTHER, 9, log_start=4),
+        _position(12, OTHER, 9, log_start=4),
     ]
-    events, _ = _events(facts, _led(0))
+    events, _ = _events(facts, _isr_change(0))
     assert events[-1] == (12, "log_start", 4)
 
 
-def test_where_nobody_follows_an_append_ends_at_the_high_watermark_of_an_answer() -> None:
-    events, counts = _events([_append(10, 5, line=1), HighWatermarkReading(us(20), us(21), 8)], _led(0, (THIS,)))
+def test_append_without_followers_ends_at_high_watermark() -> None:
+    events, counts = _events([_append(10, 5, line=1), HighWatermarkReading(us(20), us(21), 8)], _isr_change(0, (THIS,)))
     assert [event for event in events if event[1] == "log_end"] == [(10, "log_end", 5), (11, "log_end", 8)]
     assert counts["end_from_offsets"] == 1
 
 
-def test_a_reader_that_waits_for_what_others_had_before_proves_nothing() -> None:
-    facts: Facts = [_append(10, 0, 1, line=1), _asked(20, OTHER, 1), HighWatermarkReading(us(25), us(26), 1)]
+def test_reader_behind_others_proves_nothing() -> None:
+    facts: Facts = [_append(10, 0, 1, line=1), _position(20, OTHER, 1), HighWatermarkReading(us(25), us(26), 1)]
     again = FetchAttempt(us(50), NO_REPLICA, 0, empty=True)
-    assert _events([*facts, again], _led(0)) == _events(facts, _led(0))
+    assert _events([*facts, again], _isr_change(0)) == _events(facts, _isr_change(0))

@@ -1,4 +1,4 @@
-"""A request log goes the whole way without Spark, taken apart, replayed, compared: to the same tables, row for row."""
+"""Import, replay and comparison of a request log give the same tables with and without Spark, row for row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs import fidelity, ingest, report
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.storage.event_staging import in_time_order
 from tests.backend.test_replay import TABLES, replays, rows_of, run_of
-from tests.sources.request_log.conftest import what_brokers_said
+from tests.sources.request_log.conftest import broker_options
 from tests.support.run_twice import Answer, asked_twice
 
 if TYPE_CHECKING:
@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 
     from tests.sources.request_log.conftest import Piece, Replayed
 
-MADE = ("events", "recorded", "rejected_events")
+IMPORTED_TABLES = ("events", "recorded", "rejected_events")
 
 
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
-    """Those of an event's table in their order; the others have none. Only runs are called otherwise."""
+    """Return the rows of a table without the run id: events in order, others sorted, as they have no order."""
     table_rows = DeltaTable(str(out / name)).to_pyarrow_table().drop_columns(["run_id"]).to_pylist()
     return table_rows if name == "events" else sorted(table_rows, key=repr)
 
 
-def taken_in(out: Path, *words: str) -> str:
+def import_log(out: Path, *words: str) -> str:
     assert ingest.main.status(["--from", "request-log", *words, "--out", str(out)]) == 0
     (counted,) = DeltaTable(str(out / "runs")).to_pyarrow_table().column("counts").to_pylist()
     return str(counted)
 
 
-def test_an_imports_tables_are_sparks(
+def test_import_equals_spark(
     spark: SparkSession, replayed: Replayed, piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with locally():
-        taken_in(tmp_path, str(piece.logs[0].parent), *piece.beside)
+        import_log(tmp_path, str(piece.logs[0].parent), *piece.options)
     assert capsys.readouterr().out.replace(str(tmp_path), str(replayed.out)) == replayed.imported
-    for name in MADE:
+    for name in IMPORTED_TABLES:
         assert rows(tmp_path, name) == rows(replayed.out, name)
     assert len(rows(tmp_path, "events")) > 1_000
     assert not (tmp_path / "_ingest").exists()
@@ -52,29 +52,25 @@ def test_an_imports_tables_are_sparks(
     assert events.schema == spark.read.format("delta").load(f"{replayed.out}/events").schema
 
 
-def test_what_is_no_request_is_rejected_alike_and_names_are_hidden_alike(
-    spark: SparkSession, piece: Piece, tmp_path: Path
-) -> None:
-    """In files of a few events, of a log with lines that cannot be read, over an earlier import."""
+def test_rejections_and_pseudonyms_equal_spark(spark: SparkSession, piece: Piece, tmp_path: Path) -> None:
+    """The log has a truncated line, the files are small, and the local import overwrites an earlier one."""
     log = tmp_path / "request-1.log"
     lines = piece.logs[0].read_text().splitlines()[:600]
     log.write_text("\n".join([*lines[:300], lines[300][: len(lines[300]) // 2], *lines[301:]]) + "\n")
     words = [str(log), "--anonymise", "--events-per-file", "200", "--set", "max_rejected=50", "--overwrite"]
-    counts = [taken_in(tmp_path / "theirs", *words)]
+    counts = [import_log(tmp_path / "theirs", *words)]
     with locally():
-        counts += [taken_in(tmp_path / "ours", *words) for _ in range(2)]
+        counts += [import_log(tmp_path / "ours", *words) for _ in range(2)]
     assert len(set(counts)) == 1 and json.loads(counts[0])["rejected"] > 0
-    for name in MADE:
+    for name in IMPORTED_TABLES:
         assert rows(tmp_path / "ours", name) == rows(tmp_path / "theirs", name)
     assert len(DeltaTable(str(tmp_path / "ours" / "events")).file_uris()) > 1
 
 
-def test_what_was_interrupted_is_made_anew_and_what_is_there_is_kept(
-    piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_import_restarts(piece: Piece, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--from", "request-log", str(piece.logs[0]), "--out", str(tmp_path)]
     with locally():
-        # As a kill leaves it: rows of a table that never was.
+        # As after a kill: data files of a table that was not committed.
         (tmp_path / "_ingest").mkdir()
         (tmp_path / "recorded").mkdir()
         (tmp_path / "recorded" / "part-0.parquet").write_bytes(b"half")
@@ -85,8 +81,8 @@ def test_what_was_interrupted_is_made_anew_and_what_is_there_is_kept(
         assert DeltaTable(str(tmp_path / "events")).file_uris() == before
 
 
-def test_a_replays_tables_and_the_run_are_sparks(replayed: Replayed, tmp_path: Path) -> None:
-    """Of a real recording, left open where it ends."""
+def test_replay_equals_spark(replayed: Replayed, tmp_path: Path) -> None:
+    """A real recording, without a drain at its end."""
     with locally():
         assert replays(replayed.out / "events", tmp_path, "--no-drain") == 0
     for name in TABLES:
@@ -95,20 +91,18 @@ def test_a_replays_tables_and_the_run_are_sparks(replayed: Replayed, tmp_path: P
         assert rows_of(tmp_path, name) == rows_of(replayed.out, name), name
     assert len(rows_of(tmp_path, "completions")) > 1_000
     ours, theirs = run_of(tmp_path), run_of(replayed.out)
-    # A few events go by partition in Spark, which its checkpoint shows; here there is none.
+    # Spark groups few events by partition, and its checkpoint records that; a local replay has no checkpoint.
     assert theirs["configuration"].pop("grouping") in ("broker", "partition")
     assert ours["configuration"].pop("grouping") == "broker"
     assert ours == theirs
 
 
-def test_a_recording_is_held_against_its_replay_alike(
-    replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     shutil.copytree(replayed.out, out, ignore=shutil.ignore_patterns("fidelity", "*.html"))
     capsys.readouterr()
     with locally():
-        ours = Answer(out, fidelity.main, what_brokers_said(), capsys)
+        ours = Answer(out, fidelity.main, broker_options(), capsys)
     assert ours.said.replace(str(out), str(replayed.out)) == replayed.compared
     page = (replayed.out / "fidelity.html").read_text()
     assert ours.files["fidelity.html"].replace(str(out), str(replayed.out)) == page
@@ -116,7 +110,5 @@ def test_a_recording_is_held_against_its_replay_alike(
     assert len(rows_of(out, "fidelity")) > 1_000
 
 
-def test_a_recordings_report_is_the_same(
-    replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_report_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked_twice(replayed.out, tmp_path / "out", report.main, [], capsys)

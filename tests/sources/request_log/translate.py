@@ -1,4 +1,4 @@
-"""Requests → events of the contract, as the import of a whole log makes them, in this process and in no table."""
+"""Converts requests into events in this process, as the import of a whole log does, but without tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIELDS = [name for name in EVENTS.names if name not in ("run_id", "event_time",
 
 @dataclass(frozen=True)
 class Translation:
-    """`events` have their `seq`, by which `recorded` is keyed."""
+    """Result of an import: `recorded` has the recorded outcome of each operation by its `seq` in `events`."""
 
     events: list[Event]
     recorded: dict[int, RecordedOutcome]
@@ -43,28 +43,28 @@ class Translation:
 def translate(
     requests: Iterable[Request], given: GivenMetadata | None = None, sources: Mapping[int, str] = NO_SOURCES
 ) -> Translation:
-    """`sources` are the names of the files; one without a name has its number."""
+    """Convert requests into events; `sources` has names of files, and other files are called by their number."""
     log = list(requests)
     with locally():
         session: Any = LocalSession()
-        whole = WholeLog(session, given or GivenMetadata(), _source(log, sources), lambda _, frame: cached(frame))
+        whole = WholeLog(session, given or GivenMetadata(), _source(log, sources), lambda _, frame: cache_frame(frame))
         taken = whole.take(session.frame_of(read_rows(log)))
-        rows = numbered(taken.finished.events)
+        rows = number_rows(taken.finished.events)
         bad = [BadLine(Place(row.file, row.line), "", row.reason, row.raw) for row in taken.finished.rejected.collect()]
     accepted = [row for row in rows if row["rule"] is None]
     recorded = {row["number"]: RecordedOutcome(**json.loads(row["recorded"])) for row in accepted if row["recorded"]}
     return Translation([event_of(row) for row in accepted], recorded, bad, taken.report)
 
 
-def context_of(requests: Iterable[Request], given: GivenMetadata) -> Context:
-    """What the log tells of the cluster."""
+def context_of_log(requests: Iterable[Request], given: GivenMetadata) -> Context:
+    """Return the cluster facts of a log."""
     with locally():
         session: Any = LocalSession()
         return told_together(session.frame_of(read_rows(requests))).context(given)
 
 
 def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
-    """The rows of all files, each read in one piece; what was handled before is late."""
+    """Return the requests as rows of the log reader; requests handled before `since_us` are late."""
     rows = Rows(0)
     tallies: dict[int, Tally] = {}
     for request in requests:
@@ -76,29 +76,29 @@ def read_rows(requests: Iterable[Request], since_us: int = 0) -> pa.Table:
 
 
 def _source(log: Iterable[Request], sources: Mapping[int, str]) -> Column:
-    """The name of a row's file."""
+    """Return a column with the name of a row's file."""
     numbers = range(max((request.place.file for request in log), default=0) + 1)
     names = [sf.lit(sources.get(number, str(number))) for number in numbers]
     return sf.element_at(sf.array(*names), sf.col("file") + 1)
 
 
-def cached(frame: DataFrame) -> DataFrame:
+def cache_frame(frame: DataFrame) -> DataFrame:
     return frame.cache()
 
 
-def numbered(events: DataFrame) -> list[Row]:
-    """Each with its number among all: a task numbers its own."""
+def number_rows(events: DataFrame) -> list[Row]:
+    """Number all rows; tasks number only their own."""
     rows: list[Row] = events.orderBy("task", "number").toArrow().to_pylist()
     return [{**row, "number": number} for number, row in enumerate(rows)]
 
 
 def event_of(row: Row) -> Event:
-    """What it has, as a line would say it."""
+    """Return the event of a row without null fields."""
     fields = {**row, "seq": row["number"]}
-    return {name: _said(fields[name]) for name in _FIELDS if fields[name] is not None}
+    return {name: _without_nulls(fields[name]) for name in _FIELDS if fields[name] is not None}
 
 
-def _said(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
-        return [_said(element) for element in value]
+        return [_without_nulls(element) for element in value]
     return {name: field for name, field in value.items() if field is not None} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Lines of a request log, short enough to be read; times are milliseconds after the start of the log."""
+"""Builds lines of a request log. Times are milliseconds since the start of the log."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ T = "w1aw1aw1aw1aw1aw1aw1aw"
 
 
 def us(ms: float) -> int:
+    """Return a time of the log in microseconds since the epoch."""
     return START_US + round(ms * 1000)
 
 
-def body(
+def message(
     api: str,
-    asked: dict[str, Any],
-    answered: dict[str, Any] | None,
+    request: dict[str, Any],
+    response: dict[str, Any] | None,
     *,
     version: int = 13,
     client: str = "c",
@@ -42,7 +43,7 @@ def body(
     remote: float = 0.0,
     listener: str = "PLAINTEXT",
 ) -> dict[str, Any]:
-    """What follows `Completed request:`."""
+    """Return the JSON of the message, which follows `Completed request:`; times are in milliseconds."""
     return {
         "isForwarded": False,
         "requestHeader": {
@@ -52,8 +53,8 @@ def body(
             "clientId": client,
             "requestApiKeyName": api,
         },
-        "request": asked,
-        "response": answered,
+        "request": request,
+        "response": response,
         "connection": f"127.0.0.1:9092-{client}",
         "totalTimeMs": queue + local + remote,
         "requestQueueTimeMs": queue,
@@ -66,25 +67,27 @@ def body(
     }
 
 
-def written(at: float, json_body: dict[str, Any], broker: int = 1) -> str:
-    """The line that a broker writes at that time, in the layout of the shared recordings."""
+def log_line(at: float, json_body: dict[str, Any], broker: int = 1) -> str:
+    """Return the line of a message that a broker writes at a time, in the layout of the bundled recordings."""
     stamp = (START + timedelta(milliseconds=at)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return f"{stamp} [data-plane-kafka-network-thread-{broker}-P-P-0] Completed request:{json.dumps(json_body)}"
 
 
-def requests(lines: Iterable[str]) -> list[Request]:
+def parse(lines: Iterable[str]) -> list[Request]:
+    """Parse lines of file 0, which must all be requests."""
     read = [read_line(line, Place(0, number)) for number, line in enumerate(lines, start=1)]
     assert not [line for line in read if not isinstance(line, Request)], read
     return [line for line in read if isinstance(line, Request)]
 
 
-def bad(line: str) -> BadLine:
+def parse_bad(line: str) -> BadLine:
+    """Parse a line that must be rejected."""
     read = read_line(line, Place(0, 1))
     assert isinstance(read, BadLine), read
     return read
 
 
-def produced(
+def produce_line(
     at: float,
     base: int,
     *,
@@ -94,19 +97,19 @@ def produced(
     transaction: str | None = None,
     **times: Any,
 ) -> str:
-    """A produce to partition 0, handled for 1 ms, whose answer was sent at that time."""
-    asked = {
+    """Return the line of a produce to partition 0, which was handled for 1 ms and answered at a time."""
+    request = {
         "transactionalId": transaction,
         "acks": acks,
         "timeoutMs": 3_000,
         "topicData": [{"topicId": T, "partitionData": [{"index": 0, "recordsSizeInBytes": size}]}],
     }
     answer = {"index": 0, "errorCode": error, "baseOffset": base}
-    answered = {"responses": [{"topicId": T, "partitionResponses": [answer]}]} if acks else None
-    return written(at, body("PRODUCE", asked, answered, client="p", **times))
+    response = {"responses": [{"topicId": T, "partitionResponses": [answer]}]} if acks else None
+    return log_line(at, message("PRODUCE", request, response, client="p", **times))
 
 
-def fetched(
+def fetch_line(
     at: float,
     listed: dict[int, int],
     got: dict[int, int] | None = None,
@@ -126,8 +129,8 @@ def fetched(
     broker: int = 1,
     **times: Any,
 ) -> str:
-    """A fetch of {partition: offset}, answered with {partition: bytes}, whose answer was sent at that time."""
-    asked: dict[str, Any] = {
+    """Return the line of a fetch, answered at a time: `listed` are offsets and `got` are sizes, both by partition."""
+    request: dict[str, Any] = {
         "maxWaitMs": wait,
         "minBytes": min_bytes,
         "maxBytes": 1_000_000,
@@ -151,13 +154,13 @@ def fetched(
         "forgottenTopicsData": [{"topicId": T, "partitions": list(forgotten)}] if forgotten else [],
     }
     if rack is not None:
-        asked["rackId"] = rack
+        request["rackId"] = rack
     if replica >= 0:
-        asked["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
+        request["replicaState"] = {"replicaId": replica, "replicaEpoch": 1}
     diverging = {}
     if diverging_end_offset is not None:
         diverging = {"divergingEpoch": {"epoch": 0, "endOffset": diverging_end_offset}}
-    answered = {
+    response = {
         "errorCode": error,
         "sessionId": session if granted is None else granted,
         "responses": [
@@ -176,4 +179,4 @@ def fetched(
             }
         ],
     }
-    return written(at, body("FETCH", asked, answered, client=client, **times), broker)
+    return log_line(at, message("FETCH", request, response, client=client, **times), broker)

@@ -1,4 +1,4 @@
-"""Every name that a request log holds, and every byte that an output holds."""
+"""Names in a request log, and the complete text of an output folder, to find names in it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-# Where a request or its answer has a name of the user's, or where its client was.
+# Fields of requests and responses that hold names chosen by users, or addresses.
 _NAMES = re.compile(r"^(topic|topicName|topicId|name|clientId|group|groupId|memberId|leader|groupInstanceId|host)$")
 _HOSTS = re.compile(r"\"connection\":\"([\d.]+:\d+)-([\d.]+:\d+)")
 
 
 def names_in(log: str) -> set[str]:
-    """Names of more than three letters: shorter ones stand in many a word."""
+    """Return the names in a log that have more than three characters; shorter ones occur in other words."""
     names = {host for pair in _HOSTS.findall(log) for host in pair}
     for line in log.splitlines():
         begin = line.find("{")
@@ -36,8 +36,8 @@ def _names(value: Any) -> Iterator[str]:
             yield from _names(inner)
 
 
-def everything_in(folder: Path) -> str:
-    """Every file's name and bytes, and what the packed ones say unpacked."""
+def text_of_output(folder: Path) -> str:
+    """Return the names and bytes of the files in a folder, and the rows of Parquet files."""
     contents = []
     for file in sorted(folder.rglob("*")):
         contents.append(str(file.relative_to(folder)))

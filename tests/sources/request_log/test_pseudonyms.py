@@ -1,11 +1,11 @@
-"""Pseudonyms: stable, telling nothing without the key."""
+"""Pseudonyms of an anonymised import."""
 
 from __future__ import annotations
 
 from purgatory_udf.sources.request_log.importing.import_options import anonymised, pseudonyms
 
 
-def test_a_name_has_one_pseudonym_in_whatever_field_it_stands() -> None:
+def test_name_has_same_pseudonym_in_all_fields() -> None:
     rename = pseudonyms("secret")
     event = {
         "type": "join_group",
@@ -37,13 +37,13 @@ def test_a_name_has_one_pseudonym_in_whatever_field_it_stands() -> None:
     assert not any(name in str(changed) for name in ("billing", "orders"))
 
 
-def test_topics_that_are_created_have_pseudonyms_too() -> None:
+def test_created_topics_have_pseudonyms() -> None:
     rename = pseudonyms("secret")
     event = {"type": "create_topics", "topics": [{"topic": "orders", "partitions": 3}], "timeout_ms": 5000}
     assert anonymised(event, rename)["topics"] == [{"topic": rename("topic", "orders"), "partitions": 3}]
 
 
-def test_another_key_makes_other_pseudonyms_and_the_same_key_the_same() -> None:
+def test_pseudonyms_depend_on_key() -> None:
     assert pseudonyms("a")("topic", "orders") == pseudonyms("a")("topic", "orders")
     assert pseudonyms("a")("topic", "orders") != pseudonyms("b")("topic", "orders")
     assert pseudonyms("a")("topic", "orders") != pseudonyms("a")("group", "orders")

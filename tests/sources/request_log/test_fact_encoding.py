@@ -1,4 +1,4 @@
-"""Facts on their way between tasks, and from step to step, are what they were."""
+"""Serialized facts, which go from task to task and from step to step."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ FACTS: list[Fact] = [
 ]
 
 
-def test_facts_come_back_as_they_were() -> None:
+def test_facts_survive_round_trip() -> None:
     assert facts_in(packed_facts(FACTS)) == FACTS
     assert list(map(copied, FACTS)) == FACTS
 
 
-def test_their_numbers_stay_for_what_an_earlier_step_has_kept() -> None:
+def test_fact_tags_are_stable() -> None:
     kept: list[list[Any]] = msgspec.msgpack.decode(packed_facts(FACTS))
     assert [number for number, *_ in kept] == list(range(9))
     assert kept[2] == [2, 1, 2, 3] and kept[8] == [8, 1, 2, True, array("q", (3, 4)).tobytes()]
 
 
 @pytest.mark.parametrize("name", [7, ["x"], 1.5])
-def test_a_transaction_that_is_no_text_stays_what_it_is(name: Any) -> None:
+def test_non_string_transactional_id_survives(name: Any) -> None:
     facts = [*FACTS, Append(1, 2, 3, 4, transaction=name)]
     assert facts_in(packed_facts(facts)) == facts
 
 
-def test_a_fact_that_is_longer_than_64_bits_counts_for_nothing() -> None:
+def test_facts_over_64_bits_are_dropped() -> None:
     assert facts_in(
         packed_facts(
             [RecordDeletion(1, 2**70), RecordDeletion(1, 2**63), RecordDeletion(1, -(2**63)), RecordDeletion(1, 2)]

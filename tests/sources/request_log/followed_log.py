@@ -1,4 +1,4 @@
-"""Following a log as the product follows it, in this process, with lists for what is kept between steps."""
+"""Follows a log step by step in this process, with tables in memory instead of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from purgatory_udf.sources.request_log.following.carried_state import KEPT, Carr
 from purgatory_udf.sources.request_log.following.follow_step import Step
 from purgatory_udf.sources.request_log.importing.import_rows import REQUESTS
 from purgatory_udf.sources.request_log.lines.logged_request import Request
-from tests.sources.request_log.translate import Event, cached, event_of, numbered, read_rows
+from tests.sources.request_log.translate import Event, cache_frame, event_of, number_rows, read_rows
 
 
 @dataclass
-class Stepwise:
-    """Feed it requests as they are logged; it returns each step's events, in their order."""
+class FollowedLog:
+    """A followed log; `step` takes the requests of a step, in the order in which they are logged."""
 
     hold_us: int
     given: GivenMetadata = field(default_factory=GivenMetadata)
@@ -32,15 +32,19 @@ class Stepwise:
 
     @property
     def late(self) -> int:
+        """Number of lines that were rejected as late."""
         return self.carried.counts.get("late_lines", 0)
 
     def step(self, requests: Iterable[Request]) -> list[Event]:
+        """Process more requests and return the events that are settled now, in order."""
         with locally():
             session: Any = LocalSession()
-            step = Step(session, self.given, self.hold_us, sf.col("file").cast("string"), lambda _, rows: cached(rows))
+            step = Step(
+                session, self.given, self.hold_us, sf.col("file").cast("string"), lambda _, rows: cache_frame(rows)
+            )
             left = Left(self.carried, session.frame_of(self._requests), session.frame_of(self._rows))
             taken = step.take(left, session.frame_of(read_rows(requests, self.carried.until_us)))
-            events = [event_of(row) for row in numbered(taken.finished.events) if row["rule"] is None]
+            events = [event_of(row) for row in number_rows(taken.finished.events) if row["rule"] is None]
             self._requests, self._rows = taken.left.requests.toArrow(), taken.left.rows.toArrow()
         self.carried = Carried.resumed(json.loads(json.dumps(taken.left.carried.snapshot())))
         return events
