@@ -57,7 +57,20 @@ _SETTLED_MS = 5 * int(GAUGE_INTERVAL_MS)
 
 @dataclass
 class CoordinatorPurgatory:
-    """One purgatory between two batches. Its reaper has been waking since `start_ms`, when the trace started."""
+    """One purgatory of a coordinator, between two batches.
+
+    Attributes:
+        code: The purgatory: Heartbeat or Rebalance.
+        interval: The purge interval, in operations.
+        start_ms: When the trace started. The reaper has been waking since then.
+        names: The names of the watcher lists, which other attributes refer to by index.
+        dead: The number of dead entries of each list.
+        waiting: The open operations.
+        later: Moments after the last horizon.
+        queued: The buckets that are in the timer's delay queue.
+        now_ms: The time up to which the clock has run.
+        record: The purgatory's record in the compiled loop.
+    """
 
     code: Code
     interval: int

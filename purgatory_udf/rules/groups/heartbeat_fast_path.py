@@ -50,21 +50,22 @@ def apply_heartbeats(snapshot: GroupSnapshot, rows: Frame) -> HeartbeatRun:
     member, answers = _senders(group, rows)
     timeout = np.array([member.session_timeout_ms for member in group.members.values()], dtype=np.int64)
 
-    # Heartbeats by member, in order of time. The `first` of each member completes a session from before the run.
+    # Heartbeats by member, in order of time, with the deadline of the session that each completes. The `first` of each
+    # member completes a session from before the run.
     valid = np.flatnonzero(answers == 0)
     order = valid[np.argsort(member[valid], kind="stable")]
     who, ms = member[order], rows.t[order] // 1000
     first = np.concatenate([[True], who[1:] != who[:-1]])[: len(who)]
-    before = np.concatenate([[0], (ms + timeout[who])[:-1]])[: len(who)]
-    before = np.where(first, snapshot.sessions.deadline[session_of[who]], before)
+    deadline = np.concatenate([[0], (ms + timeout[who])[:-1]])[: len(who)]
+    deadline = np.where(first, snapshot.sessions.deadline[session_of[who]], deadline)
 
     limit = min(
-        _other_timers(snapshot, session_of), _first_missed_deadline(snapshot, session_of, who, ms, timeout, before)
+        _other_timers(snapshot, session_of), _first_missed_deadline(snapshot, session_of, who, ms, timeout, deadline)
     )
     length = int(np.searchsorted(rows.t, limit * 1000)) if limit < FOREVER else len(rows)
     inside = order < length
-    order, first, before = order[inside], first[inside], before[inside]
-    ended = _ended(snapshot, rows, order, first, before, session_of[member[order]])
+    order, first, deadline = order[inside], first[inside], deadline[inside]
+    ended = _ended(snapshot, rows, order, first, deadline, session_of[member[order]])
     _renew(snapshot, rows, order, member, timeout, session_of)
     return HeartbeatRun(length, answers[:length], ended)
 
@@ -96,23 +97,22 @@ def _other_timers(snapshot: GroupSnapshot, session_of: Array) -> int:
     """Return the earliest deadline of any other operation than the members' current sessions."""
     others = np.ones(len(snapshot.sessions), dtype=bool)
     others[session_of] = False
-    deadlines = [operation.deadline_ms for operation in snapshot.rebalances] + snapshot.sessions.deadline[
-        others
-    ].tolist()
+    deadlines = snapshot.sessions.deadline[others].tolist()
+    deadlines += [operation.deadline_ms for operation in snapshot.rebalances]
     return min(deadlines, default=FOREVER)
 
 
 def _first_missed_deadline(
-    snapshot: GroupSnapshot, session_of: Array, who: Array, ms: Array, timeout: Array, before: Array
+    snapshot: GroupSnapshot, session_of: Array, who: Array, ms: Array, timeout: Array, deadline: Array
 ) -> int:
     """Return the earliest deadline of a session that no heartbeat completes in time."""
     last = snapshot.sessions.deadline[session_of]
     last[who] = ms + timeout[who]
-    late = before[ms >= before]
+    late = deadline[ms >= deadline]
     return int(min(last.min(), late.min() if len(late) else FOREVER))
 
 
-def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, before: Array, session: Array) -> Frame:
+def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, deadline: Array, session: Array) -> Frame:
     """Return the completed sessions: each was open before the run or started by the member's previous heartbeat."""
     previous = np.concatenate([[0], order[:-1]])[: len(order)]
     old, count = snapshot.sessions, len(order)
@@ -127,7 +127,7 @@ def _ended(snapshot: GroupSnapshot, rows: Frame, order: Array, first: Array, bef
             "end_t": rows.t[order],
             "end_seq": rows.seq[order],
             "end_sub": np.zeros(count, dtype=np.int64),
-            "deadline": before,
+            "deadline": deadline,
             "expired": np.zeros(count, dtype=np.int64),
             "watched": np.ones(count, dtype=np.int64),
             "rule": rows.api[order],

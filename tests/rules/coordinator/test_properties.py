@@ -38,7 +38,7 @@ def broker_and_group(entry: Answer | Removal | StateChange) -> tuple[int, str]:
 
 @some
 @given(group_traffic())
-def test_each_operation_ends_once_and_never_after_its_deadline(traffic: GroupTraffic) -> None:
+def test_operations_end_once_by_their_deadlines(traffic: GroupTraffic) -> None:
     result = run(traffic)
     assert result.open == []
     ids = [outcome.operation_id for outcome in result.outcomes]
@@ -52,7 +52,7 @@ def test_each_operation_ends_once_and_never_after_its_deadline(traffic: GroupTra
 
 @some
 @given(group_traffic())
-def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> None:
+def test_timers_hold_exactly_open_operations(traffic: GroupTraffic) -> None:
     replayer = Replayer(traffic.config, traffic.events[0]["time_us"] // 1000)
     for event in traffic.events:
         replayer.apply(event)
@@ -64,7 +64,7 @@ def test_the_timers_hold_exactly_the_open_operations(traffic: GroupTraffic) -> N
 
 @some
 @given(group_traffic(), st.randoms(use_true_random=False))
-def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
+def test_input_order_changes_nothing(traffic: GroupTraffic, order: random.Random) -> None:
     shuffled = list(traffic.events)
     order.shuffle(shuffled)
     assert account_of(replay(shuffled, traffic.config)) == account_of(run(traffic))
@@ -72,7 +72,7 @@ def test_the_order_in_which_events_are_given_changes_nothing(traffic: GroupTraff
 
 @some
 @given(group_traffic())
-def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: GroupTraffic) -> None:
+def test_groups_are_independent(traffic: GroupTraffic) -> None:
     alone = [event for event in traffic.events if event.get("group") == "g" and event["broker"] == 0]
     outcomes, entries = account_of(run(traffic))
     assert account_of(replay(alone, traffic.config)) == (
@@ -83,7 +83,7 @@ def test_what_becomes_of_a_group_depends_on_nothing_but_its_own_events(traffic: 
 
 @some
 @given(group_traffic())
-def test_time_that_passes_in_small_steps_is_the_same_time(traffic: GroupTraffic) -> None:
+def test_clock_ticks_change_nothing(traffic: GroupTraffic) -> None:
     first_ms, last_ms = traffic.events[0]["time_us"] // 1000, traffic.events[-1]["time_us"] // 1000
     ticks = [{"type": "clock", "time_us": ms * 1000, "seq": -ms} for ms in range(first_ms, last_ms + 1)]
     assert account_of(replay([*ticks, *traffic.events], traffic.config)) == account_of(run(traffic))
@@ -98,7 +98,7 @@ def test_purging_changes_no_outcome(traffic: GroupTraffic) -> None:
 
 @some
 @given(group_traffic())
-def test_every_transition_follows_the_one_before_and_every_generation_counts(traffic: GroupTraffic) -> None:
+def test_transitions_are_valid_and_generations_increase(traffic: GroupTraffic) -> None:
     state: dict[tuple[int, str], tuple[str, int]] = {}
     last_us = 0
     for change in run(traffic).groups.changes:
@@ -120,7 +120,7 @@ def test_every_transition_follows_the_one_before_and_every_generation_counts(tra
 
 @some
 @given(group_traffic())
-def test_a_request_is_answered_once_at_most_and_not_before_it_came(traffic: GroupTraffic) -> None:
+def test_requests_are_answered_at_most_once(traffic: GroupTraffic) -> None:
     answers = run(traffic).groups.answers
     assert len({answer.seq for answer in answers}) == len(answers)
     assert all(answer.at_us >= answer.requested_us for answer in answers)

@@ -48,12 +48,12 @@ def alone_and_stable(**recorded: Any) -> GroupTimeline:
     return group
 
 
-def test_a_trace_that_records_what_the_replay_answers_agrees_with_it() -> None:
+def test_equal_answers_are_no_disagreement() -> None:
     assert disagreements_of(alone_and_stable(leader_member_id="a")) == []
     assert disagreements_of(alone_and_stable(leader_member_id="a"), {1: ("NONE", 1), 2: ("NONE", None)}) == []
 
 
-def test_another_leader_and_a_join_that_is_refused() -> None:
+def test_other_leader_and_rejected_join_are_reported() -> None:
     group = alone_and_stable(leader_member_id="b")
     group.rejoin(4200, "nobody", leader_member_id="nobody")
     assert disagreements_of(group) == [
@@ -63,13 +63,13 @@ def test_another_leader_and_a_join_that_is_refused() -> None:
     ]
 
 
-def test_an_id_that_the_group_has_already() -> None:
+def test_duplicate_recorded_id_is_reported() -> None:
     group = alone_and_stable()
     group.join(4200, "a")
     assert disagreements_of(group) == ["3 member_id: a, but client-a-3"]
 
 
-def test_signs_from_strangers_from_the_past_and_from_replaced_instances() -> None:
+def test_rejected_heartbeats_are_reported() -> None:
     group = alone_and_stable()
     group.heartbeat(4200, "nobody")
     group.heartbeat(4300, "a", generation=7)
@@ -82,7 +82,7 @@ def test_signs_from_strangers_from_the_past_and_from_replaced_instances() -> Non
     ]
 
 
-def test_a_recorded_refusal_agrees_and_recorded_answers_of_another_kind_do_not() -> None:
+def test_recorded_errors_are_compared() -> None:
     group = alone_and_stable()
     group.heartbeat(4200, "nobody")
     group.heartbeat(4300, "a", generation=7)
@@ -94,7 +94,7 @@ def test_a_recorded_refusal_agrees_and_recorded_answers_of_another_kind_do_not()
     ]
 
 
-def test_answers_that_go_without_saying_are_not_kept() -> None:
+def test_successful_heartbeats_and_commits_are_left_out() -> None:
     group = alone_and_stable()
     group.heartbeat(4200, "a")
     group.commit(4300, "a")

@@ -7,11 +7,11 @@ import pytest
 from jobs.replay import main
 
 
-def test_explain_looks_into_a_folder_without_any_events() -> None:
+def test_explain_needs_no_events() -> None:
     assert main.check(["--out", "x", "--explain", "g"]) is None
     assert main.check(["--out", "x", "--events", "x/events", "--explain", "g"]) is None
 
 
-def test_explain_and_follow_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_with_follow_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.check(["--out", "x", "--events", "x/events", "--follow", "--explain", "g"]) == 2
     assert capsys.readouterr().err == "replay: --explain looks back at a finished replay, which --follow never is\n"

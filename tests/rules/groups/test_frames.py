@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 @examples(50)
 @given(st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=6), STEPS)
-def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows, steps: list[tuple[str, Any]]) -> None:
+def test_frame_operations_match_list_operations(rows: Rows, steps: list[tuple[str, Any]]) -> None:
     built = frame(rows)
     for step, value in steps:
         if step == "rows" and rows:
@@ -80,7 +80,7 @@ def test_whatever_is_done_to_a_frame_it_has_the_rows_that_lists_have(rows: Rows,
     assert rows_of(built) == rows
 
 
-def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
+def test_column_is_copied_once_when_read() -> None:
     asked, other = (np.arange(6).view(Asked) for _ in range(2))
     taken = Frame({"asked": asked, "other": other}).take(np.array([5, 3, 1])).take(np.array([True, False, True]))
     joined = Frame.concat([taken, taken.take(slice(0, 1))])
@@ -89,7 +89,7 @@ def test_a_column_is_copied_once_and_only_if_it_is_asked_for() -> None:
     assert (asked.copies, other.copies) == (2, 0), "one for each of the frames that were joined"
 
 
-def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
+def test_replaced_column_does_not_affect_earlier_selection() -> None:
     whole = frame([(1, "a"), (2, "b")])
     taken = whole.take(np.array([1]))
     whole.columns["number"] = np.array([8, 9])
@@ -97,7 +97,7 @@ def test_a_column_put_in_later_is_not_that_of_rows_taken_before() -> None:
     assert (list(whole), list(whole.columns)) == (["number", "text"], ["number", "text"])
 
 
-def test_frames_side_by_side_have_the_columns_of_both() -> None:
+def test_merge_has_columns_of_both_frames() -> None:
     beside = frame([(1, "a")]).merge(Frame({"number": np.array([7]), "more": np.array([3])}))
     assert {name: column.tolist() for name, column in beside.columns.items()} == {
         "number": [7],
@@ -106,12 +106,12 @@ def test_frames_side_by_side_have_the_columns_of_both() -> None:
     }
 
 
-def test_what_is_kept_holds_on_to_nothing() -> None:
+def test_copy_references_no_other_array() -> None:
     kept = frame([(number, "") for number in range(100)]).take(slice(0, 2)).copy()
     assert [column.base for column in kept.columns.values()] == [None, None]
 
 
-def test_a_column_that_is_not_there_is_named() -> None:
+def test_missing_column_is_named_in_error() -> None:
     empty = frame([])
     with pytest.raises(AttributeError, match=r"^colour$"):
         _ = empty.colour

@@ -145,16 +145,14 @@ def test_batches_and_chunks_change_nothing(traffic: GroupTraffic, cuts: set[int]
 
 @_SOME
 @given(group_traffic(), st.integers(1, 20), st.randoms(use_true_random=False))
-def test_events_out_of_order_within_the_allowed_disorder_change_nothing(
-    traffic: GroupTraffic, disorder_ms: int, random: Random
-) -> None:
+def test_allowed_disorder_changes_nothing(traffic: GroupTraffic, disorder_ms: int, random: Random) -> None:
     config = traffic.config.model_copy(update={"max_disorder_ms": disorder_ms})
     late = sorted(traffic.events, key=lambda event: event["time_us"] + random.randint(0, disorder_ms * 1000))
     batches = [late[at : at + 7] for at in range(0, len(late), 7)]
     assert decided_in(streamed(batches, config)) == expected(traffic.events, config)
 
 
-def test_what_may_still_be_preceded_waits() -> None:
+def test_event_waits_until_none_can_precede() -> None:
     """5 ms of disorder: after an event at 10,005 another may come from 10,000 on, before b's that is here already."""
     group = GroupTimeline()
     group.until(10_005)
@@ -166,7 +164,7 @@ def test_what_may_still_be_preceded_waits() -> None:
 
 @_SOME
 @given(group_traffic())
-def test_without_draining_the_tables_end_with_the_trace(traffic: GroupTraffic) -> None:
+def test_undrained_tables_end_with_trace(traffic: GroupTraffic) -> None:
     config = traffic.config.model_copy(update={"drain": False})
     still_open = [operation for mine in reference_of(traffic.events, config).values() for operation in mine.open]
     in_batches, all_at_once = (
@@ -211,7 +209,7 @@ _TO_EMPTY = [
 
 
 @pytest.mark.parametrize("ticks", [[], [17_000, 40_000], list(range(8000, 40_000, 500))], ids=["none", "two", "many"])
-def test_a_group_whose_members_all_vanish_ends_empty_without_one_further_event(ticks: list[int]) -> None:
+def test_group_of_vanished_members_becomes_empty(ticks: list[int]) -> None:
     """With `clock` events, which are no group's, and with none, when the run drains."""
     group = vanishing()
     for ms in ticks:

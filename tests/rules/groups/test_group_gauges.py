@@ -83,13 +83,13 @@ def with_time(traffic: GroupTraffic) -> GroupTraffic:
 
 @settings(examples(12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(group_traffic().map(with_time), st.lists(st.integers(1, 80), max_size=4))
-def test_any_traffic_reads_as_in_the_reference_however_it_is_cut(traffic: GroupTraffic, cuts: list[int]) -> None:
+def test_gauges_of_random_traffic_match_reference(traffic: GroupTraffic, cuts: list[int]) -> None:
     assert differences(traffic.events, traffic.config, cuts) == ([], [])
 
 
 @pytest.mark.parametrize("purge_interval", [0, 20, 1000])
 @pytest.mark.parametrize("name", ["tiny-3"])
-def test_a_recorded_trace_reads_as_in_the_reference(name: str, purge_interval: int) -> None:
+def test_gauges_of_recorded_trace_match_reference(name: str, purge_interval: int) -> None:
     trace = oracle_groups.load(name)
     group = trace.config.group.model_copy(update={"purge_interval": purge_interval})
     config = trace.config.model_copy(update={"group": group})

@@ -122,17 +122,17 @@ def whole(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, cells: 
     return folder
 
 
-def test_every_cell_ends_as_in_the_reference(whole: Path, reference: Replay) -> None:
+def test_every_cell_matches_reference(whole: Path, reference: Replay) -> None:
     assert decided_in(whole) == decided_by(reference)
 
 
-def test_the_gauges_of_both_purgatories_are_the_reference_s(whole: Path, reference: Replay) -> None:
+def test_gauges_match_reference(whole: Path, reference: Replay) -> None:
     readings = gauges(whole)
     assert {gauge.purgatory for gauge in readings} == {"Heartbeat", "Rebalance"}
     assert readings == gauge_changes(reference.gauges)
 
 
-def test_recorded_answers_that_the_replay_does_not_give_are_listed(spark: SparkSession, whole: Path) -> None:
+def test_disagreements_are_listed_by_explain(spark: SparkSession, whole: Path) -> None:
     title, heads, line = explained(spark, str(whole), "Stable: heartbeat")
     assert title == "Group Stable: heartbeat: recorded against replayed"
     assert heads.split() == ["asked", "broker", "request", "api", "member", "disagreement", "recorded", "replayed"]
@@ -173,7 +173,7 @@ def die_before_it_is_done(*_: object) -> None:
     raise KilledError
 
 
-def test_small_batches_of_shards_and_a_run_killed_four_times_give_the_same_tables(
+def test_killed_and_resumed_run_matches_reference(
     spark: SparkSession, tmp_path: Path, cells: list[Event], reference: Replay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = write_trace(spark, tmp_path, cells, per_batch=len(cells) // 3)

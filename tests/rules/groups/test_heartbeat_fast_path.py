@@ -48,7 +48,7 @@ def run(*signs: tuple[int, str]) -> tuple[int, list[str], list[tuple[str, int]]]
     return decided.length, lines, sorted(zip(sessions.member_id.tolist(), sessions.deadline.tolist(), strict=True))
 
 
-def test_each_sign_ends_the_session_before_it() -> None:
+def test_heartbeat_completes_previous_session() -> None:
     assert run((7000, "a"), (8000, "b"), (9000, "a")) == (
         3,
         [
@@ -60,7 +60,7 @@ def test_each_sign_ends_the_session_before_it() -> None:
     )
 
 
-def test_a_sign_at_the_deadline_comes_too_late() -> None:
+def test_heartbeat_at_deadline_ends_run() -> None:
     assert run((16_199, "a"), (16_200, "b")) == (
         1,
         ["heartbeat g-a: 6200 to 16199 of 16200, completed by heartbeat"],
@@ -68,7 +68,7 @@ def test_a_sign_at_the_deadline_comes_too_late() -> None:
     )
 
 
-def test_a_run_stops_at_the_first_gap_of_any_member() -> None:
+def test_run_ends_at_first_missed_deadline() -> None:
     """b's second sign comes 10 s after its first: what a sends in that millisecond or later waits for the machine."""
     assert run((7000, "b"), (8000, "a"), (17_000, "a"), (17_000, "b"), (17_500, "a")) == (
         2,
@@ -80,11 +80,11 @@ def test_a_run_stops_at_the_first_gap_of_any_member() -> None:
     )
 
 
-def test_a_stranger_changes_nothing() -> None:
+def test_heartbeat_of_unknown_member_changes_nothing() -> None:
     assert run((7000, "nobody")) == (1, [], [("a", 16_200), ("b", 16_200)])
 
 
-def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing() -> None:
+def test_rejected_heartbeats_complete_no_session() -> None:
     group = GroupTimeline()
     group.heartbeat(7000, "a", generation=0)
     group.heartbeat(7100, "a", generation=2)
@@ -103,7 +103,7 @@ def test_signs_of_other_generations_and_of_strangers_are_refused_and_end_nothing
     ]
 
 
-def test_a_kept_group_comes_back_from_its_bytes_and_one_of_another_format_is_refused(
+def test_state_round_trips_and_other_format_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = GroupStateStore()

@@ -66,7 +66,7 @@ def events() -> pa.Table:
     return groups_trace(80, seconds=45).events
 
 
-def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
+def test_batches_shards_and_repeated_batch_change_nothing(events: pa.Table) -> None:
     shards = load_config(None, ["grouping=shard", "grouping_shards=7"])
     expected = replayed(events, shards, per_batch=8_000)
     assert {name: table.num_rows for name, table in expected.items()} == {
@@ -77,7 +77,7 @@ def test_batches_shards_and_a_kill_change_no_table(events: pa.Table) -> None:
     assert replayed(events, load_config(None, []), per_batch=12_000, kill=1) == expected
 
 
-def test_they_live_and_crash_as_in_the_reference() -> None:
+def test_many_groups_match_reference() -> None:
     events = groups_trace(12, seconds=45).events
     tables = replayed(events, load_config(None, ["grouping=shard"]), per_batch=1000)
     expected = replay(events.to_pylist(), Config())

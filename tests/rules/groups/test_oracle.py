@@ -26,7 +26,7 @@ def test_recorded_trace_in_batches(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["slow-1", "static-1"])
-def test_recorded_trace_has_the_operations_of_the_reference(name: str) -> None:
+def test_operations_of_recorded_trace_match_reference(name: str) -> None:
     trace = oracle_groups.load(name)
     batches = in_batches(trace.events, trace.config, range(0, len(trace.events), 1000))
     assert {key: record.in_order() for key, record in batches.records.items()} == {

@@ -10,7 +10,7 @@ from tests.rules.groups.batches import in_batches, reference_of
 OF_GROUPS = {"join_group", "sync_group", "heartbeat", "offset_commit", "leave_group"}
 
 
-def test_members_that_leave_crash_and_come_back_in_batches() -> None:
+def test_groups_of_open_loop_match_reference() -> None:
     workload = Workload(12_000, partitions=30, rate=60, members=3, incident_s=30)
     rows = (row for number in range(workload.slices) for row in slice_rows(workload, number, "run").to_pylist())
     events = [

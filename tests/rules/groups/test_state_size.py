@@ -11,7 +11,7 @@ from tests.rules.groups.test_many_groups import batches
 from tests.streaming.groups_by_hand import Groups
 
 
-def test_groups_that_heartbeat_for_minutes_leave_no_more_than_after_the_first_of_them() -> None:
+def test_state_size_stays_constant() -> None:
     """Their members have joined, some have crashed, and the rest has joined again within the first minute."""
     events = groups_trace(6, seconds=240).events
     rules = GroupRules(Plan("run", False, events["time_us"][-1].as_py()), Config())

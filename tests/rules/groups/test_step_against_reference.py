@@ -15,7 +15,7 @@ from tests.support.group_timeline import GroupTimeline
 
 @examples(20)
 @given(group_traffic(), st.lists(st.integers(1, 80), max_size=8), st.sampled_from((1, 3, MIN_COLUMNAR_RUN)))
-def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: list[int], min_columnar_run: int) -> None:
+def test_random_batches_match_reference(traffic: GroupTraffic, cuts: list[int], min_columnar_run: int) -> None:
     batches = in_batches(traffic.events, traffic.config, cuts, min_columnar_run)
     expected = reference_of(traffic.events, traffic.config)
     # Nothing is told of a group that is unloaded where it never was.
@@ -24,7 +24,7 @@ def test_random_cuts_into_batches_change_nothing(traffic: GroupTraffic, cuts: li
     }
 
 
-def test_signs_that_come_when_timers_have_ended_the_stable_time_are_no_run() -> None:
+def test_timer_ends_stable_state_before_heartbeat_run() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")

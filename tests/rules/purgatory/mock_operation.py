@@ -1,4 +1,4 @@
-"""An operation that completes when the test says so, and a purgatory for it."""
+"""A mock operation that completes on request of the test, and a purgatory for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 
 
 class Operation(DelayedOperation):
-    """Completes when the test says so, and logs everything that is called."""
+    """Completes once the test sets `completable`, and logs its calls."""
 
     def __init__(self, name: str, delay_ms: int, started_us: int = 0) -> None:
         super().__init__(started_us, delay_ms)

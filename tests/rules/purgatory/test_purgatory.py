@@ -1,4 +1,4 @@
-"""Operations, watcher lists and the purge rule, without any Kafka rule about what is waited for."""
+"""Operations, watcher lists and the purge, with mock operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.rules.purgatory.mock_operation import Operation, purgatory
 
 
-def test_request_satisfaction_follows_the_events_of_its_key() -> None:
+def test_check_completes_operations_of_its_key() -> None:
     waiting = purgatory()
     first, second = Operation("first", 100_000), Operation("second", 100_000)
     assert waiting.check_and_complete("test1", 0) == 0, "with no waiting requests, nothing should be satisfied"
@@ -22,7 +22,7 @@ def test_request_satisfaction_follows_the_events_of_its_key() -> None:
     assert (first.ended_us, first.trigger, second.ended_us, second.trigger) == (2000, "test1", 3000, "test2")
 
 
-def test_of_two_operations_one_expires_and_the_other_is_completed() -> None:
+def test_one_operation_expires_other_completes() -> None:
     waiting = purgatory()
     first, second = Operation("first", 20), Operation("second", 200_000)
     waiting.try_complete_else_watch(first, ["test1"], 0)
@@ -38,8 +38,11 @@ def test_of_two_operations_one_expires_and_the_other_is_completed() -> None:
     assert second.log == ["try", "try", "try", "answered at 21500"]
 
 
-def test_the_purge_vector_delayed_3_2_1_watched_6_4_2_1() -> None:
-    """Kafka's own test: what has completed elsewhere stays on a list until somebody walks it."""
+def test_purge_vector_of_kafka() -> None:
+    """Kafka's own test: delayed 3, 2, 1 and watched 6, 4, 2, 1.
+
+    Operations completed elsewhere stay on a list until the next check.
+    """
     waiting = purgatory()
     first, second, third = (Operation(name, 100_000) for name in ("first", "second", "third"))
     waiting.try_complete_else_watch(first, ["test1"], 0)
@@ -57,7 +60,7 @@ def test_the_purge_vector_delayed_3_2_1_watched_6_4_2_1() -> None:
     assert not first.completed
 
 
-def test_the_purge_vector_holds_for_three_operations_on_two_keys_each() -> None:
+def test_purge_vector_of_two_keys_each() -> None:
     waiting = purgatory()
     operations = [Operation(name, 100_000) for name in ("first", "second", "third")]
     for operation in operations:
@@ -75,7 +78,7 @@ def test_the_purge_vector_holds_for_three_operations_on_two_keys_each() -> None:
     assert (delayed, watched) == ([3, 2, 1], [6, 4, 2, 1])
 
 
-def test_a_purge_removes_completed_entries_from_every_list_and_nothing_else() -> None:
+def test_purge_removes_only_completed_entries() -> None:
     waiting = purgatory()
     operations = [Operation(name, 100_000) for name in ("first", "second", "third")]
     for operation in operations:
@@ -85,7 +88,7 @@ def test_a_purge_removes_completed_entries_from_every_list_and_nothing_else() ->
     assert (waiting.purge_completed(), waiting.watched(), waiting.num_delayed()) == (4, 2, 1)
 
 
-def test_an_operation_that_completes_on_arrival_is_never_watched_nor_counted() -> None:
+def test_operation_completed_on_arrival_is_not_watched() -> None:
     waiting = purgatory(purge_interval=0)
     operation = Operation("ready", 100)
     operation.completable = True
@@ -94,19 +97,19 @@ def test_an_operation_that_completes_on_arrival_is_never_watched_nor_counted() -
     assert (waiting.watched(), waiting.num_delayed()) == (0, 0)
 
 
-def test_watching_on_no_key_is_refused() -> None:
+def test_empty_watch_keys_are_rejected() -> None:
     with pytest.raises(ValueError, match="The watch key list can't be empty"):
         purgatory().try_complete_else_watch(Operation("keyless", 1), [], 0)
 
 
-def test_only_the_first_force_complete_counts() -> None:
+def test_only_first_force_complete_succeeds() -> None:
     operation = Operation("once", 10)
     assert [operation.force_complete(7), operation.force_complete(8)] == [True, False]
     operation.run()
     assert (operation.log, operation.expired) == (["answered at 7"], False)
 
 
-def test_a_check_tries_in_order_of_insertion_and_counts_only_what_it_completed() -> None:
+def test_check_tries_in_insertion_order() -> None:
     waiting = purgatory()
     order: list[str] = []
 
@@ -126,18 +129,18 @@ def test_a_check_tries_in_order_of_insertion_and_counts_only_what_it_completed()
     assert waiting.watched() == 2
 
 
-def test_an_emptied_list_removes_its_key() -> None:
+def test_emptied_list_removes_its_key() -> None:
     waiting = purgatory()
     operation = Operation("only", 1000)
     waiting.try_complete_else_watch(operation, ["a", "b"], 0)
     operation.completable = True
     waiting.check_and_complete("a", 1)
-    assert waiting.watched() == 1, "the entry under b lingers"
+    assert waiting.watched() == 1, "the entry under b stays"
     assert waiting.check_and_complete("b", 2) == 0
     assert waiting.watched() == 0
 
 
-def test_cancel_for_key_completes_nothing_and_stops_the_timers() -> None:
+def test_cancel_for_key_cancels_timers_only() -> None:
     waiting = purgatory()
     only_a, both = Operation("one", 50), Operation("both", 50)
     waiting.try_complete_else_watch(only_a, ["a"], 0)
@@ -151,7 +154,7 @@ def test_cancel_for_key_completes_nothing_and_stops_the_timers() -> None:
     assert waiting.cancel_for_key("a") == []
 
 
-def test_a_shut_down_purgatory_leaves_its_operations_unanswered() -> None:
+def test_shutdown_leaves_operations_unanswered() -> None:
     waiting = purgatory()
     operation = Operation("open", 50)
     waiting.try_complete_else_watch(operation, ["a"], 0)
@@ -160,7 +163,7 @@ def test_a_shut_down_purgatory_leaves_its_operations_unanswered() -> None:
     assert (operation.completed, operation.log) == (False, ["try", "try"])
 
 
-def test_a_delay_of_zero_or_less_ends_at_the_arrivals_own_millisecond() -> None:
+def test_zero_delay_expires_in_arrival_millisecond() -> None:
     waiting = purgatory()
     zero, negative = Operation("zero", 0, 10_700), Operation("negative", -5, 10_700)
     for operation in (zero, negative):
@@ -169,7 +172,7 @@ def test_a_delay_of_zero_or_less_ends_at_the_arrivals_own_millisecond() -> None:
     assert [(o.expired, o.watched, o.ended_us) for o in (zero, negative)] == [(True, True, 10_000)] * 2
 
 
-def test_the_purge_needs_strictly_more_dead_operations_than_its_interval() -> None:
+def test_purge_needs_more_completed_than_interval() -> None:
     """
     interval 2; `estimated total - delayed` after each end: 1, 2, 3 > 2 -> purge, and the estimate becomes `delayed`
     """
@@ -185,7 +188,7 @@ def test_the_purge_needs_strictly_more_dead_operations_than_its_interval() -> No
     assert watched == [(8, 0), (8, 0), (2, 6), (2, 6)]
 
 
-def test_a_purge_leaves_the_open_operations_in_the_estimate() -> None:
+def test_purge_resets_estimate_to_open_operations() -> None:
     """
     interval 1: first and second end -> 3 - 1 > 1, purged, the estimate is 1: third, which is open
     third ends, fourth comes and ends -> 2 - 0 > 1, purged again
@@ -206,14 +209,14 @@ def test_a_purge_leaves_the_open_operations_in_the_estimate() -> None:
     assert (waiting.purged, waiting.watched()) == (4, 0)
 
 
-def test_the_estimate_is_not_lowered_by_walks_so_a_purge_may_find_nothing() -> None:
+def test_checks_do_not_lower_purge_estimate() -> None:
     waiting = purgatory(purge_interval=0)
     operation = Operation("walked", 100_000)
     waiting.try_complete_else_watch(operation, ["a"], 0)
     operation.completable = True
     waiting.check_and_complete("a", 1)
-    rounds: list[int] = []
-    waiting.purge_completed = lambda: rounds.append(1) or 0  # type: ignore[method-assign, func-returns-value]
+    purges: list[int] = []
+    waiting.purge_completed = lambda: purges.append(1) or 0  # type: ignore[method-assign, func-returns-value]
     waiting.advance_clock(1)
     waiting.advance_clock(2)
-    assert rounds == [1], "one purge, which finds nothing, and none after it"
+    assert purges == [1], "one purge, which finds nothing, and none after it"

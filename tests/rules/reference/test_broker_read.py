@@ -30,31 +30,31 @@ def read(parts: dict[str, Any], max_bytes: int = 10_000, made: Cluster | None = 
     return fetch(made, event).reads
 
 
-def test_partitions_are_read_in_order_until_the_limit_is_used_up() -> None:
+def test_partitions_are_read_in_order_up_to_limit() -> None:
     assert read({"a": 0, "b": 2, "c": 0}, max_bytes=550) == [(300, 6), (200, 6), (0, 0)]
 
 
-def test_each_partition_has_its_own_limit_too() -> None:
+def test_partition_has_its_own_limit() -> None:
     assert read({"a": {"fetch_offset": 0, "max_bytes": 250}, "b": 0}) == [(250, 4), (300, 6)]
 
 
-def test_the_first_partition_with_data_gives_one_batch_whatever_the_limits() -> None:
+def test_first_partition_with_data_returns_one_batch() -> None:
     assert read({"a": 6, "b": 0, "c": 0}, max_bytes=1) == [(0, 6), (100, 2), (0, 0)]
     assert read({"a": {"fetch_offset": 0, "max_bytes": 1}, "b": 0}, max_bytes=150) == [(100, 2), (0, 0)]
 
 
-def test_what_is_in_error_or_throttled_carries_nothing() -> None:
+def test_partition_in_error_or_throttled_returns_nothing() -> None:
     assert read({"a": 99, "b": {"fetch_offset": 0, "throttled": True}, "c": 4}) == [(0, 99), (0, 0), (100, 6)]
 
 
-def test_a_consumer_is_read_to_the_high_watermark() -> None:
+def test_consumer_reads_to_high_watermark() -> None:
     made = cluster()
     made.broker(0).replica(TopicPartition("a", 0)).set_high_watermark(4)
     (event,) = Timeline().fetch(1, "f", 10, 1, {"a": 0, "b": 0}).events
     assert fetch(made, event).reads == [(200, 4), (0, 0)]
 
 
-def test_whoever_sent_the_request_is_told_when_it_is_answered() -> None:
+def test_callback_is_called_when_fetch_expires() -> None:
     made = cluster()
     answered: list[DelayedFetch] = []
     (event,) = Timeline().fetch(1, "f", 10, 500, {"a": 0}, replica_id=2).events

@@ -7,31 +7,31 @@ import pytest
 from tests.rules.reference.timeline import Timeline
 
 
-def test_a_deletion_waits_until_every_partitions_low_watermark_reached_its_offset() -> None:
+def test_deletion_waits_for_all_low_watermarks() -> None:
     timeline = Timeline().delete_records(10, "d", 1000, a=5, b=7)
     timeline.change(20, "a", "log_start", offset=4).change(30, "b", "log_start", offset=9)
     timeline.change(40, "a", "log_start", offset=5)
     assert timeline.ends() == ["d completed 40 low_watermark a-0 a-0:NONE,b-0:NONE"]
 
 
-def test_a_deletion_that_is_done_already_completes_on_arrival() -> None:
+def test_satisfied_deletion_completes_on_arrival() -> None:
     timeline = Timeline().change(5, "a", "log_start", offset=5).delete_records(10, "d", 1000, a=5)
     assert timeline.ends() == ["d completed 10 low_watermark - a-0:NONE"]
 
 
-def test_a_deletion_expires_with_what_is_still_pending() -> None:
+def test_deletion_expires_with_pending_partitions() -> None:
     timeline = Timeline().delete_records(10, "d", 100, a=5, b=7).change(20, "a", "log_start", offset=5)
     timeline.change(110, "b", "log_start", offset=7)
     assert timeline.ends() == ["d expired 110 timeout - a-0:NONE,b-0:REQUEST_TIMED_OUT"]
 
 
-def test_minus_one_asks_for_all_below_the_high_watermark_of_its_arrival() -> None:
+def test_offset_minus_one_means_high_watermark_on_arrival() -> None:
     timeline = Timeline().high_watermark(5, "a", 8).delete_records(10, "d", 1000, a=-1).high_watermark(15, "a", 20)
     timeline.change(20, "a", "log_start", offset=7).change(30, "a", "log_start", offset=8)
     assert timeline.ends() == ["d completed 30 low_watermark a-0 a-0:NONE"]
 
 
-def test_minus_one_of_an_unknown_high_watermark_asks_for_nothing_but_a_known_log_start() -> None:
+def test_offset_minus_one_without_high_watermark_means_zero() -> None:
     timeline = Timeline().delete_records(10, "d", 1000, a=-1).change(20, "a", "log_start", offset=0)
     assert timeline.ends() == ["d completed 20 low_watermark a-0 a-0:NONE"]
 
@@ -44,12 +44,12 @@ def test_minus_one_of_an_unknown_high_watermark_asks_for_nothing_but_a_known_log
         ("offline", "offline", "KAFKA_STORAGE_ERROR"),
     ],
 )
-def test_losing_the_partition_settles_it_with_that_error(change: str, rule: str, error: str) -> None:
+def test_lost_partition_is_settled_with_its_error(change: str, rule: str, error: str) -> None:
     timeline = Timeline().delete_records(10, "d", 1000, a=5).change(20, "a", change)
     assert timeline.ends() == [f"d completed 20 {rule} a-0 a-0:{error}"]
 
 
-def test_a_rising_high_watermark_checks_deletions_too() -> None:
+def test_rising_high_watermark_checks_deletions() -> None:
     """Nothing but the log start settles them, so this shows only in the gauges: a walked list drops what has ended."""
     timeline = (
         Timeline().delete_records(10, "d", 50, a=5, b=5).add(250, "clock").high_watermark(300, "a", 1).add(450, "clock")
@@ -58,10 +58,10 @@ def test_a_rising_high_watermark_checks_deletions_too() -> None:
     assert readings == [2, 1]
 
 
-def test_a_deletion_of_nothing_is_answered_at_once() -> None:
+def test_deletion_without_partitions_is_answered_at_once() -> None:
     assert Timeline().delete_records(10, "d", 1000).ends() == ["d completed 10 empty - "]
 
 
-def test_a_what_if_timeout_replaces_the_recorded_one() -> None:
+def test_what_if_timeout_replaces_recorded_timeout() -> None:
     timeline = Timeline().delete_records(10, "d", 1000, a=5)
     assert timeline.ends(delete_records={"timeout_ms": 7}) == ["d expired 17 timeout - a-0:REQUEST_TIMED_OUT"]

@@ -1,4 +1,4 @@
-"""A fetch's first read (`ReplicaManager.readFromLog`): shrinking maxima, at least one batch, and what they decide."""
+"""The first read of a fetch (`ReplicaManager.readFromLog`): byte limits, and at least one batch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MB = 1_000_000
 Answer = tuple[str, str, int | None]
 
 
-def log(*sizes: int, partition: str = "a", timeline: Timeline | None = None) -> Timeline:
-    """Batches of one record each, all of them readable."""
+def appended(*sizes: int, partition: str = "a", timeline: Timeline | None = None) -> Timeline:
+    """Append batches of one record each and make them readable."""
     timeline = timeline or Timeline()
     for end, size in enumerate(sizes, 1):
         timeline.change(1, partition, "log_end", offset=end, bytes=size, batches=1)
@@ -25,7 +25,7 @@ def log(*sizes: int, partition: str = "a", timeline: Timeline | None = None) -> 
 
 
 def answers(timeline: Timeline) -> list[Answer]:
-    """Of each fetch when it ended, why, and what its answer held; the loop says the same as the reference."""
+    """Return time, rule and answered bytes of each outcome. The compiled loop has to agree with the reference."""
     outcomes = timeline.replay().outcomes
     tables = loop_replay([event_table(timeline.events)], Engine(Config()))
     looped = outcomes_of(tables.completions, tables.expirations, tables.cancellations)
@@ -39,76 +39,76 @@ def part(offset: int = 0, max_bytes: int = MB) -> dict[str, Any]:
     return {"fetch_offset": offset, "max_bytes": max_bytes}
 
 
-def test_a_batch_larger_than_the_partitions_maximum_answers_at_once() -> None:
-    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB)
+def test_batch_above_partition_maximum_is_answered_at_once() -> None:
+    timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB)
     assert answers(timeline) == [("10", "min_bytes", 2 * MB)]
 
 
-def test_one_byte_more_and_it_waits_and_is_answered_with_that_batch_all_the_same() -> None:
-    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB + 1, {"a": part()}, max_bytes=50 * MB)
+def test_batch_one_byte_short_waits() -> None:
+    timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB + 1, {"a": part()}, max_bytes=50 * MB)
     assert answers(timeline) == [("110", "timeout", 2 * MB)]
 
 
-def test_requests_up_to_version_2_get_no_more_than_their_maximum() -> None:
-    timeline = log(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB, hard_max_bytes=True)
+def test_hard_max_bytes_is_never_exceeded() -> None:
+    timeline = appended(2 * MB).fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB, hard_max_bytes=True)
     assert answers(timeline) == [("110", "timeout", MB)]
 
 
-def test_what_comes_while_a_fetch_waits_counts_up_to_the_maximum_only() -> None:
-    """`DelayedFetch.tryComplete` knows no batches: the first read alone does."""
-    timeline = log(0).fetch(10, "f", 100, 2 * MB, {"a": part(1)}, max_bytes=50 * MB)
+def test_waiting_fetch_counts_up_to_partition_maximum() -> None:
+    """`DelayedFetch.tryComplete` ignores batches, unlike the first read."""
+    timeline = appended(0).fetch(10, "f", 100, 2 * MB, {"a": part(1)}, max_bytes=50 * MB)
     timeline.change(20, "a", "log_end", offset=2, bytes=2 * MB, batches=1).high_watermark(20, "a", 2)
     assert answers(timeline) == [("110", "timeout", 2 * MB)]
 
 
-def test_a_log_end_of_who_knows_how_many_batches_is_cut_at_the_maximum() -> None:
+def test_append_of_unknown_batches_is_cut() -> None:
     timeline = Timeline().log_end(1, "a", 1, 2 * MB).high_watermark(1, "a", 1)
     timeline.fetch(10, "f", 100, 2 * MB, {"a": part()}, max_bytes=50 * MB)
     assert answers(timeline) == [("110", "timeout", MB)]
 
 
-def test_a_produces_partition_is_one_batch() -> None:
+def test_produced_partition_is_one_batch() -> None:
     timeline = Timeline().produce(1, "p", 100, acks=1, a=200).high_watermark(2, "a", 200)
     timeline.fetch(10, "f", 100, 2_000, {"a": part(0, 1_000)})
     assert answers(timeline)[1:] == [("10", "min_bytes", 2_000)]
 
 
-def test_later_partitions_get_what_the_earlier_ones_left() -> None:
-    timeline = log(300, 300, partition="b", timeline=log(300, 300))
+def test_later_partitions_get_remaining_limit() -> None:
+    timeline = appended(300, 300, partition="b", timeline=appended(300, 300))
     timeline.fetch(10, "cut", 100, 1, {"a": part(), "b": part()}, max_bytes=950)
     timeline.fetch(10, "just one batch", 100, 1, {"a": part(), "b": part()}, max_bytes=900)
     timeline.fetch(10, "none", 100, 1, {"a": part(), "b": part()}, max_bytes=899)
     assert answers(timeline) == [("10", "min_bytes", 950), ("10", "min_bytes", 900), ("10", "min_bytes", 600)]
 
 
-def test_a_first_batch_that_does_not_fit_gives_nothing_though_d_counts_it() -> None:
-    """The first read has 600 of 850, D) counts 1,200, so D) completes it; the answer holds what the read has."""
-    timeline = log(300, 300, partition="b", timeline=log(300, 300))
+def test_case_d_counts_batch_that_does_not_fit() -> None:
+    """The first read has 600 of 850 bytes, case D counts 1,200 and completes the fetch. The answer has 600 bytes."""
+    timeline = appended(300, 300, partition="b", timeline=appended(300, 300))
     timeline.fetch(10, "f", 100, 850, {"a": part(), "b": part()}, max_bytes=850)
     assert answers(timeline) == [("10", "min_bytes", 600)]
 
 
-def test_only_the_first_partition_with_data_gives_more_than_its_maximum() -> None:
-    timeline = log(500, partition="c", timeline=log(500, partition="b", timeline=log(500)))
+def test_only_first_partition_exceeds_its_maximum() -> None:
+    timeline = appended(500, partition="c", timeline=appended(500, partition="b", timeline=appended(500)))
     timeline.fetch(10, "f", 100, 1, {"a": part(1), "b": part(0, 10), "c": part(0, 10)})
     assert answers(timeline) == [("10", "min_bytes", 500)]
 
 
-def test_a_read_stays_within_its_segment() -> None:
-    timeline = log(100, 100).change(2, "a", "segment_roll", offset=2)
+def test_read_stays_within_segment() -> None:
+    timeline = appended(100, 100).change(2, "a", "segment_roll", offset=2)
     timeline.change(3, "a", "log_end", offset=3, bytes=100, batches=1).high_watermark(3, "a", 3)
     timeline.fetch(10, "f", 100, 1, {"a": part()})
     assert [(outcome.bytes, outcome.answered_bytes) for outcome in timeline.replay().outcomes] == [(300, 200)]
     assert answers(timeline) == [("10", "older_segment", 200)]
 
 
-def test_a_throttled_follower_reads_nothing() -> None:
-    timeline = log(2 * MB).fetch(10, "f", 100, 1, {"a": {**part(), "throttled": True}}, replica_id=2)
+def test_throttled_follower_reads_nothing() -> None:
+    timeline = appended(2 * MB).fetch(10, "f", 100, 1, {"a": {**part(), "throttled": True}}, replica_id=2)
     assert answers(timeline) == [("110", "timeout", 0)]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_a_large_batch_far_behind_is_given_whole_however_calls_are_cut(batch: int) -> None:
+def test_large_old_batch_is_returned_whole(batch: int) -> None:
     timeline = Timeline()
     sizes = [100, 100, 5_000, *[100] * 60]
     for end, size in enumerate(sizes, 1):

@@ -19,33 +19,33 @@ def readings(result: Replay, purgatory: str = "Produce") -> list[Reading]:
     ]
 
 
-def test_steps_begin_at_the_rounded_down_first_event_and_end_when_all_has_ended() -> None:
+def test_gauge_steps_cover_trace() -> None:
     timeline = Timeline().produce(1_350, "p", 500, a=5, b=5).produce(1_450, "q", 10, a=5)
     #   1400: p on two lists   1600: q has expired and lingers   2000: p has expired, too
     assert readings(timeline.replay()) == [(1400, 2, 1, 0), (1600, 3, 1, 0), (1800, 3, 1, 0), (2000, 3, 0, 0)]
 
 
-def test_a_step_is_read_after_the_expirations_of_its_time_and_before_its_events() -> None:
+def test_step_follows_expirations_and_precedes_events() -> None:
     timeline = Timeline().produce(10, "p", 190, a=5).produce(200, "q", 100, a=5)
     assert readings(timeline.replay()) == [(200, 1, 0, 0), (400, 2, 0, 0)]
 
 
-def test_the_last_event_is_seen_by_a_last_step() -> None:
+def test_last_event_is_followed_by_step() -> None:
     timeline = Timeline().produce(10, "p", 1000, a=5).high_watermark(200, "a", 5)
     assert readings(timeline.replay()) == [(200, 1, 1, 0), (400, 0, 0, 0)]
 
 
-def test_without_draining_the_gauges_stop_with_the_trace() -> None:
+def test_undrained_gauges_end_with_trace() -> None:
     timeline = Timeline().produce(10, "p", 1000, a=5).add(450, "clock")
     assert readings(timeline.replay(drain=False)) == [(200, 1, 1, 0), (400, 1, 1, 0)]
 
 
-def test_only_purgatories_that_were_used_have_gauges() -> None:
+def test_unused_purgatories_have_no_gauges() -> None:
     timeline = Timeline(broker=7).high_watermark(5, "a", 5).produce(10, "p", 100, a=5).fetch(11, "f", 100, 1, {"a": 0})
     assert timeline.replay().gauges == [Gauge(7, "Fetch", 200, 1, 0, 0)]
 
 
-def test_a_broker_that_comes_late_has_gauges_from_the_beginning() -> None:
+def test_late_broker_has_gauges_from_start() -> None:
     timeline = Timeline(broker=1).produce(10, "p", 10, a=5)
     timeline.broker = 2
     timeline.produce(410, "q", 10, a=5)
@@ -55,19 +55,19 @@ def test_a_broker_that_comes_late_has_gauges_from_the_beginning() -> None:
     ]  # fmt: skip
 
 
-def test_a_purge_is_counted_in_entries_at_the_step_after_it() -> None:
+def test_purge_is_counted_at_next_step() -> None:
     timeline = Timeline().produce(10, "p", 20, a=5, b=5).produce(10, "q", 30, a=5, c=5)
     #   30: p has expired, 1 dead, not more than the interval   40: q has, 2 > 1: purged
     assert readings(timeline.replay(produce={"purge_interval": 1})) == [(200, 0, 0, 4)]
     assert readings(timeline.replay(produce={"purge_interval": 2})) == [(200, 4, 0, 0)]
 
 
-def test_deletions_are_purged_one_behind() -> None:
+def test_delete_records_purge_interval_is_one() -> None:
     timeline = Timeline().delete_records(10, "d", 20, a=5).delete_records(50, "e", 20, a=5).add(450, "clock")
     assert readings(timeline.replay(), "DeleteRecords") == [(200, 0, 0, 2), (400, 0, 0, 0), (600, 0, 0, 0)]
 
 
-def test_a_pause_of_years_changes_no_reading_and_costs_no_time() -> None:
+def test_pause_of_years_is_skipped() -> None:
     year_ms = 365 * 24 * 3_600_000
     timeline = Timeline().produce(10, "p", 500, a=5, b=5).produce(20, "q", 30, a=5)
     timeline.produce(3 * year_ms + 10, "r", 100, b=9)
@@ -82,13 +82,13 @@ def test_a_pause_of_years_changes_no_reading_and_costs_no_time() -> None:
     ]
 
 
-def test_changed_keeps_the_steps_at_which_something_happened() -> None:
+def test_gauge_changes_drops_equal_readings() -> None:
     timeline = Timeline().produce(250, "p", 1000, a=5).high_watermark(810, "a", 5).add(1450, "clock")
     result = timeline.replay()
     assert [gauge.at_ms for gauge in result.gauges] == [400, 600, 800, 1000, 1200, 1400, 1600]
     assert [(gauge.at_ms, gauge.delayed) for gauge in gauge_changes(result.gauges)] == [(400, 1), (1000, 0)]
 
 
-def test_changed_keeps_a_purge_though_the_readings_stay() -> None:
+def test_gauge_changes_retains_purges() -> None:
     same = [Gauge(0, "Fetch", 200, 0, 0, 0), Gauge(0, "Fetch", 400, 0, 0, 2), Gauge(0, "Fetch", 600, 0, 0, 0)]
     assert gauge_changes(same) == [same[1]]

@@ -1,4 +1,4 @@
-"""The reference against Kafka's own classes: every recorded outcome and gauge, line for line."""
+"""The reference against Kafka's own classes: every recorded outcome and gauge has to be equal."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def high_watermark(led: Partition) -> int | None:
     return None if led.high_watermark is None else led.high_watermark.offset
 
 
-def test_the_high_watermark_is_the_least_end_over_the_in_sync_replicas() -> None:
+def test_high_watermark_is_least_in_sync_end() -> None:
     led = leading(1, 2, 3)
     seen = []
     led.append(10, 100)
@@ -32,7 +32,7 @@ def test_the_high_watermark_is_the_least_end_over_the_in_sync_replicas() -> None
     assert seen == [None, 4, 6, 9, 10]
 
 
-def test_it_is_unknown_while_any_in_sync_end_is() -> None:
+def test_high_watermark_is_unknown_until_all_ends_known() -> None:
     led = leading(1, 2)
     assert led.append(10, 100) is LeaderHwChange.SAME
     assert high_watermark(led) is None
@@ -40,21 +40,21 @@ def test_it_is_unknown_while_any_in_sync_end_is() -> None:
     assert empty.update_follower_fetch_state(2, 5) is False, "the leader's own end is unknown"
 
 
-def test_without_an_in_sync_set_nothing_is_derived() -> None:
+def test_no_high_watermark_without_isr() -> None:
     led = replica()
     led.append(10, 100)
     assert led.update_follower_fetch_state(2, 10) is False
     assert high_watermark(led) is None
 
 
-def test_an_append_says_what_it_did() -> None:
+def test_append_returns_its_effect() -> None:
     alone, followed = leading(1), leading(1, 2)
     assert alone.append(10, 100) is LeaderHwChange.INCREASED
     assert alone.append(10, 100) is LeaderHwChange.NONE
     assert followed.append(10, 100) is LeaderHwChange.SAME
 
 
-def test_a_shrinking_in_sync_set_raises_the_high_watermark() -> None:
+def test_shrinking_isr_raises_high_watermark() -> None:
     led = leading(1, 2, 3)
     led.append(10, 100)
     led.update_follower_fetch_state(2, 8)
@@ -63,7 +63,7 @@ def test_a_shrinking_in_sync_set_raises_the_high_watermark() -> None:
     assert (led.set_isr((1, 2, 3)), high_watermark(led)) == (False, 8), "a growing one never lowers it"
 
 
-def test_below_min_isr_it_stands_still() -> None:
+def test_high_watermark_does_not_advance_below_min_isr() -> None:
     led = leading(1, 2, min_isr=2)
     led.append(10, 100)
     led.update_follower_fetch_state(2, 5)
@@ -75,7 +75,7 @@ def test_below_min_isr_it_stands_still() -> None:
     assert high_watermark(led) == 20
 
 
-def test_progress_is_kept_for_replicas_that_are_not_in_sync_yet() -> None:
+def test_progress_of_out_of_sync_replicas_is_recorded() -> None:
     led = leading(1)
     led.append(10, 100)
     led.update_follower_fetch_state(2, 7)
@@ -85,14 +85,14 @@ def test_progress_is_kept_for_replicas_that_are_not_in_sync_yet() -> None:
     assert (led.follower_ends, high_watermark(led)) == ({2: 7}, 20)
 
 
-def test_an_explicit_high_watermark_counts_unless_it_is_lower() -> None:
+def test_lower_reported_high_watermark_is_ignored() -> None:
     led = replica()
     led.append(10, 100)
     assert [led.set_high_watermark(offset) for offset in (5, 4, 5, 12)] == [True, False, True, True]
     assert led.high_watermark == OffsetMetadata(12, 0, 100)
 
 
-def test_taking_the_same_high_watermark_again_renews_its_metadata() -> None:
+def test_equal_high_watermark_refreshes_metadata() -> None:
     led = replica()
     led.append(10, 100)
     led.set_high_watermark(10)
@@ -102,7 +102,7 @@ def test_taking_the_same_high_watermark_again_renews_its_metadata() -> None:
     assert led.high_watermark == OffsetMetadata(10, 10, 100)
 
 
-def test_the_last_stable_offset_follows_the_high_watermark_until_it_is_first_told() -> None:
+def test_last_stable_offset_defaults_to_high_watermark() -> None:
     led = replica()
     led.append(10, 100)
     led.set_high_watermark(8)
@@ -113,7 +113,7 @@ def test_the_last_stable_offset_follows_the_high_watermark_until_it_is_first_tol
     assert led.last_stable_offset == OffsetMetadata(3, 0, 0)
 
 
-def test_a_truncation_brings_the_watermarks_above_it_down() -> None:
+def test_truncation_lowers_watermarks() -> None:
     led = replica()
     led.append(5, 50)
     led.append(10, 100)
@@ -125,7 +125,7 @@ def test_a_truncation_brings_the_watermarks_above_it_down() -> None:
     assert (led.high_watermark, led.last_stable_offset) == (OffsetMetadata(3, 0, 0), OffsetMetadata(3, 0, 0))
 
 
-def test_a_truncation_is_not_a_telling_of_the_last_stable_offset() -> None:
+def test_truncation_reports_no_last_stable_offset() -> None:
     led = replica()
     led.append(10, 100)
     led.set_high_watermark(10)
@@ -135,7 +135,7 @@ def test_a_truncation_is_not_a_telling_of_the_last_stable_offset() -> None:
     assert led.last_stable_offset is led.high_watermark
 
 
-def test_a_truncation_that_cuts_nothing_leaves_even_higher_watermarks_alone() -> None:
+def test_truncation_without_effect_leaves_watermarks() -> None:
     led = replica()
     led.append(5, 50)
     led.set_high_watermark(9)
@@ -143,7 +143,7 @@ def test_a_truncation_that_cuts_nothing_leaves_even_higher_watermarks_alone() ->
     assert high_watermark(led) == 9
 
 
-def test_a_leader_that_says_less_keeps_what_was_known() -> None:
+def test_make_leader_retains_unspecified_values() -> None:
     led = leading(1, 2, min_isr=2)
     led.make_leader(3, None, None)
     assert (led.leader_epoch, led.isr, led.min_isr) == (3, (1, 2), 2)

@@ -14,27 +14,27 @@ def worked_example() -> PartitionLog:
     return log
 
 
-def test_the_worked_example() -> None:
+def test_worked_example_of_log() -> None:
     log = worked_example()
     assert [log.position(offset) for offset in (0, 4, 5, 8, 9, 11, 12, 99)] == [0, 0, 500, 500, 900, 900, 1200, 1200]
     assert [log.segment(offset) for offset in (0, 8, 9, 12)] == [0, 0, 9, 9]
     assert log.end == OffsetMetadata(12, 9, 1200)
 
 
-def test_what_came_before_the_first_known_end_is_one_batch() -> None:
+def test_log_before_first_event_is_one_batch() -> None:
     log = PartitionLog()
     assert (log.end, log.position(77)) == (None, 0)
     log.append(1000, 50)
     assert (log.position(3), log.position(999), log.position(1000)) == (0, 0, 50)
 
 
-def test_an_append_that_does_not_move_the_end_changes_nothing() -> None:
+def test_append_below_end_changes_nothing() -> None:
     log = worked_example()
     assert [log.append(12, 10), log.append(3, 10)] == [False, False]
     assert log.end == OffsetMetadata(12, 9, 1200)
 
 
-def test_a_roll_moves_the_log_end_at_once_but_no_metadata_taken_before() -> None:
+def test_roll_moves_log_end_but_no_earlier_metadata() -> None:
     log = PartitionLog()
     log.append(5, 500)
     before = log.offset_metadata(5)
@@ -42,7 +42,7 @@ def test_a_roll_moves_the_log_end_at_once_but_no_metadata_taken_before() -> None
     assert (before, log.end) == (OffsetMetadata(5, 0, 500), OffsetMetadata(5, 5, 500))
 
 
-def test_a_roll_at_or_below_the_newest_base_is_ignored() -> None:
+def test_roll_below_newest_base_is_ignored() -> None:
     log = worked_example()
     log.roll(9)
     log.roll(4)
@@ -53,7 +53,7 @@ def test_a_roll_at_or_below_the_newest_base_is_ignored() -> None:
     assert empty.end == OffsetMetadata(0, 0, 0), "a log starts with a segment at 0"
 
 
-def test_a_truncation_cuts_batches_segments_and_bytes() -> None:
+def test_truncation_drops_batches_segments_and_bytes() -> None:
     log = worked_example()
     assert log.truncate(9)
     assert log.end == OffsetMetadata(9, 9, 900)
@@ -63,7 +63,7 @@ def test_a_truncation_cuts_batches_segments_and_bytes() -> None:
     assert [log.position(offset) for offset in (4, 5, 6, 7)] == [0, 500, 500, 550]
 
 
-def test_a_truncation_inside_a_batch_takes_its_bytes_whole() -> None:
+def test_truncation_inside_batch_drops_whole_batch() -> None:
     log = worked_example()
     assert log.truncate(7)
     assert log.end == OffsetMetadata(7, 0, 500)
@@ -74,13 +74,13 @@ def test_a_truncation_inside_a_batch_takes_its_bytes_whole() -> None:
     assert log.end == OffsetMetadata(6, 0, 500)
 
 
-def test_a_truncation_at_or_beyond_the_end_or_of_an_unknown_log_does_nothing() -> None:
+def test_truncation_beyond_end_does_nothing() -> None:
     log = worked_example()
     assert [log.truncate(12), log.truncate(99), PartitionLog().truncate(0)] == [False, False, False]
     assert log.end == OffsetMetadata(12, 9, 1200)
 
 
-def test_the_log_start_only_moves_forward() -> None:
+def test_log_start_only_increases() -> None:
     log = PartitionLog()
     starts = []
     for offset in (4, 2, 7):
@@ -89,7 +89,7 @@ def test_the_log_start_only_moves_forward() -> None:
     assert starts == [4, 4, 7]
 
 
-def test_a_read_is_cut_at_its_limit_and_goes_on_after_the_last_whole_batch() -> None:
+def test_read_is_cut_at_limit() -> None:
     log = PartitionLog()
     for end in (2, 4, 6, 8):
         log.append(end, 100, one_batch=True)
@@ -99,19 +99,19 @@ def test_a_read_is_cut_at_its_limit_and_goes_on_after_the_last_whole_batch() -> 
     assert log.read(0, log.end, 99, False, hard_max_bytes=True) == (99, 0)
 
 
-def test_a_read_from_inside_a_batch_begins_with_that_batch() -> None:
+def test_read_inside_batch_starts_at_batch() -> None:
     log = worked_example()
     assert log.read(7, OffsetMetadata(9, 0, 900), 1000, False) == (400, 9)
 
 
-def test_a_read_may_exceed_its_limit_by_the_first_batch() -> None:
+def test_read_may_exceed_limit_by_first_batch() -> None:
     log = PartitionLog()
     log.append(5, 500, one_batch=True)
     assert log.end is not None
     assert [log.read(0, log.end, 10, min_one_message) for min_one_message in (False, True)] == [(0, 0), (500, 5)]
 
 
-def test_a_read_stops_at_the_end_of_its_segment_and_below_its_upper_bound() -> None:
+def test_read_stops_at_segment_end_and_upper_bound() -> None:
     log = worked_example()
     assert log.end is not None
     assert log.read(0, log.end, 10_000, True) == (900, 9)

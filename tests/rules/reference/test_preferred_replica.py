@@ -32,26 +32,26 @@ def data() -> Timeline:
 
 
 @pytest.mark.parametrize("offset", [0, 5])
-def test_it_is_told_at_once_and_nothing_is_read(offset: int) -> None:
+def test_preferred_replica_is_answered_at_once(offset: int) -> None:
     assert ends(data().fetch(10, "f", 100, 1, {"a": sent(offset)})) == ["f completed 10 preferred_replica - a-0:0"]
 
 
-def test_other_partitions_are_answered_with_what_they_have() -> None:
+def test_other_partitions_are_read() -> None:
     timeline = data().fetch(10, "f", 100, 10_000, {"a": sent(), "b": 0})
     assert ends(timeline) == ["f completed 10 preferred_replica - a-0:0,b-0:500"]
     assert [outcome.answered_bytes for outcome in timeline.replay().outcomes] == [500]
 
 
-def test_an_error_has_its_own_name() -> None:
+def test_error_takes_precedence_over_redirect() -> None:
     timeline = data().fetch(10, "f", 100, 1, {"a": sent(), "b": 99})
     assert ends(timeline) == ["f completed 10 offset_out_of_range - a-0:0,b-0:OFFSET_OUT_OF_RANGE"]
 
 
-def test_a_follower_is_never_sent_elsewhere() -> None:
+def test_follower_is_never_redirected() -> None:
     timeline = data().fetch(10, "f", 100, 1, {"a": sent()}, replica_id=3)
     assert ends(timeline) == ["f completed 10 min_bytes - a-0:500"]
 
 
-def test_a_consumer_that_looks_after_faults_reads_to_the_high_watermark() -> None:
+def test_debugging_consumer_reads_to_high_watermark() -> None:
     timeline = data().log_end(2, "a", 6, 100).fetch(10, "f", 100, 1, {"a": 0}, replica_id=-2)
     assert ends(timeline) == ["f completed 10 min_bytes - a-0:500"]

@@ -31,7 +31,7 @@ def in_order(events: list[Event]) -> list[Event]:
 
 @some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
-def test_each_operation_ends_exactly_once_or_is_open(events: list[Event], config: Config) -> None:
+def test_operation_ends_once_or_is_open(events: list[Event], config: Config) -> None:
     result = replay(events, config)
     asked = [event["seq"] for event in in_order(events) if event["type"] in REQUESTS]
     ended = [outcome.operation_id for outcome in result.outcomes]
@@ -42,7 +42,7 @@ def test_each_operation_ends_exactly_once_or_is_open(events: list[Event], config
 
 @some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
-def test_no_operation_ends_after_its_deadline_and_expiration_wins_ties(events: list[Event], config: Config) -> None:
+def test_operations_end_by_their_deadlines(events: list[Event], config: Config) -> None:
     for outcome in replay(events, config).outcomes:
         if outcome.expired:
             assert (outcome.ended_us, outcome.trigger, outcome.watched) == (outcome.deadline_us, None, True)
@@ -55,7 +55,7 @@ def test_no_operation_ends_after_its_deadline_and_expiration_wins_ties(events: l
 
 @some
 @given(events=trace_strategies.traces(), config=trace_strategies.configs())
-def test_num_delayed_is_the_number_of_open_operations(events: list[Event], config: Config) -> None:
+def test_num_delayed_counts_open_operations(events: list[Event], config: Config) -> None:
     result = replay(events, config)
     started = {event["seq"]: event for event in events}
     for gauge in result.gauges:
@@ -104,7 +104,7 @@ def test_purging_changes_no_outcome(events: list[Event]) -> None:
 
 @some
 @given(events=trace_strategies.traces(), data=st.data())
-def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.DataObject) -> None:
+def test_input_order_changes_nothing(events: list[Event], data: st.DataObject) -> None:
     ordered = replay(events, Config())
     shuffled = replay(data.draw(st.permutations(events)), Config())
     assert (ordered.outcomes, ordered.gauges) == (shuffled.outcomes, shuffled.gauges)
@@ -112,7 +112,7 @@ def test_the_order_of_the_input_changes_nothing(events: list[Event], data: st.Da
 
 @some
 @given(events=trace_strategies.traces(), cut=st.integers(0, 60))
-def test_nothing_that_happens_later_changes_what_has_ended(events: list[Event], cut: int) -> None:
+def test_later_events_change_no_ended_operation(events: list[Event], cut: int) -> None:
     ordered = in_order(events)
     beginning = replay(ordered[: cut + 1], Config(drain=False))
     whole = {outcome.operation_id: outcome for outcome in replay(ordered, Config()).outcomes}
@@ -124,7 +124,7 @@ def test_nothing_that_happens_later_changes_what_has_ended(events: list[Event], 
 
 @some
 @given(events=trace_strategies.traces())
-def test_each_broker_is_a_world_of_its_own_but_for_the_leaders_of_topics(events: list[Event]) -> None:
+def test_brokers_are_independent(events: list[Event]) -> None:
     together = [outcome for outcome in replay(events, Config()).outcomes if outcome.kind != "create_topics"]
     alone = [
         outcome
@@ -139,7 +139,7 @@ def test_each_broker_is_a_world_of_its_own_but_for_the_leaders_of_topics(events:
 
 @some
 @given(events=trace_strategies.traces())
-def test_a_trace_may_be_shifted_by_whole_buckets_without_changing_anything_else(events: list[Event]) -> None:
+def test_shift_by_whole_buckets_changes_nothing(events: list[Event]) -> None:
     """Deadlines and gauges are relative. Only when a reaper wakes, and so purges, depends on where buckets begin."""
     shift_us = BUCKETS_OF_ALL_WHEELS_MS * 1000
     shifted = replay([event | {"time_us": event["time_us"] + shift_us} for event in events], Config())

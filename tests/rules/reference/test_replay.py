@@ -7,7 +7,7 @@ from purgatory_udf.rules.reference.reference_replay import replay
 from tests.rules.reference.timeline import Timeline
 
 
-def test_the_order_of_the_input_does_not_matter_only_time_and_seq_do() -> None:
+def test_events_are_sorted_by_time_and_seq() -> None:
     timeline = Timeline().produce(10, "p", 1000, a=5).high_watermark(20, "a", 5).produce(20, "q", 1000, a=9)
     timeline.high_watermark(20, "a", 9)
     assert replay(timeline.events[::-1], Config()).outcomes == timeline.replay().outcomes
@@ -17,31 +17,31 @@ def test_the_order_of_the_input_does_not_matter_only_time_and_seq_do() -> None:
     ]
 
 
-def test_without_draining_what_is_due_by_the_last_events_millisecond_has_expired() -> None:
+def test_undrained_replay_expires_up_to_last_event() -> None:
     timeline = Timeline().produce(10, "p", 100, a=5).produce(10, "q", 101, a=5).produce(110.9, "r", 0, a=5)
     result = timeline.replay(drain=False)
     assert [outcome.request_id for outcome in result.outcomes if outcome.expired] == ["p", "r"]
     assert result.open == [2]
 
 
-def test_draining_lets_everything_expire() -> None:
+def test_draining_expires_everything() -> None:
     timeline = Timeline().produce(10, "p", 100, a=5).produce(10, "q", 30_000, a=5).fetch(10, "f", 7, 1, {"a": 0})
     result = timeline.replay()
     assert [outcome.ended_us // 1000 for outcome in result.outcomes] == [110, 30_010, 17]
     assert result.open == []
 
 
-def test_a_clock_event_tells_the_time_and_nothing_else() -> None:
+def test_clock_event_only_advances_time() -> None:
     timeline = Timeline().produce(10, "p", 100, a=5).add(110, "clock")
     assert timeline.replay(drain=False).open == []
 
 
-def test_an_empty_trace_has_no_outcomes() -> None:
+def test_empty_trace_has_no_outcomes() -> None:
     result = replay([], Config())
     assert (result.outcomes, result.open, result.gauges, result.transitions) == ([], [], [], [])
 
 
-def test_missing_optional_fields_have_their_defaults() -> None:
+def test_optional_fields_have_defaults() -> None:
     change = {"time_us": 1000, "type": "partition", "topic": "t", "partition": 0}
     events = [
         change | {"seq": 1, "change": "log_end", "offset": 5},

@@ -39,7 +39,7 @@ def stopped(timeline: Timeline, ms: float, *partitions: str) -> Timeline:
     return timeline
 
 
-def test_whoever_waits_for_the_partition_ends_there_and_is_answered_by_nobody() -> None:
+def test_stop_cancels_operations_of_partition() -> None:
     timeline = led("a").produce(10, "p", 100, a=6).fetch(10, "c", 100, 1, {"a": 5}).follower(10, "f", 100, 1, {"a": 6})
     timeline.delete_records(10, "d", 100, a=3)
     assert ends(stopped(timeline, 50, "a")) == [
@@ -50,12 +50,12 @@ def test_whoever_waits_for_the_partition_ends_there_and_is_answered_by_nobody() 
     ]
 
 
-def test_what_had_been_settled_of_a_request_keeps_its_answer() -> None:
+def test_settled_partition_retains_its_answer() -> None:
     timeline = led("a", "b").produce(10, "p", 100, a=6, b=6).high_watermark(20, "a", 6)
     assert ends(stopped(timeline, 50, "a", "b")) == ["p cancelled 50 broker_stopped b-0 a-0:NONE,b-0:-"]
 
 
-def test_a_request_that_no_longer_waits_for_the_partition_goes_on() -> None:
+def test_request_without_pending_partition_continues() -> None:
     """One partition's stop is its own: a stop of the whole broker is said of each."""
     timeline = led("a", "b").produce(10, "p", 100, a=6, b=6).high_watermark(20, "a", 6)
     assert ends(stopped(timeline, 50, "a").high_watermark(60, "b", 6)) == [
@@ -63,17 +63,17 @@ def test_a_request_that_no_longer_waits_for_the_partition_goes_on() -> None:
     ]
 
 
-def test_of_two_partitions_the_one_that_is_said_first_names_the_end_of_a_fetch() -> None:
+def test_first_stopped_partition_is_trigger() -> None:
     timeline = led("a", "b").fetch(10, "c", 100, 1, {"a": 5, "b": 5})
     assert ends(stopped(timeline, 50, "b", "a")) == ["c cancelled 50 broker_stopped b-0 a-0:-,b-0:-"]
 
 
-def test_expiration_wins_ties() -> None:
+def test_expiration_wins_tie_with_stop() -> None:
     timeline = led("a").fetch(10, "c", 40, 1, {"a": 5})
     assert ends(stopped(timeline, 50, "a")) == ["c expired 50 timeout - a-0:0"]
 
 
-def test_until_it_is_told_more_the_new_process_leads_nothing() -> None:
+def test_restarted_broker_leads_nothing() -> None:
     timeline = stopped(led("a"), 50, "a").fetch(60, "early", 100, 1, {"a": 5})
     timeline.change(70, "a", "leader", leader_epoch=3).fetch(80, "c", 100, 1, {"a": 4}).fetch(80, "d", 10, 1, {"a": 5})
     assert ends(timeline) == [
@@ -84,7 +84,7 @@ def test_until_it_is_told_more_the_new_process_leads_nothing() -> None:
     ]
 
 
-def test_the_new_process_knows_nothing_of_followers() -> None:
+def test_restarted_broker_forgets_followers() -> None:
     """Kafka's new leader resets its replicas (`Partition.makeLeader`): the watermark waits for each to be heard of."""
     timeline = Timeline().change(1, "a", "leader", leader_epoch=1, isr=[0, 2], min_isr=1).log_end(2, "a", 5, 500)
     timeline.change(3, "a", "replica_end", replica_id=2, offset=9)
@@ -93,7 +93,7 @@ def test_the_new_process_knows_nothing_of_followers() -> None:
     assert ends(timeline) == ["p completed 80 high_watermark a-0 a-0:NONE"]
 
 
-def test_all_gauges_fall_to_nothing_and_dead_entries_are_gone() -> None:
+def test_stop_resets_gauges() -> None:
     timeline = led("a", "b").fetch(10, "dead", 60, 1, {"a": 5, "b": 5}).fetch(20, "c", 900, 900, {"a": 5, "b": 5})
     timeline.produce(30, "p", 900, a=6, b=6).high_watermark(210, "a", 6)
     stopped(timeline, 300, "a", "b").add(500, "clock")
@@ -111,7 +111,7 @@ def test_all_gauges_fall_to_nothing_and_dead_entries_are_gone() -> None:
     assert loop_gauges(timeline.events, Config(), 500) == gauge_changes(timeline.replay().gauges)
 
 
-def test_the_new_process_begins_to_estimate_from_what_it_holds() -> None:
+def test_stop_resets_purge_estimate() -> None:
     """What the old one had watched does not bring the next purge nearer (`DelayedOperationPurgatory.advanceClock`)."""
     timeline = led("a")
     for number in range(3):
@@ -124,7 +124,7 @@ def test_the_new_process_begins_to_estimate_from_what_it_holds() -> None:
     assert loop_gauges(timeline.events, config, 500) == gauges
 
 
-def test_whoever_creates_a_topic_is_answered_by_nobody_where_the_broker_stops() -> None:
+def test_stop_cancels_topic_creations() -> None:
     """Said of any partition of the topic: the broker that was asked need not have one."""
     timeline = Timeline(broker=1).create_topics(10, "here", 1000, a=2, b=1).create_topics(10, "other", 1000, b=1)
     timeline.broker = 2
@@ -139,14 +139,14 @@ def test_whoever_creates_a_topic_is_answered_by_nobody_where_the_broker_stops() 
     ]
 
 
-def test_a_topic_that_has_its_leaders_is_not_waited_for() -> None:
+def test_stop_ignores_topic_with_leaders() -> None:
     timeline = Timeline().create_topics(10, "c", 1000, a=1, b=1).change(20, "a-0", "leader")
     assert ends(timeline.change(50, "a-0", "stopped").change(60, "b-0", "leader")) == [
         "c completed 60 leaders b a:NONE,b:NONE"
     ]
 
 
-def test_the_gauges_of_topics_fall_where_the_broker_stops() -> None:
+def test_stop_resets_topic_gauges() -> None:
     timeline = Timeline()
     for broker in (1, 2):
         timeline.broker = broker

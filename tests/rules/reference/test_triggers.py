@@ -58,11 +58,11 @@ ALL = {"Produce", "Fetch", "DeleteRecords"}
         pytest.param("truncate", {"offset": 2}, set(), id="a truncation"),
     ],
 )
-def test_the_purgatories_checked_by(change: str, fields: dict[str, Any], expected: set[str]) -> None:
+def test_change_checks_purgatories(change: str, fields: dict[str, Any], expected: set[str]) -> None:
     assert checked(change, **fields) == expected
 
 
-def test_an_append_that_raises_the_high_watermark_checks_all_three() -> None:
+def test_append_raising_high_watermark_completes_fetch() -> None:
     timeline = Timeline(broker=LEADER).change(1, "a", "leader", leader_epoch=1, isr=[LEADER])
     timeline.fetch(10, "f", 1000, 1, {"a": 0}).log_end(20, "a", 5, 50)
     assert timeline.ends() == ["f completed 20 min_bytes a-0 a-0:50"]

@@ -1,6 +1,6 @@
-"""Traces written as timelines, and their outcomes as lines.
+"""Traces written as timelines, and their outcomes as text lines.
 
-A partition is written `a-0`, or `a` for `a-0`. An outcome reads
+A partition is written `a-0`, or `a` for `a-0`. The line of an outcome is
 
     name completed|expired|cancelled time rule trigger partition:error-or-bytes,…
 """
@@ -22,7 +22,7 @@ def place(name: str) -> dict[str, Any]:
 
 
 class Timeline:
-    """Events in the order in which they are written; times in milliseconds, fractions allowed."""
+    """Events in the order of the calls. Times are in milliseconds and may have fractions."""
 
     def __init__(self, broker: int = 0) -> None:
         self.events: list[Event] = []
@@ -43,7 +43,7 @@ class Timeline:
         return self.change(ms, partition, "high_watermark", offset=offset)
 
     def produce(self, ms: float, name: str, timeout_ms: int, acks: int = -1, **parts: Any) -> Timeline:
-        """`a=5`: up to and including offset 4, 10 bytes a record; `a="SOME_ERROR"`: not appended."""
+        """`a=5` appends offsets up to 4, with 10 bytes per record; `a="SOME_ERROR"` fails to append."""
         entries = [
             place(partition) | {"error": part}
             if isinstance(part, str)
@@ -55,7 +55,7 @@ class Timeline:
     def fetch(
         self, ms: float, name: str, max_wait_ms: int, min_bytes: int, parts: dict[str, Any], **fields: Any
     ) -> Timeline:
-        """`{"a": 5}` fetches from offset 5; `{"a": {"fetch_offset": 5, …}}` says more."""
+        """`{"a": 5}` fetches from offset 5; `{"a": {"fetch_offset": 5, …}}` sets further fields."""
         entries = [
             {**place(partition), "max_bytes": 10_000, **(part if isinstance(part, dict) else {"fetch_offset": part})}
             for partition, part in parts.items()

@@ -9,7 +9,7 @@ from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_p
 # The initial delay.
 
 
-def test_initial_delay_is_extended_while_members_come_3_and_3_and_3_and_1() -> None:
+def test_initial_delay_is_extended_up_to_rebalance_timeout() -> None:
     #   1000          4000          7000         10000  11000
     #   │ a, b        │ c           │            │ d    │
     group = GroupTimeline()
@@ -32,14 +32,14 @@ def test_initial_delay_is_extended_while_members_come_3_and_3_and_3_and_1() -> N
     ]
 
 
-def test_initial_delay_is_not_extended_for_the_member_that_opened_it() -> None:
+def test_initial_delay_is_not_extended_for_first_member() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=10_000)
     group.until(20_000)
     assert group.log()[1] == "4000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over"
 
 
-def test_initial_delay_is_extended_once_for_members_of_one_window() -> None:
+def test_initial_delay_is_extended_once_per_window() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=60_000)
     group.join(2000, "b")
@@ -48,7 +48,7 @@ def test_initial_delay_is_extended_once_for_members_of_one_window() -> None:
     assert group.log()[1] == "7000 PreparingRebalance → CompletingRebalance 1 [a b c]: initial delay over"
 
 
-def test_initial_delay_of_the_rebalance_timeout_or_more_is_never_extended() -> None:
+def test_initial_delay_is_not_extended_beyond_rebalance_timeout() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(2000, "b", rebalance_timeout_ms=60_000)
@@ -56,7 +56,7 @@ def test_initial_delay_of_the_rebalance_timeout_or_more_is_never_extended() -> N
     assert group.log()[1] == "4000 PreparingRebalance → CompletingRebalance 1 [a b]: initial delay over"
 
 
-def test_initial_delay_of_a_group_that_was_empty_again_has_one_window() -> None:
+def test_emptied_group_has_one_initial_window() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=60_000)
     group.leave(4500, "a")
@@ -69,7 +69,7 @@ def test_initial_delay_of_a_group_that_was_empty_again_has_one_window() -> None:
     ]
 
 
-def test_initial_delay_of_0_passes_through_preparing_in_the_same_millisecond() -> None:
+def test_zero_initial_delay_completes_in_same_millisecond() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=0)
     group.join(1000.5, "a")
     group.until(1000.5)
@@ -81,7 +81,7 @@ def test_initial_delay_of_0_passes_through_preparing_in_the_same_millisecond() -
     assert [entry.at_us for entry in group.replay().transitions] == [1_000_500, 1_000_500], "no step back in time"
 
 
-def test_initial_delay_is_not_ended_by_the_last_member_that_leaves() -> None:
+def test_initial_delay_outlasts_last_member() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.leave(2000, "a")
@@ -94,7 +94,7 @@ def test_initial_delay_is_not_ended_by_the_last_member_that_leaves() -> None:
     ]
 
 
-def test_initial_delay_does_not_wait_for_pending_members() -> None:
+def test_initial_delay_ignores_pending_members() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(2000, "p", api_version=ASKS_FOR_AN_ID)
@@ -106,7 +106,7 @@ def test_initial_delay_does_not_wait_for_pending_members() -> None:
 
 
 @pytest.mark.parametrize(("session_ms", "answer"), [(5999, "INVALID_SESSION_TIMEOUT"), (6000, None), (7000, None)])
-def test_session_timeouts_have_bounds(session_ms: int, answer: str | None) -> None:
+def test_session_timeout_out_of_bounds_is_rejected(session_ms: int, answer: str | None) -> None:
     group = GroupTimeline(min_session_timeout_ms=6000, max_session_timeout_ms=7000)
     group.join(1000, "a", session_timeout_ms=session_ms)
     group.join(1000, "b", session_timeout_ms=7001)
@@ -117,7 +117,7 @@ def test_session_timeouts_have_bounds(session_ms: int, answer: str | None) -> No
     ]
 
 
-def test_what_if_settings_replace_or_scale_the_recorded_timeouts() -> None:
+def test_what_if_settings_override_recorded_timeouts() -> None:
     group = stable_pair(session_timeout_ms=2000, rebalance_timeout_ms="x0.5")
     group.rejoin(4200, "a", rebalance_timeout_ms=3000)
     group.until(10_000)
@@ -129,7 +129,7 @@ def test_what_if_settings_replace_or_scale_the_recorded_timeouts() -> None:
     assert "7200 a out: sync" in group.log()
 
 
-def test_a_full_group_lets_nobody_in_whatever_their_protocols() -> None:
+def test_full_group_rejects_new_members() -> None:
     group = stable_pair(max_size=2)
     group.join(5000, "c", protocols=["other"])
     group.rejoin(5100, "b")
@@ -139,7 +139,7 @@ def test_a_full_group_lets_nobody_in_whatever_their_protocols() -> None:
     ]
 
 
-def test_a_full_round_throws_out_the_last_member_to_come_back() -> None:
+def test_full_group_rejects_last_member_to_rejoin() -> None:
     group = stable_pair(max_size=2)
     group.leave(5000, "b")
     group.join(5100, "c")
@@ -155,7 +155,7 @@ def test_a_full_round_throws_out_the_last_member_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("protocols", [["other"], []])
-def test_a_join_without_a_common_protocol_is_refused(protocols: list[str]) -> None:
+def test_join_without_common_protocol_is_rejected(protocols: list[str]) -> None:
     group = stable_pair()
     group.join(5000, "c", protocols=protocols)
     group.rejoin(5000, "b", protocols=protocols)
@@ -165,14 +165,14 @@ def test_a_join_without_a_common_protocol_is_refused(protocols: list[str]) -> No
     ]
 
 
-def test_only_a_member_without_an_id_can_make_a_group() -> None:
+def test_only_join_without_id_creates_group() -> None:
     group = GroupTimeline()
     group.rejoin(1000, "a")
     group.join(1000, "b", group="")
     assert group.log() == ["1000 join_group a: UNKNOWN_MEMBER_ID", "1000 join_group b: INVALID_GROUP_ID"]
 
 
-def test_a_member_without_a_recorded_id_is_named_after_its_client_and_its_place_in_the_trace() -> None:
+def test_unrecorded_member_id_derives_from_client_and_seq() -> None:
     group = GroupTimeline()
     group.until(500)
     group.join(1000, "a", assigned_member_id=None)
@@ -181,14 +181,14 @@ def test_a_member_without_a_recorded_id_is_named_after_its_client_and_its_place_
     assert group.replay(drain=True).transitions[1].members == ("client-a-2", "client-c-4", "consumer-3")
 
 
-def test_an_id_just_given_cannot_be_a_static_members() -> None:
+def test_pending_id_with_instance_id_is_rejected() -> None:
     group = GroupTimeline()
     group.join(1000, "p", api_version=ASKS_FOR_AN_ID)
     group.rejoin(1100, "p", group_instance_id="i")
     assert group.log(since=1001) == ["1100 join_group p: UNKNOWN_SERVER_ERROR"]
 
 
-def test_the_same_group_at_another_broker_is_another_group() -> None:
+def test_groups_at_different_brokers_are_independent() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(2000, "b", broker=1)

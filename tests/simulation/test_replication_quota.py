@@ -8,7 +8,7 @@ from purgatory_udf.simulation.quotas import ReplicationQuota
 KEY, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def test_only_throttled_replicas_out_of_sync_are_held_back_and_only_above_the_rate() -> None:
+def test_quota_throttles_out_of_sync_replicas_above_rate() -> None:
     quota = ReplicationQuota(bytes_per_second=100, throttled=frozenset({KEY}))
     quota.record(100, now_ms=0)
     assert quota.is_throttled(KEY, in_sync=False, now_ms=10) is False, "the rate is the quota, not above it"
@@ -18,7 +18,7 @@ def test_only_throttled_replicas_out_of_sync_are_held_back_and_only_above_the_ra
     assert quota.is_throttled(OTHER, in_sync=False, now_ms=30) is False
 
 
-def test_the_rate_is_taken_over_the_last_eleven_seconds() -> None:
+def test_rate_covers_last_eleven_seconds() -> None:
     quota = ReplicationQuota(bytes_per_second=100, throttled=frozenset({KEY}))
     quota.record(1000, now_ms=500)
     exceeded = [now_ms for now_ms in range(500, 12_500, 1000) if quota.is_exceeded(now_ms)]
@@ -27,5 +27,5 @@ def test_the_rate_is_taken_over_the_last_eleven_seconds() -> None:
     assert quota.is_exceeded(12_000) is True, "what was sent before the window counts no longer, nor does its time"
 
 
-def test_without_traffic_nothing_is_exceeded() -> None:
+def test_quota_without_traffic_is_not_exceeded() -> None:
     assert ReplicationQuota(0, frozenset({KEY})).is_exceeded(0) is False

@@ -7,7 +7,7 @@ from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_p
 # Who does not come.
 
 
-def test_a_member_that_never_rejoins_is_removed_at_the_rebalance_timeout() -> None:
+def test_member_is_removed_at_rebalance_timeout() -> None:
     group = stable_pair()
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
     group.heartbeat(7000, "b")
@@ -22,7 +22,7 @@ def test_a_member_that_never_rejoins_is_removed_at_the_rebalance_timeout() -> No
     assert "join g: 5000 to 8000 of 8000, expired" in group.operations()
 
 
-def test_a_round_lasts_for_the_greatest_rebalance_timeout_at_its_start() -> None:
+def test_join_lasts_greatest_rebalance_timeout() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=2000)
     group.join(1000, "b", rebalance_timeout_ms=4000)
@@ -34,7 +34,7 @@ def test_a_round_lasts_for_the_greatest_rebalance_timeout_at_its_start() -> None
     assert "10000 b out: rejoin" in group.log(), "6000 + 4000: what a asks for counts from the next round on"
 
 
-def test_the_seeds_older_rule_takes_session_timeouts_for_rebalance_timeouts() -> None:
+def test_older_rule_uses_session_timeouts() -> None:
     group = GroupTimeline(rebalance_timeout="session", initial_rebalance_delay_ms=10_000)
     for member in "ab":
         group.join(1000, member)
@@ -49,7 +49,7 @@ def test_the_seeds_older_rule_takes_session_timeouts_for_rebalance_timeouts() ->
     ]
 
 
-def test_nobody_rejoins_and_all_are_removed() -> None:
+def test_group_is_empty_if_no_member_rejoins() -> None:
     group = stable_pair()
     group.leave(5000, "a")
     group.heartbeat(7000, "b")
@@ -64,7 +64,7 @@ def test_nobody_rejoins_and_all_are_removed() -> None:
     ]
 
 
-def test_nobody_rejoins_but_a_static_member_remains_so_another_round_is_waited_for() -> None:
+def test_join_restarts_while_static_members_remain() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "s", rebalance_timeout_ms=3000, group_instance_id="i")
@@ -87,7 +87,7 @@ def test_nobody_rejoins_but_a_static_member_remains_so_another_round_is_waited_f
     ]
 
 
-def test_a_rebalance_timeout_of_0_lets_time_pass_while_only_static_members_remain() -> None:
+def test_zero_rebalance_timeout_lets_time_pass() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "s", rebalance_timeout_ms=0, session_timeout_ms=1003, group_instance_id="i")
@@ -102,7 +102,7 @@ def test_a_rebalance_timeout_of_0_lets_time_pass_while_only_static_members_remai
     ]
 
 
-def test_a_static_member_that_does_not_rejoin_stays_and_then_has_to_sync() -> None:
+def test_static_member_stays_until_sync_timeout() -> None:
     group = GroupTimeline()
     group.join(1000, "s", group_instance_id="i", session_timeout_ms=60_000)
     group.sync(4100, "s", group_instance_id="i")
@@ -120,7 +120,7 @@ def test_a_static_member_that_does_not_rejoin_stays_and_then_has_to_sync() -> No
     ]
 
 
-def test_a_pending_member_holds_the_round_until_its_session_ends() -> None:
+def test_pending_member_delays_join_until_session_expires() -> None:
     group = stable_pair()
     group.join(4500, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=2000)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
@@ -135,7 +135,7 @@ def test_a_pending_member_holds_the_round_until_its_session_ends() -> None:
     ]
 
 
-def test_a_pending_member_does_not_hold_the_round_beyond_the_rebalance_timeout() -> None:
+def test_pending_member_does_not_extend_rebalance_timeout() -> None:
     group = stable_pair()
     group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
@@ -148,7 +148,7 @@ def test_a_pending_member_does_not_hold_the_round_beyond_the_rebalance_timeout()
     assert group.log(since=9000) == ["9000 CompletingRebalance → PreparingRebalance 2 [a b p]: member p joined"]
 
 
-def test_a_pending_member_that_leaves_frees_the_round() -> None:
+def test_join_completes_when_pending_member_leaves() -> None:
     group = stable_pair()
     group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
@@ -163,7 +163,7 @@ def test_a_pending_member_that_leaves_frees_the_round() -> None:
 # Syncs that never come.
 
 
-def test_the_leaders_sync_never_comes_so_it_is_removed_and_the_waiting_ones_join_again() -> None:
+def test_leader_without_sync_is_removed() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)
@@ -179,7 +179,7 @@ def test_the_leaders_sync_never_comes_so_it_is_removed_and_the_waiting_ones_join
     assert "sync g: 4000 to 7000 of 7000, expired" in group.operations()
 
 
-def test_a_followers_sync_never_comes_so_a_stable_group_loses_it() -> None:
+def test_follower_without_sync_is_removed() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)
@@ -193,7 +193,7 @@ def test_a_followers_sync_never_comes_so_a_stable_group_loses_it() -> None:
     ]
 
 
-def test_a_static_member_that_restarts_before_it_synced_costs_a_round_all_the_same() -> None:
+def test_static_restart_before_sync_triggers_rebalance() -> None:
     """Kafka forgets to rename it in the list of pending syncs, so the old id misses the deadline."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
@@ -208,7 +208,7 @@ def test_a_static_member_that_restarts_before_it_synced_costs_a_round_all_the_sa
 # Members that go.
 
 
-def test_the_last_member_leaves_and_the_group_is_empty_in_the_same_millisecond() -> None:
+def test_last_leave_empties_group_at_once() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.sync(4100, "a")
@@ -222,7 +222,7 @@ def test_the_last_member_leaves_and_the_group_is_empty_in_the_same_millisecond()
     assert group.operations()[-1] == "join g: 5000 to 5000 of 5000, completed by no_members on arrival"
 
 
-def test_the_last_member_leaves_while_an_id_is_pending_and_the_group_is_empty_all_the_same() -> None:
+def test_last_leave_empties_group_despite_pending_id() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.sync(4100, "a")
@@ -237,7 +237,7 @@ def test_the_last_member_leaves_while_an_id_is_pending_and_the_group_is_empty_al
     ]
 
 
-def test_the_leader_expires_and_whoever_is_longest_in_the_group_leads() -> None:
+def test_oldest_member_replaces_expired_leader() -> None:
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)
@@ -256,7 +256,7 @@ def test_the_leader_expires_and_whoever_is_longest_in_the_group_leads() -> None:
     ]
 
 
-def test_the_leader_goes_and_the_recorded_answers_say_whom_kafka_took() -> None:
+def test_recorded_answers_decide_next_leader() -> None:
     group = GroupTimeline()
     for member in "abc":
         group.join(1000, member, rebalance_timeout_ms=3000)
@@ -270,7 +270,7 @@ def test_the_leader_goes_and_the_recorded_answers_say_whom_kafka_took() -> None:
     ]
 
 
-def test_a_leader_that_rejoins_leads_on_whatever_was_recorded() -> None:
+def test_rejoining_leader_stays_leader() -> None:
     group = stable_pair()
     group.rejoin(5000, "a", leader_member_id="b")
     group.rejoin(5000, "b", leader_member_id="b")
@@ -281,7 +281,7 @@ def test_a_leader_that_rejoins_leads_on_whatever_was_recorded() -> None:
     ]
 
 
-def test_leaving_answers_a_waiting_join_but_never_a_waiting_sync() -> None:
+def test_leave_answers_waiting_join_but_not_sync() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000)
@@ -299,7 +299,7 @@ def test_leaving_answers_a_waiting_join_but_never_a_waiting_sync() -> None:
     ]
 
 
-def test_an_instance_can_be_sent_away_by_its_name() -> None:
+def test_static_member_can_be_removed_by_instance_id() -> None:
     group = GroupTimeline()
     group.join(1000, "s", group_instance_id="i")
     group.leave(4100, "", group_instance_id="other")
@@ -313,7 +313,7 @@ def test_an_instance_can_be_sent_away_by_its_name() -> None:
     ]
 
 
-def test_a_second_join_replaces_the_first_which_is_never_answered() -> None:
+def test_second_join_supersedes_first() -> None:
     group = stable_pair()
     group.rejoin(5000, "a")
     group.rejoin(5500, "a", request_id="again")

@@ -1,4 +1,4 @@
-"""When the reapers wake, and in which order."""
+"""The expiration reapers: when they wake, and in which order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from purgatory_udf.rules.purgatory.timing_wheel import SystemTimer
 from tests.rules.purgatory.mock_operation import Operation, purgatory
 
 
-def test_a_reaper_wakes_for_the_earliest_bucket_even_an_emptied_one_else_after_200_ms() -> None:
+def test_reaper_wakes_for_bucket_or_after_200_ms() -> None:
+    """An emptied bucket still wakes the reaper."""
     waiting = purgatory()
     operation = Operation("cancelled", 50)
     waiting.try_complete_else_watch(operation, ["a"], 0)
@@ -21,7 +22,7 @@ def test_a_reaper_wakes_for_the_earliest_bucket_even_an_emptied_one_else_after_2
     assert wakes == [40, 240, 440]
 
 
-def test_reapers_wake_in_order_of_time_then_of_registration() -> None:
+def test_reapers_wake_by_time_then_creation() -> None:
     woken: list[tuple[str, int]] = []
 
     class Logged(DelayedOperationPurgatory[Operation]):
@@ -40,7 +41,7 @@ def test_reapers_wake_in_order_of_time_then_of_registration() -> None:
     assert woken == [("Rebalance", 5), ("Heartbeat", 10), ("Rebalance", 10), ("Heartbeat", 210), ("Rebalance", 210)]
 
 
-def test_a_reaper_that_joins_late_keeps_the_rhythm_it_would_have_had_from_the_start() -> None:
+def test_late_reaper_keeps_rhythm_of_start() -> None:
     reapers = Reapers(1000)
     reapers.advance_to(1950)
     late = purgatory()
@@ -51,7 +52,8 @@ def test_a_reaper_that_joins_late_keeps_the_rhythm_it_would_have_had_from_the_st
     assert woken == [2000, 2200]
 
 
-def test_what_an_expiration_adds_due_already_runs_in_the_same_millisecond_in_any_purgatory() -> None:
+def test_due_operation_added_by_expiration_runs_at_once() -> None:
+    """The operation may be added to any purgatory."""
     reapers = Reapers(0)
     joins, heartbeats = purgatory(), purgatory()
     reapers.add(joins)

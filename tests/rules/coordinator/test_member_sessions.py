@@ -15,7 +15,7 @@ def stable_alone(session_ms: int = 10_000) -> GroupTimeline:
     return group
 
 
-def test_a_session_ends_at_its_deadline_to_the_millisecond() -> None:
+def test_session_expires_at_deadline() -> None:
     group = stable_alone()
     group.until(14_099)
     assert group.log(since=4101) == []
@@ -27,14 +27,14 @@ def test_a_session_ends_at_its_deadline_to_the_millisecond() -> None:
     ]
 
 
-def test_a_heartbeat_in_the_last_millisecond_before_the_end_is_in_time() -> None:
+def test_heartbeat_before_deadline_is_in_time() -> None:
     group = stable_alone()
     group.heartbeat(14_099.999, "a")
     group.until(24_098)
     assert group.log(since=4101) == ["14099 heartbeat a: NONE"]
 
 
-def test_a_heartbeat_in_the_millisecond_of_the_end_is_too_late() -> None:
+def test_heartbeat_at_deadline_is_too_late() -> None:
     group = stable_alone()
     group.heartbeat(14_100, "a")
     assert group.log(since=4101) == [
@@ -45,7 +45,7 @@ def test_a_heartbeat_in_the_millisecond_of_the_end_is_too_late() -> None:
     ]
 
 
-def test_a_session_counts_from_the_millisecond_of_the_sign_of_life() -> None:
+def test_session_starts_at_millisecond_of_heartbeat() -> None:
     group = stable_alone()
     group.heartbeat(5000.999, "a")
     group.until(15_000)
@@ -53,14 +53,14 @@ def test_a_session_counts_from_the_millisecond_of_the_sign_of_life() -> None:
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "commit", "sync"])
-def test_heartbeats_commits_and_syncs_of_a_stable_group_renew(sign: str) -> None:
+def test_heartbeats_commits_and_syncs_renew_session(sign: str) -> None:
     group = stable_alone()
     getattr(group, sign)(9000, "a")
     group.until(20_000)
     assert group.log(since=9001)[0] == "19000 a out: session"
 
 
-def test_a_join_that_is_answered_at_once_renews_nothing_and_changes_no_timeout() -> None:
+def test_join_answered_at_once_renews_nothing() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b")
@@ -72,7 +72,7 @@ def test_a_join_that_is_answered_at_once_renews_nothing_and_changes_no_timeout()
     assert group.log(since=12_000)[:2] == ["12000 join_group b: NONE, generation 1 led by a", "16000 b out: session"]
 
 
-def test_what_is_refused_renews_nothing() -> None:
+def test_rejected_requests_renew_nothing() -> None:
     group = GroupTimeline()
     group.join(1000, "a", group_instance_id="i")
     group.sync(4100, "a", group_instance_id="i")
@@ -96,7 +96,7 @@ def test_what_is_refused_renews_nothing() -> None:
     ]
 
 
-def test_a_session_that_ends_while_its_member_waits_in_a_join_is_swallowed() -> None:
+def test_session_completes_while_join_waits() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=5000)
     group.join(1000, "a", session_timeout_ms=2000)
     group.join(1000, "b", session_timeout_ms=10_000)
@@ -115,7 +115,7 @@ def test_a_session_that_ends_while_its_member_waits_in_a_join_is_swallowed() -> 
     ]
 
 
-def test_a_session_that_ends_while_its_member_waits_in_a_sync_is_swallowed_and_begins_anew_with_the_answer() -> None:
+def test_session_completes_while_sync_waits() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b", session_timeout_ms=2000)
@@ -134,7 +134,7 @@ def test_a_session_that_ends_while_its_member_waits_in_a_sync_is_swallowed_and_b
     ]
 
 
-def test_a_heartbeat_of_a_member_that_waits_leaves_it_without_a_session_until_the_answer() -> None:
+def test_heartbeat_of_waiting_member_ends_its_session() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b", session_timeout_ms=2000)
@@ -152,7 +152,7 @@ def test_a_heartbeat_of_a_member_that_waits_leaves_it_without_a_session_until_th
     ]
 
 
-def test_a_new_member_that_waits_for_five_minutes_is_told_that_nobody_knows_it() -> None:
+def test_new_member_expires_after_five_minutes() -> None:
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=400_000, rebalance_timeout_ms=600_000)
     group.sync(4100, "a")
@@ -165,7 +165,7 @@ def test_a_new_member_that_waits_for_five_minutes_is_told_that_nobody_knows_it()
     ]
 
 
-def test_a_heartbeat_of_a_new_member_that_waits_makes_its_session_an_ordinary_one() -> None:
+def test_heartbeat_of_new_member_starts_ordinary_session() -> None:
     """Its client cannot know the id, but one that was given the id before its first join does."""
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=400_000, rebalance_timeout_ms=600_000)
@@ -181,7 +181,7 @@ def test_a_heartbeat_of_a_new_member_that_waits_makes_its_session_an_ordinary_on
     ]
 
 
-def test_a_pending_id_that_is_not_used_in_a_session_timeout_is_forgotten() -> None:
+def test_pending_id_expires_after_session_timeout() -> None:
     group = stable_alone()
     group.join(5000, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=2000)
     group.heartbeat(5500, "p")
@@ -194,7 +194,7 @@ def test_a_pending_id_that_is_not_used_in_a_session_timeout_is_forgotten() -> No
     ]
 
 
-def test_sessions_start_anew_at_the_end_of_a_round_also_for_static_members_that_did_not_come() -> None:
+def test_generation_restarts_session_of_absent_static_member() -> None:
     group = GroupTimeline()
     group.join(1000, "s", group_instance_id="i", session_timeout_ms=8000, rebalance_timeout_ms=6000)
     group.sync(7100, "s", group_instance_id="i")
@@ -206,7 +206,7 @@ def test_sessions_start_anew_at_the_end_of_a_round_also_for_static_members_that_
     assert "heartbeat g-s: 14000 to 20000 of 22000, completed by removed" in lines
 
 
-def test_the_session_of_a_replaced_id_ends_without_effect() -> None:
+def test_session_of_replaced_id_has_no_effect() -> None:
     group = GroupTimeline()
     group.join(1000, "s", group_instance_id="i")
     group.sync(4100, "s", group_instance_id="i")
@@ -217,7 +217,7 @@ def test_the_session_of_a_replaced_id_ends_without_effect() -> None:
     assert "heartbeat g-s: 4100 to 14100 of 14100, completed by replaced" in group.operations()
 
 
-def test_a_session_ends_before_a_round_of_the_same_millisecond() -> None:
+def test_session_expires_before_join_in_same_millisecond() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=4000)
@@ -233,7 +233,7 @@ def test_a_session_ends_before_a_round_of_the_same_millisecond() -> None:
     ]
 
 
-def test_a_session_ends_before_a_sync_of_the_same_millisecond() -> None:
+def test_session_expires_before_sync_in_same_millisecond() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=3000)
@@ -245,7 +245,7 @@ def test_a_session_ends_before_a_sync_of_the_same_millisecond() -> None:
     ]
 
 
-def test_members_that_fail_together_go_in_the_order_in_which_their_sessions_were_armed() -> None:
+def test_sessions_expire_in_order_of_start() -> None:
     """b's session waits in a coarse wheel until 5020, when a's is in the bucket of 5025 already: a is first there."""
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=10)
@@ -263,7 +263,7 @@ def test_members_that_fail_together_go_in_the_order_in_which_their_sessions_were
     ]
 
 
-def test_a_group_whose_members_all_vanish_ends_empty_without_one_further_event() -> None:
+def test_group_of_vanished_members_becomes_empty() -> None:
     group = GroupTimeline()
     group.join(1000, "a", rebalance_timeout_ms=3000, session_timeout_ms=6000)
     group.join(1000, "b", rebalance_timeout_ms=3000, session_timeout_ms=30_000)

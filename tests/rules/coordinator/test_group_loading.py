@@ -17,7 +17,7 @@ def stable() -> GroupTimeline:
     return group
 
 
-def test_who_waits_in_a_join_is_sent_to_another_coordinator_and_the_round_expires_for_nobody() -> None:
+def test_unloading_answers_waiting_joins_not_coordinator() -> None:
     """onGroupUnloaded, PreparingRebalance: the join callbacks get NOT_COORDINATOR; onCompleteJoin: "is dead"."""
     group = stable()
     group.rejoin(7000, "a")
@@ -33,7 +33,7 @@ def test_who_waits_in_a_join_is_sent_to_another_coordinator_and_the_round_expire
     assert "join g: 7000 to 12000 of 12000, expired" in group.operations()
 
 
-def test_who_waits_in_a_sync_is_sent_to_another_coordinator_and_nobodys_sync_is_waited_for() -> None:
+def test_unloading_answers_waiting_syncs_not_coordinator() -> None:
     """onGroupUnloaded, CompletingRebalance: the sync callbacks; removeSyncExpiration, tryCompletePendingSync."""
     group = GroupTimeline()
     group.join(1000, "a")
@@ -50,7 +50,7 @@ def test_who_waits_in_a_sync_is_sent_to_another_coordinator_and_nobodys_sync_is_
     assert "sync g: 6000 to 7000 of 11000, completed by unloaded" in group.operations()
 
 
-def test_sessions_of_an_unloaded_group_end_at_their_deadlines_and_nobody_fails() -> None:
+def test_sessions_of_unloaded_group_complete_at_deadline() -> None:
     """tryCompleteHeartbeat and onExpireHeartbeat: the group is Dead."""
     group = stable()
     group.heartbeat(7000, "a")
@@ -64,7 +64,7 @@ def test_sessions_of_an_unloaded_group_end_at_their_deadlines_and_nobody_fails()
     ]
 
 
-def test_a_loaded_group_is_stable_with_its_members_whose_sessions_start_anew() -> None:
+def test_loaded_group_is_stable_with_new_sessions() -> None:
     """onGroupLoaded: completeAndScheduleNextHeartbeatExpiration for each member; loadGroup: Stable."""
     group = GroupTimeline()
     group.unloaded(500)
@@ -87,7 +87,7 @@ def test_a_loaded_group_is_stable_with_its_members_whose_sessions_start_anew() -
     ]
 
 
-def test_a_group_that_is_loaded_empty_keeps_its_generation() -> None:
+def test_group_loaded_empty_keeps_generation() -> None:
     """loadGroup: Empty without members; the next generation counts on."""
     group = GroupTimeline(initial_rebalance_delay_ms=0)
     group.loaded(1000, generation=4)
@@ -101,7 +101,7 @@ def test_a_group_that_is_loaded_empty_keeps_its_generation() -> None:
     ]
 
 
-def test_a_group_that_comes_back_ends_the_sessions_that_were_left_behind() -> None:
+def test_loading_completes_sessions_of_unloaded_group() -> None:
     """The old session's group is Dead, so whatever checks its key completes it: tryCompleteHeartbeat."""
     group = stable()
     group.unloaded(7000)
@@ -112,7 +112,7 @@ def test_a_group_that_comes_back_ends_the_sessions_that_were_left_behind() -> No
     ]
 
 
-def test_a_group_loaded_with_too_many_members_is_rebalanced() -> None:
+def test_loading_too_many_members_triggers_rebalance() -> None:
     """onGroupLoaded: groupIsOverCapacity → prepareRebalance."""
     group = GroupTimeline(max_size=1)
     group.loaded(1000, "a", "b", generation=3)
@@ -122,7 +122,7 @@ def test_a_group_loaded_with_too_many_members_is_rebalanced() -> None:
     ]
 
 
-def test_a_group_that_is_here_is_not_loaded_once_more() -> None:
+def test_loading_of_known_group_is_ignored() -> None:
     group = stable()
     group.loaded(7000, "x", generation=9)
     group.heartbeat(7100, "a")
@@ -130,7 +130,7 @@ def test_a_group_that_is_here_is_not_loaded_once_more() -> None:
     assert group.log(since=7000) == ["7100 heartbeat a: NONE"]
 
 
-def test_what_is_parked_at_a_coordinator_whose_process_ends_is_cancelled_and_nobody_is_answered() -> None:
+def test_stop_cancels_operations_without_answers() -> None:
     group = stable()
     group.rejoin(7000, "a")
     group.stopped(8000)
@@ -148,7 +148,7 @@ def test_what_is_parked_at_a_coordinator_whose_process_ends_is_cancelled_and_nob
     ]
 
 
-def test_a_sync_that_waits_and_an_id_that_was_given_go_with_the_process() -> None:
+def test_stop_cancels_waiting_sync_and_pending_id() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
@@ -165,7 +165,7 @@ def test_a_sync_that_waits_and_an_id_that_was_given_go_with_the_process() -> Non
     ]
 
 
-def test_what_a_group_left_behind_where_it_was_unloaded_goes_with_the_process_too() -> None:
+def test_stop_cancels_sessions_of_unloaded_group() -> None:
     """A broker that is told to stop gives its groups away first, and their sessions stay parked until it is gone."""
     group = stable()
     group.unloaded(7000)
@@ -184,7 +184,7 @@ def test_what_a_group_left_behind_where_it_was_unloaded_goes_with_the_process_to
     ]
 
 
-def test_a_session_that_ends_in_the_millisecond_of_the_stop_has_expired_before_it() -> None:
+def test_session_expires_before_stop_in_same_millisecond() -> None:
     group = stable()
     group.stopped(16_100)
     group.until(20_000)

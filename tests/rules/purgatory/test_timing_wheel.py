@@ -1,4 +1,4 @@
-"""The timing wheels: exact to the millisecond on every level, whatever the clock has missed."""
+"""The timing wheels: exact to the millisecond on every level, even after late advances of the clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Task(TimerTask):
 
 
 class Clock:
-    """Moves a timer millisecond by millisecond and logs what ran when."""
+    """Advances a timer millisecond by millisecond and logs which task ran when."""
 
     def __init__(self, start_ms: int) -> None:
         self.timer = SystemTimer(start_ms)
@@ -33,7 +33,7 @@ class Clock:
         return task
 
     def advance_to(self, now_ms: int) -> list[tuple[str, int]]:
-        """(name, time at which it ran) of everything that ran on the way."""
+        """Return name and time of every task that ran on the way."""
         seen: list[tuple[str, int]] = []
         while True:
             before = len(self.ran)
@@ -45,7 +45,7 @@ class Clock:
 
 
 def wakes_of(task: Task) -> list[int]:
-    """When a timer that started at 1003 wakes for its only task."""
+    """Return when a timer that started at 1003 wakes for its only task."""
     timer = SystemTimer(1003)
     timer.add(task)
     wakes = []
@@ -56,7 +56,7 @@ def wakes_of(task: Task) -> list[int]:
 
 
 @pytest.mark.parametrize("delay_ms", [1, 19, 20, 21, 399, 400, 401, 7999, 8000, 8001, 12_345])
-def test_a_task_of_any_wheel_level_runs_at_its_deadline_to_the_millisecond(delay_ms: int) -> None:
+def test_task_of_any_wheel_runs_at_deadline(delay_ms: int) -> None:
     clock = Clock(1003)
     clock.add("task", 1003 + delay_ms)
     assert clock.advance_to(1003 + delay_ms - 1) == []
@@ -65,7 +65,7 @@ def test_a_task_of_any_wheel_level_runs_at_its_deadline_to_the_millisecond(delay
     assert clock.timer.size() == 0
 
 
-def test_far_deadlines_wait_in_the_coarse_wheels_and_wake_the_timer_only_as_they_come_down() -> None:
+def test_far_deadline_wakes_once_per_wheel() -> None:
     ran: list[tuple[str, int]] = []
     #     buckets of         8 s    400 ms  20 ms   1 ms
     assert wakes_of(Task("far", 161_004, ran)) == [160_000, 160_800, 161_000, 161_004]
@@ -81,24 +81,24 @@ def test_far_deadlines_wait_in_the_coarse_wheels_and_wake_the_timer_only_as_they
         pytest.param(1400, [1200, 1400], id="the first of the third"),
     ],
 )
-def test_each_wheel_reaches_just_short_of_its_interval(deadline_ms: int, expected: list[int]) -> None:
+def test_wheel_reaches_just_short_of_interval(deadline_ms: int, expected: list[int]) -> None:
     assert wakes_of(Task("task", deadline_ms, [])) == expected
 
 
-def test_the_worked_example_of_the_timing_wheel() -> None:
+def test_worked_example_of_timing_wheel() -> None:
     ran: list[tuple[str, int]] = []
     assert wakes_of(Task("task", 1404, ran)) == [1200, 1400, 1404]
     assert ran == [("task", 1404)]
 
 
-def test_tasks_run_in_order_of_deadline_and_of_insertion_within_a_millisecond() -> None:
+def test_tasks_run_by_deadline_then_insertion() -> None:
     clock = Clock(0)
     for name, deadline_ms in [("d", 500), ("b", 30), ("a", 5), ("c", 30), ("e", 500)]:
         clock.add(name, deadline_ms)
     assert clock.advance_to(600) == [("a", 5), ("b", 30), ("c", 30), ("d", 500), ("e", 500)]
 
 
-def test_one_late_advance_runs_everything_that_was_missed_in_order_of_deadline() -> None:
+def test_late_advance_runs_missed_tasks_in_order() -> None:
     clock = Clock(0)
     for name, deadline_ms in [("c", 9000), ("b", 450), ("a", 21)]:
         clock.add(name, deadline_ms)
@@ -106,7 +106,7 @@ def test_one_late_advance_runs_everything_that_was_missed_in_order_of_deadline()
     assert clock.ran == [("a", 21), ("b", 450), ("c", 9000)]
 
 
-def test_a_task_that_is_due_when_added_runs_without_entering_the_wheel() -> None:
+def test_due_task_runs_without_entering_wheel() -> None:
     clock = Clock(100)
     clock.add("now", 100)
     clock.add("past", 7)
@@ -116,7 +116,7 @@ def test_a_task_that_is_due_when_added_runs_without_entering_the_wheel() -> None
     assert clock.timer.run_due() is False
 
 
-def test_a_cancelled_task_never_runs_and_leaves_its_bucket_queued() -> None:
+def test_cancelled_task_leaves_its_bucket_queued() -> None:
     clock = Clock(0)
     task = clock.add("cancelled", 50)
     task.cancel()
@@ -126,7 +126,7 @@ def test_a_cancelled_task_never_runs_and_leaves_its_bucket_queued() -> None:
     assert clock.timer.next_wake_ms() is None
 
 
-def test_a_task_that_was_cancelled_before_it_was_added_never_runs() -> None:
+def test_task_cancelled_before_add_never_runs() -> None:
     clock = Clock(0)
     for deadline_ms in (0, 5, 5000):
         task = Task("cancelled", deadline_ms, clock.ran)
@@ -136,17 +136,17 @@ def test_a_task_that_was_cancelled_before_it_was_added_never_runs() -> None:
     assert clock.advance_to(6000) == []
 
 
-def test_after_idle_time_the_wheel_clock_lags_and_deadlines_still_hold() -> None:
+def test_deadlines_hold_in_lagging_wheel() -> None:
     clock = Clock(1003)
     clock.now_ms = 900_017
     clock.add("soon", 900_022)
     clock.add("later", 930_017)
-    # The wheels still stand at 1003, so both lie in a bucket of 160 s that began long ago.
+    # The wheel clock is still at 1003, so both tasks are in a bucket of 160 s that has already expired.
     assert clock.timer.next_wake_ms() == 800_000
     assert clock.advance_to(930_020) == [("soon", 900_022), ("later", 930_017)]
 
 
-def test_buckets_are_used_again_in_every_round_of_the_wheel() -> None:
+def test_buckets_are_reused() -> None:
     clock = Clock(0)
     seen = []
     for round_start in range(0, 100, 20):
@@ -155,7 +155,7 @@ def test_buckets_are_used_again_in_every_round_of_the_wheel() -> None:
     assert seen == [(f"round {start}", start + 7) for start in range(0, 100, 20)]
 
 
-def test_a_shut_down_timer_runs_nothing() -> None:
+def test_shut_down_timer_runs_nothing() -> None:
     clock = Clock(0)
     clock.add("open", 5)
     clock.add("due", 0)

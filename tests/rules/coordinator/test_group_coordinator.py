@@ -50,7 +50,7 @@ NOT_EMPTY: dict[str, Callable[..., GroupTimeline]] = {
 
 
 @pytest.mark.parametrize("state", [empty, preparing, completing, stable])
-def test_join_without_an_id_is_given_one_and_changes_no_state(state: Callable[[], GroupTimeline]) -> None:
+def test_join_without_id_gets_pending_id(state: Callable[[], GroupTimeline]) -> None:
     group = state()
     group.join(10_000, "c", api_version=ASKS_FOR_AN_ID)
     assert group.log(since=10_000) == ["10000 join_group c: MEMBER_ID_REQUIRED, id c"]
@@ -59,7 +59,7 @@ def test_join_without_an_id_is_given_one_and_changes_no_state(state: Callable[[]
 # Join of a new member.
 
 
-def test_join_of_a_new_member_in_empty_opens_an_initial_round() -> None:
+def test_new_member_in_empty_starts_initial_join() -> None:
     group = empty()
     group.join(10_000, "c")
     assert group.log(since=10_000) == ["10000 Empty → PreparingRebalance 2 [c]: member c joined"]
@@ -70,7 +70,7 @@ def test_join_of_a_new_member_in_empty_opens_an_initial_round() -> None:
     ]
 
 
-def test_join_of_a_new_member_in_preparing_waits_for_the_round() -> None:
+def test_new_member_in_preparing_waits() -> None:
     group = preparing()
     group.join(10_000, "c")
     assert group.log(since=10_000) == []
@@ -83,7 +83,7 @@ def test_join_of_a_new_member_in_preparing_waits_for_the_round() -> None:
     ]
 
 
-def test_join_of_a_new_member_in_completing_starts_a_round_and_sends_waiting_syncs_away() -> None:
+def test_new_member_in_completing_rebalances_and_answers_syncs() -> None:
     group = completing()
     group.sync(9000, "b")
     group.join(10_000, "c")
@@ -93,14 +93,14 @@ def test_join_of_a_new_member_in_completing_starts_a_round_and_sends_waiting_syn
     ]
 
 
-def test_join_of_a_new_member_in_stable_starts_a_round() -> None:
+def test_new_member_in_stable_rebalances() -> None:
     group = stable()
     group.join(10_000, "c")
     assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b c]: member c joined"]
 
 
 @pytest.mark.parametrize("state", [empty, preparing, completing, stable])
-def test_join_with_the_id_just_given_is_a_new_members_join(state: Callable[[], GroupTimeline]) -> None:
+def test_join_with_pending_id_equals_new_member(state: Callable[[], GroupTimeline]) -> None:
     at_once, in_two_steps = state(), state()
     at_once.join(10_000, "c")
     in_two_steps.join(9500, "c", api_version=ASKS_FOR_AN_ID)
@@ -111,13 +111,13 @@ def test_join_with_the_id_just_given_is_a_new_members_join(state: Callable[[], G
 # Join of a member.
 
 
-def test_join_of_a_known_id_in_empty_is_unknown() -> None:
+def test_join_of_former_member_in_empty_is_unknown() -> None:
     group = empty()
     group.rejoin(10_000, "a")
     assert group.log(since=10_000) == ["10000 join_group a: UNKNOWN_MEMBER_ID"]
 
 
-def test_join_of_a_member_in_preparing_waits_and_is_checked() -> None:
+def test_join_of_member_in_preparing_completes_join() -> None:
     group = preparing()
     group.rejoin(10_000, "b")
     assert group.log(since=10_000) == [
@@ -128,26 +128,26 @@ def test_join_of_a_member_in_preparing_waits_and_is_checked() -> None:
 
 
 @pytest.mark.parametrize("member", ["a", "b"])
-def test_join_of_a_member_in_completing_gets_the_generation_again(member: str) -> None:
+def test_join_of_member_in_completing_repeats_generation(member: str) -> None:
     group = completing()
     group.rejoin(10_000, member)
     assert group.log(since=10_000) == [f"10000 join_group {member}: NONE, generation 1 led by a"]
 
 
 @pytest.mark.parametrize("state", ["CompletingRebalance", "Stable"])
-def test_join_with_changed_protocols_starts_a_round(state: str) -> None:
+def test_join_with_changed_protocols_rebalances(state: str) -> None:
     group = NOT_EMPTY[state]()
     group.rejoin(10_000, "b", protocols=["sticky", "range"])
     assert group.log(since=10_000) == [f"10000 {state} → PreparingRebalance 1 [a b]: member b changed its protocols"]
 
 
-def test_join_of_a_follower_in_stable_gets_the_generation_again() -> None:
+def test_join_of_follower_in_stable_repeats_generation() -> None:
     group = stable()
     group.rejoin(10_000, "b")
     assert group.log(since=10_000) == ["10000 join_group b: NONE, generation 1 led by a"]
 
 
-def test_join_of_the_leader_in_stable_starts_a_round() -> None:
+def test_join_of_leader_in_stable_rebalances() -> None:
     group = stable()
     group.rejoin(10_000, "a")
     assert group.log(since=10_000) == ["10000 Stable → PreparingRebalance 1 [a b]: leader a joined again"]
@@ -165,7 +165,7 @@ def with_static_leader(state: str) -> GroupTimeline:
     return group
 
 
-def test_restart_of_a_static_member_in_preparing_fences_the_old_id_and_waits() -> None:
+def test_static_restart_in_preparing_fences_old_id() -> None:
     group = with_static_leader("PreparingRebalance")
     group.join(10_000, "a2", group_instance_id="i")
     assert group.log(since=10_000) == ["10000 join_group a: FENCED_INSTANCE_ID", "10000 a out: replaced"]
@@ -177,7 +177,7 @@ def test_restart_of_a_static_member_in_preparing_fences_the_old_id_and_waits() -
     ]
 
 
-def test_restart_of_a_static_member_in_completing_starts_a_round() -> None:
+def test_static_restart_in_completing_rebalances() -> None:
     group = with_static_leader("CompletingRebalance")
     group.join(10_000, "a2", group_instance_id="i")
     assert group.log(since=10_000) == [
@@ -187,9 +187,7 @@ def test_restart_of_a_static_member_in_completing_starts_a_round() -> None:
 
 
 @pytest.mark.parametrize(("version", "leader"), [(ASKS_FOR_AN_ID, "a"), (SKIPS_ASSIGNMENT, "a2")])
-def test_restart_of_a_static_leader_in_stable_starts_none_and_names_a_leader_by_version(
-    version: int, leader: str
-) -> None:
+def test_static_leader_restart_in_stable_does_not_rebalance(version: int, leader: str) -> None:
     group = with_static_leader("Stable")
     group.join(10_000, "a2", group_instance_id="i", api_version=version)
     assert group.log(since=10_000) == [
@@ -198,7 +196,7 @@ def test_restart_of_a_static_leader_in_stable_starts_none_and_names_a_leader_by_
     ]
 
 
-def test_restart_of_a_static_member_in_stable_starts_a_round_if_the_groups_protocol_changes() -> None:
+def test_static_restart_with_new_group_protocol_rebalances() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a", group_instance_id="i", protocols=["range", "sticky"])
     group.sync(7100, "a", group_instance_id="i")
@@ -214,19 +212,19 @@ def test_restart_of_a_static_member_in_stable_starts_a_round_if_the_groups_proto
 # Sync.
 
 
-def test_sync_in_empty_is_from_an_unknown_member() -> None:
+def test_sync_in_empty_is_unknown_member() -> None:
     group = empty()
     group.sync(10_000, "a", generation=2)
     assert group.log(since=10_000) == ["10000 sync_group a: UNKNOWN_MEMBER_ID"]
 
 
-def test_sync_in_preparing_is_told_to_join_first() -> None:
+def test_sync_in_preparing_is_rebalance_in_progress() -> None:
     group = preparing()
     group.sync(10_000, "b")
     assert group.log(since=10_000) == ["10000 sync_group b: REBALANCE_IN_PROGRESS"]
 
 
-def test_sync_in_completing_waits_until_the_leaders_answers_all() -> None:
+def test_sync_in_completing_waits_for_leader() -> None:
     group = completing()
     group.sync(10_000, "b")
     assert group.log(since=10_000) == []
@@ -238,7 +236,7 @@ def test_sync_in_completing_waits_until_the_leaders_answers_all() -> None:
     ]
 
 
-def test_sync_in_stable_gets_the_assignment() -> None:
+def test_sync_in_stable_gets_assignment() -> None:
     group = stable()
     group.sync(10_000, "b")
     assert group.log(since=10_000) == ["10000 sync_group b: NONE"]
@@ -247,7 +245,7 @@ def test_sync_in_stable_gets_the_assignment() -> None:
 # Heartbeat, offset commit.
 
 
-def test_heartbeat_in_empty_is_from_an_unknown_member() -> None:
+def test_heartbeat_in_empty_is_unknown_member() -> None:
     group = empty()
     group.heartbeat(10_000, "a", generation=2)
     assert group.log(since=10_000) == ["10000 heartbeat a: UNKNOWN_MEMBER_ID"]
@@ -257,14 +255,14 @@ def test_heartbeat_in_empty_is_from_an_unknown_member() -> None:
     ("state", "answer"),
     [("PreparingRebalance", "REBALANCE_IN_PROGRESS"), ("CompletingRebalance", "NONE"), ("Stable", "NONE")],
 )
-def test_heartbeat_renews_the_session_in_every_state_with_members(state: str, answer: str) -> None:
+def test_heartbeat_renews_session_in_every_state(state: str, answer: str) -> None:
     group = NOT_EMPTY[state]()
     group.heartbeat(10_000, "b")
     assert group.log(since=10_000) == [f"10000 heartbeat b: {answer}"]
     assert "heartbeat g-b: 10000 to" in "\n".join(group.operations(drain=True))
 
 
-def test_offset_commit_in_empty_is_stored_if_it_names_no_generation() -> None:
+def test_offset_commit_in_empty_needs_no_generation() -> None:
     group = empty()
     group.commit(10_000, "", generation=-1)
     group.commit(10_000, "a", generation=2)
@@ -275,7 +273,7 @@ def test_offset_commit_in_empty_is_stored_if_it_names_no_generation() -> None:
     ("state", "answer"),
     [("PreparingRebalance", "NONE"), ("CompletingRebalance", "REBALANCE_IN_PROGRESS"), ("Stable", "NONE")],
 )
-def test_offset_commit_renews_the_session_where_it_is_stored(state: str, answer: str) -> None:
+def test_stored_offset_commit_renews_session(state: str, answer: str) -> None:
     group = NOT_EMPTY[state]()
     group.commit(10_000, "b")
     assert group.log(since=10_000) == [f"10000 offset_commit b: {answer}"]
@@ -283,7 +281,7 @@ def test_offset_commit_renews_the_session_where_it_is_stored(state: str, answer:
     assert renewed == (answer == "NONE")
 
 
-def test_offset_commit_of_nobody_in_a_group_with_members_is_refused() -> None:
+def test_offset_commit_without_member_is_rejected() -> None:
     group = stable()
     group.commit(10_000, "", generation=-1)
     assert group.log(since=10_000) == ["10000 offset_commit : UNKNOWN_MEMBER_ID"]
@@ -292,13 +290,13 @@ def test_offset_commit_of_nobody_in_a_group_with_members_is_refused() -> None:
 # Leave.
 
 
-def test_leave_in_empty_is_from_an_unknown_member() -> None:
+def test_leave_in_empty_is_unknown_member() -> None:
     group = empty()
     group.leave(10_000, "a")
     assert group.log(since=10_000) == ["10000 leave_group a: UNKNOWN_MEMBER_ID"]
 
 
-def test_leave_in_preparing_may_end_the_round() -> None:
+def test_leave_in_preparing_can_complete_join() -> None:
     group = preparing()
     group.leave(10_000, "b")
     assert group.log(since=10_000) == [
@@ -310,7 +308,7 @@ def test_leave_in_preparing_may_end_the_round() -> None:
 
 
 @pytest.mark.parametrize("state", ["CompletingRebalance", "Stable"])
-def test_leave_with_an_assignment_in_sight_starts_a_round(state: str) -> None:
+def test_leave_in_completing_or_stable_rebalances(state: str) -> None:
     group = NOT_EMPTY[state]()
     group.leave(10_000, "a")
     assert group.log(since=10_000) == [
@@ -323,14 +321,14 @@ def test_leave_with_an_assignment_in_sight_starts_a_round(state: str) -> None:
 # The session ends.
 
 
-def test_session_expiry_in_empty_cannot_be_for_it_has_no_member() -> None:
+def test_empty_group_has_no_session() -> None:
     group = empty()
     group.until(60_000)
     assert group.log(since=4501) == []
     assert group.replay().open == []
 
 
-def test_session_expiry_in_preparing_may_end_the_round() -> None:
+def test_session_expiration_in_preparing_can_complete_join() -> None:
     group = preparing(session_timeout_ms=2000)
     group.until(9100)
     assert group.log(since=9000) == [
@@ -342,7 +340,7 @@ def test_session_expiry_in_preparing_may_end_the_round() -> None:
 
 
 @pytest.mark.parametrize(("state", "at"), [("CompletingRebalance", 9000), ("Stable", 9100)])
-def test_session_expiry_with_an_assignment_in_sight_starts_a_round(state: str, at: int) -> None:
+def test_session_expiration_in_completing_or_stable_rebalances(state: str, at: int) -> None:
     group = NOT_EMPTY[state](session_timeout_ms=2000)
     group.until(at - 1)
     before = group.log()

@@ -7,7 +7,7 @@ from purgatory_udf.simulation.cluster_partitions import InSyncReplicas
 LAG_MS = 30_000
 
 
-def test_a_follower_that_has_not_fetched_for_too_long_drops_out() -> None:
+def test_follower_without_fetches_leaves_isr() -> None:
     replicas = InSyncReplicas(1, [2, 3], now_ms=0)
     replicas.record_fetch(2, 10, leader_end=10, high_watermark=0, now_ms=5_000)
     assert (replicas.shrink(leader_end=20, now_ms=LAG_MS), replicas.isr) == (False, (1, 2, 3)), "the limit is inclusive"
@@ -15,13 +15,13 @@ def test_a_follower_that_has_not_fetched_for_too_long_drops_out() -> None:
     assert (replicas.shrink(leader_end=20, now_ms=5_000 + LAG_MS + 1), replicas.isr) == (True, (1,))
 
 
-def test_a_follower_at_the_leaders_end_stays_however_long_nothing_was_written() -> None:
+def test_caught_up_follower_stays_in_isr() -> None:
     replicas = InSyncReplicas(1, [2], now_ms=0)
     replicas.record_fetch(2, 10, leader_end=10, high_watermark=0, now_ms=5)
     assert replicas.shrink(leader_end=10, now_ms=10 * LAG_MS) is False
 
 
-def test_a_follower_keeps_up_if_each_fetch_reaches_where_the_leader_was_at_the_one_before() -> None:
+def test_follower_one_fetch_behind_stays_in_isr() -> None:
     """The leader writes all the time, so no fetch ever reaches its end."""
     replicas = InSyncReplicas(1, [2], now_ms=0)
     for step in range(100):
@@ -30,7 +30,7 @@ def test_a_follower_keeps_up_if_each_fetch_reaches_where_the_leader_was_at_the_o
         assert replicas.shrink(leader_end=10 * step + 10, now_ms=now_ms) is False
 
 
-def test_a_follower_that_fetches_but_falls_behind_drops_out() -> None:
+def test_lagging_follower_leaves_isr() -> None:
     replicas = InSyncReplicas(1, [2], now_ms=0)
     shrunk_at = []
     for step in range(100):
@@ -42,7 +42,7 @@ def test_a_follower_that_fetches_but_falls_behind_drops_out() -> None:
     assert shrunk_at == [LAG_MS + 1000]
 
 
-def test_a_follower_comes_back_when_it_has_reached_the_high_watermark() -> None:
+def test_follower_rejoins_isr_at_high_watermark() -> None:
     replicas = InSyncReplicas(1, [2, 3], now_ms=0)
     replicas.record_fetch(3, 50, leader_end=50, high_watermark=0, now_ms=LAG_MS)
     replicas.shrink(leader_end=60, now_ms=LAG_MS + 1)
@@ -53,6 +53,6 @@ def test_a_follower_comes_back_when_it_has_reached_the_high_watermark() -> None:
     assert (came_back, replicas.isr) == ([False, False, True, False], (1, 3, 2))
 
 
-def test_the_limit_is_configurable() -> None:
+def test_replica_lag_time_is_configurable() -> None:
     replicas = InSyncReplicas(1, [2], now_ms=0, lag_time_max_ms=10_000)
     assert [replicas.shrink(leader_end=1, now_ms=now_ms) for now_ms in (10_000, 10_001)] == [False, True]

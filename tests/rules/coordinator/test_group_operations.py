@@ -10,7 +10,7 @@ from purgatory_udf.rules.purgatory.clock import Clock, gauge_changes
 from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
 
 
-def test_the_life_of_a_group_is_told_by_its_operations() -> None:
+def test_operations_of_whole_group_lifetime() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1500, "b")
@@ -37,7 +37,7 @@ def test_the_life_of_a_group_is_told_by_its_operations() -> None:
     ]
 
 
-def test_another_round_completes_the_sync_of_the_generation_and_renews_who_waited_in_it() -> None:
+def test_rebalance_completes_sync_and_renews_waiting_members() -> None:
     group = GroupTimeline(initial_rebalance_delay_ms=6000)
     group.join(1000, "a")
     group.join(1000, "b")
@@ -50,7 +50,7 @@ def test_another_round_completes_the_sync_of_the_generation_and_renews_who_waite
     ]
 
 
-def test_a_given_id_is_a_session_that_its_use_completes() -> None:
+def test_joining_completes_session_of_pending_id() -> None:
     group = GroupTimeline()
     group.join(1000, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=7000)
     group.rejoin(2000, "p")
@@ -58,7 +58,7 @@ def test_a_given_id_is_a_session_that_its_use_completes() -> None:
     assert group.operations() == ["heartbeat g-p: 1000 to 2000 of 8000, completed by join_group"]
 
 
-def test_an_operation_that_a_request_begins_for_itself_has_its_seq_and_every_other_a_negative_id() -> None:
+def test_operation_id_is_seq_or_negative() -> None:
     group = GroupTimeline()
     group.join(1000, "a")  # 1: the initial round; its session is another operation
     group.join(1100, "p", api_version=ASKS_FOR_AN_ID)  # 2: the session of the id p
@@ -85,7 +85,7 @@ def test_an_operation_that_a_request_begins_for_itself_has_its_seq_and_every_oth
     assert len({outcome.operation_id for outcome in outcomes}) == len(outcomes), "no id twice"
 
 
-def test_derived_ids_depend_on_nothing_but_the_groups_own_events() -> None:
+def test_derived_ids_depend_on_own_group_only() -> None:
     def derived_ids(name: str, broker: int, *, company: bool) -> set[int]:
         timeline = GroupTimeline()
         timeline.join(1000, "a", group=name, broker=broker)
@@ -103,7 +103,7 @@ def test_derived_ids_depend_on_nothing_but_the_groups_own_events() -> None:
     assert alone.isdisjoint(derived_ids("g", 1, company=False))
 
 
-def test_a_record_says_whose_operation_it_is() -> None:
+def test_whole_outcomes_of_group_operations() -> None:
     group = GroupTimeline()
     group.join(1000.5, "a")
     group.leave(2000.25, "a")
@@ -146,7 +146,7 @@ def test_a_record_says_whose_operation_it_is() -> None:
     ]
 
 
-def test_a_session_that_begins_with_an_answer_is_that_requests() -> None:
+def test_session_carries_id_of_answered_request() -> None:
     group = GroupTimeline()
     group.join(1000, "a", request_id="join of a")
     group.sync(4100, "a", request_id="sync of a")
@@ -158,7 +158,7 @@ def test_a_session_that_begins_with_an_answer_is_that_requests() -> None:
     ]
 
 
-def test_what_has_no_end_by_the_end_of_the_trace_is_open_unless_drained() -> None:
+def test_draining_ends_open_operations() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.until(3000)
@@ -167,7 +167,7 @@ def test_what_has_no_end_by_the_end_of_the_trace_is_open_unless_drained() -> Non
     assert group.replay(drain=True).open == []
 
 
-def test_the_gauges_of_both_purgatories_follow() -> None:
+def test_gauges_of_both_purgatories() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1100, "b")
@@ -194,7 +194,7 @@ def test_the_gauges_of_both_purgatories_follow() -> None:
     ], "an expired operation stays on its list until somebody walks it"
 
 
-def test_a_client_hears_the_answer_to_its_own_request() -> None:
+def test_callback_receives_answer_to_its_request() -> None:
     clock = Clock(0)
     coordinators = Coordinators(clock, Config.model_validate({"group": {"min_session_timeout_ms": 0}}).group)
     group = GroupTimeline()
