@@ -23,11 +23,11 @@ class Topic:
 
 
 @contextmanager
-def topic(bootstrap: str, name: str) -> Iterator[Topic]:
+def create_topic(bootstrap: str, name: str) -> Iterator[Topic]:
     """The topic is made with its first line."""
     from purgatory_udf.launch import runtimes
 
-    tool = [str(runtimes.find_java()), "-Xmx128m", "-cp", _with_tools(), "org.apache.kafka.tools.ConsoleProducer"]
+    tool = [str(runtimes.find_java()), "-Xmx128m", "-cp", _tools_class_path(), "org.apache.kafka.tools.ConsoleProducer"]
     words = [*tool, "--bootstrap-server", bootstrap, "--topic", name, "--request-required-acks", "all"]
     producer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     assert producer.stdin is not None
@@ -38,12 +38,12 @@ def topic(bootstrap: str, name: str) -> Iterator[Topic]:
         producer.wait()
 
 
-def _with_tools() -> str:
+def _tools_class_path() -> str:
     """Kafka's jars, and that of its tools, which a broker has no need of: fetched once."""
     import pyspark
 
     from purgatory_udf.launch import jars
-    from tests.sources.kafka.broker import VERSION, class_path
+    from tests.sources.kafka.broker import VERSION, kafka_class_path
 
     ivy = jars.ivy_home() / f"kafka-tools-{VERSION}"
     jar = ivy / "jars" / f"org.apache.kafka_kafka-tools-{VERSION}.jar"
@@ -51,12 +51,12 @@ def _with_tools() -> str:
         spark_home = Path(pyspark.__file__).parent
         # All else that it needs is there with the broker.
         others = "com.*:*,net.*:*,io.*:*,ch.*:*,jakarta.*:*,javax.*:*,commons-*:*,org.eclipse.*:*,org.glassfish.*:*"
-        jars.fetch("Kafka's tools", f"org.apache.kafka:kafka-tools:{VERSION}", others, spark_home, ivy, os.environ)
-    return f"{jar}:{class_path()}"
+        jars.fetch_jars("Kafka's tools", f"org.apache.kafka:kafka-tools:{VERSION}", others, spark_home, ivy, os.environ)
+    return f"{jar}:{kafka_class_path()}"
 
 
 @contextmanager
-def broker_of(folder: Path) -> Iterator[str]:
+def broker_in(folder: Path) -> Iterator[str]:
     """`host:port` of a broker whose files lie in the folder."""
     from tests.sources.kafka.broker import broker
 

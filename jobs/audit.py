@@ -19,7 +19,7 @@ def _checks(out: str) -> None:
         raise UserError(f"{out}: no such folder")
 
 
-@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(out: Annotated[str, typer.Option(help="Folder of the outcome tables, as replay made it.")]) -> None:
     """Check the laws that a replay's tables keep; exit status 1 if one is broken."""
     from purgatory_udf.answers.audit import audit, report, require_all

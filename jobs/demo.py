@@ -72,7 +72,7 @@ def main(
     # What both threads import is there before: Python lets neither wait for the other within a circle of modules.
     for name in ("pandas", "pyspark.sql"):
         import_module(name)
-    from purgatory_udf.launch.spark_session import build_session, let_go, session_for
+    from purgatory_udf.launch.spark_session import build_session, release_spark, session_for
 
     _checks(out)
     shutil.rmtree(out, ignore_errors=True)
@@ -93,7 +93,7 @@ def main(
         from purgatory_udf.streaming.replay_run import run_replay
 
         run = run_replay(spark, ReplayOptions(events, place, Config(), ingested=ingested))
-        beside.submit(let_go, spark)
+        beside.submit(release_spark, spark)
         with locally():
             near = session_for("purgatory-demo")
             print("\n".join(summary(near, place, run)))

@@ -17,7 +17,7 @@ def _checks(out: str, operation: int | None, request_id: str | None, group: str 
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     operation: Annotated[int | None, typer.Option(help="Explain the operation of this operation_id.")] = None,

@@ -27,7 +27,7 @@ def _checks(
         raise UserError("--jmx-before needs --jmx-after: what counts is the increase")
 
 
-@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log and of its replay.")],
     jmx_before: Annotated[

@@ -24,7 +24,7 @@ def _checks(out: str, events: str | None, scenario_file: Path, html: Path | None
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@job.job(checks=_checks, brief=True, reads=("out", "events"), near=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("out", "events"), max_local_bytes=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables of an imported request log.")],
     scenario_file: Annotated[Path, typer.Option(help="The scenario, as YAML.")],

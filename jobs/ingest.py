@@ -104,7 +104,7 @@ def _checks(**given: Any) -> None:
     asked.require_files()
 
 
-@job.job(checks=_checks, reads=("paths",), near=IMPORTED_BYTES)
+@job.job(checks=_checks, reads=("paths",), max_local_bytes=IMPORTED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the tables events and rejected_events.")],
     paths: Annotated[

@@ -15,7 +15,7 @@ def _checks(out: str, **_: object) -> None:
     require_folder(out)
 
 
-@job.job(checks=_checks, brief=True, reads=("out",), near=ANY_BYTES)
+@job.job(checks=_checks, brief=True, reads=("out",), max_local_bytes=ANY_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's or an import's tables; it may still be running.")],
     keep_hours: Annotated[

@@ -30,7 +30,7 @@ def _checks(
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     window_ms: Annotated[int, typer.Option(min=1, help="Length of a window of the tables over time.")] = 1000,

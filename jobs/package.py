@@ -28,7 +28,7 @@ def main(
 
     _checks(out)
     root = Path(os.environ.get("PURGATORY_HOME") or Path(__file__).resolve().parents[1])
-    made = package_archive.make(root, out)
+    made = package_archive.create_archive(root, out)
     print(f"{made}  {made.stat().st_size / 1e6:,.0f} MB")
     print(f"./spark-submit.sh --master MASTER --archives {made} JOB …  is all that workers with Java and Python need")
 

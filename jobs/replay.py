@@ -52,7 +52,7 @@ def _checks(
     _configuration(config, settings or [], max_disorder_ms, drain, batch_events)
 
 
-@job.job(checks=_checks, reads=("events", "trace", "more"), near=REPLAYED_BYTES)
+@job.job(checks=_checks, reads=("events", "trace", "more"), max_local_bytes=REPLAYED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of the outcome tables.")],
     more: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="More --trace files.", hidden=True)] = None,

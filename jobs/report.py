@@ -30,7 +30,7 @@ def _checks(out: str, html: Path | None, **_: object) -> None:
     require_folder(out)
 
 
-@job.job(checks=_checks, reads=("out",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("out",), max_local_bytes=ANSWERED_BYTES)
 def main(
     out: Annotated[str, typer.Option(help="Folder of a replay's tables; it may still be running.")],
     html: Annotated[

@@ -25,7 +25,7 @@ def _checks(like: str, goal: str, within: str, over: list[str], html: Path | Non
         raise UserError(f"{html}: is a folder; --html names a file")
 
 
-@job.job(checks=_checks, brief=True, reads=("like",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, brief=True, reads=("like",), max_local_bytes=ANSWERED_BYTES)
 def main(
     like: Annotated[
         str,

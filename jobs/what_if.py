@@ -93,7 +93,7 @@ def _checks_of_a_prediction(
         raise UserError(f"{json}: is a folder; --json names a file")
 
 
-@job.job(checks=_checks, reads=("like",), near=ANSWERED_BYTES)
+@job.job(checks=_checks, reads=("like",), max_local_bytes=ANSWERED_BYTES)
 def main(
     variant: Annotated[
         list[str],

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Commands that tests run start a Spark each, and are over before an archive of its classes was worth making.
-os.environ[class_archive.OFF] = "1"
+os.environ[class_archive.DISABLE_VARIABLE] = "1"
 
 # Traces and recordings are some hundred thousand objects that stay; by default Python looks through them all again and
 # again, for a fifth of the time.
@@ -46,14 +46,14 @@ _SMALLEST = {
     _JVM: f"{small_spark.SETTINGS[_JVM]} -Xmn320m",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.python.daemon.module": "tests.support.forked",
+    "spark.python.daemon.module": "tests.support.spark_worker_daemon",
 }
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whoever asks for the session is marked by it, and then what is long, or runs a whole command: `-m "not spark"` is
     what one waits for between two changes. What looks at a page in a browser runs where there is one."""
-    if browser.find() is None:
+    if browser.find_browser() is None:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
         items[:] = [item for item in items if not item.get_closest_marker("browser")]
     for item in items:
@@ -64,17 +64,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("end_to_end"):
             item.add_marker(pytest.mark.spark)
-    scheduling.give_way()
+    scheduling.lower_priority()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    return scheduling.processes(config.option.markexpr)
+    return scheduling.process_count(config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.ByFile:
-    return scheduling.ByFile(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.FileScheduling:
+    return scheduling.FileScheduling(config, log)
 
 
 def _rank(item: pytest.Item) -> int:

@@ -1,4 +1,9 @@
-"""What happens before Spark starts: command line, virtual environment, Java, jars, submission, session.
+"""Everything before a job runs: command line, virtual environment, Java, jars, spark-submit, session.
 
-Only the standard library at import time: the first of these modules runs on a bare Python.
+In the order of a start: `__main__` calls `command_line`, `virtual_environment`, `job` (the job's options), `runtimes`
+(Java and Spark), `jars` (Delta, Kafka), `submission` (the spark-submit call) and `jvm_process` or spark-submit itself.
+The job then calls `spark_session`. `class_archive` and `worker_daemon` make starts faster; `package_archive` packs the
+environment for a cluster; `standard_streams` separates stdout and stderr.
+
+`__main__` runs on a bare Python: until the virtual environment is entered, only the standard library is imported.
 """

@@ -1,4 +1,4 @@
-"""From `spark-submit.sh` to Spark's own: understand the line, get ready, check the job's options, submit."""
+"""The `spark-submit.sh` command: from the command line to a running job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from purgatory_udf.backend.input_size import TINY
 from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.launch import command_line, jvm_process, runtimes, standard_streams, submission
 from purgatory_udf.launch import command_line as command_line_module
-from purgatory_udf.launch.class_archive import Archive, make_afterwards
+from purgatory_udf.launch.class_archive import ClassArchive, create_in_background
 from purgatory_udf.launch.command_line import CommandLine
 from purgatory_udf.launch.submission import Submission
-from purgatory_udf.launch.virtual_environment import Environment, say
+from purgatory_udf.launch.virtual_environment import VirtualEnvironment, report_progress
 
 if TYPE_CHECKING:
     from purgatory_udf.launch.job import Job
@@ -30,29 +30,29 @@ DEFAULT_JOB = "demo"
 USAGE = """\
 Usage: ./spark-submit.sh [Spark's options] [JOB [options]]
 
-Without a JOB: the demo, a bundled sample trace replayed and summed up.
+Without a JOB, the demo runs: it replays a bundled sample trace and summarizes the result.
 
 Jobs:
 {jobs}
 
-  ./spark-submit.sh JOB --help        explains a job's options with their defaults
-  ./spark-submit.sh --verbose JOB …   shows Spark's own log as well
+  ./spark-submit.sh JOB --help        shows a job's options and their defaults
+  ./spark-submit.sh --verbose JOB …   also shows Spark's log
 
 Spark's options (--master, --conf, --deploy-mode, --driver-memory, --properties-file, …) are those of spark-submit.
-SPARK_HOME names another Spark than the one installed in .venv; JAVA_HOME another Java than the one on PATH.
+SPARK_HOME selects another Spark than the one in .venv, JAVA_HOME another Java than the one on PATH.
 
-Exit status: 0 done; 1 a law or a limit does not hold; 2 the options or the input cannot be used; 3 anything else."""
+Exit status: 0 success; 1 an invariant or a limit is violated; 2 unusable options or input; 3 any other failure."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the line says; returns only if nothing is to be submitted."""
+    """Run the command line; return only if no process replaces this one."""
     try:
         line = command_line.parse(words)
         if line.version:
             print(f"Purgatory Replay {purgatory_udf.__version__}")
             return 0
         if line.help or line.job == "help":
-            entries = command_line_module.jobs(ROOT)
+            entries = command_line_module.list_jobs(ROOT)
             width = max(len(entry.name) for entry in entries)
             print(
                 USAGE.format(jobs="\n".join(f"  {entry.name:<{width}}  {entry.summary}" for entry in entries)),
@@ -68,14 +68,14 @@ def main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # `… --help | head`: what Python flushes at its end must not complain.
+        # The reader of the output closed it (`… --help | head`): avoid an error when Python flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def _enter_environment() -> None:
-    """Go on inside the tree's own environment, which is made first if need be."""
-    environment = Environment(ROOT)
+    """Set up the virtual environment if necessary, and continue with its Python."""
+    environment = VirtualEnvironment(ROOT)
     environment.set_up("run")
     if not environment.folder.samefile(sys.prefix):
         os.execv(environment.python, [str(environment.python), *sys.orig_argv[1:]])
@@ -84,58 +84,61 @@ def _enter_environment() -> None:
 def _run(line: CommandLine, entry: command_line_module.JobEntry) -> int:
     job: Job = importlib.import_module(f"jobs.{entry.file.stem}").main
     settings = line.settings(runtimes.spark_defaults(runtimes.find_spark(os.environ), os.environ))
-    ended: int | None = job.check(line.arguments, submission.runs_here(settings))
+    ended: int | None = job.check(line.arguments, submission.is_client_mode(settings))
     if ended is not None:
         return ended
     if not job.spark:
         return job.status(line.arguments)
-    # Who gives options to Spark, or has told it where to run, wants Spark to do it.
+    # With options for Spark, or a master that is not local, the job runs on Spark.
     if (
-        job.near
+        job.runs_locally
         and not line.spark
         and submission.is_local({"spark.master": os.environ.get("MASTER", "local"), **settings})
     ):
         with contextlib.suppress(NeedsSparkError), locally():
             return job.status(line.arguments)
-    _take_java(os.environ)
+    _set_java_home(os.environ)
     call = submission.prepare(ROOT, line, entry.file, os.environ, job.settings)
-    if call.archive and call.archive.wanted():
-        _archive_afterwards(call.archive)
-    if call.apart:
-        jvm_process.begin(call.beside, call.environ)
+    if call.class_archive and call.class_archive.should_create():
+        _create_archive_in_background(call.class_archive)
+    if call.separate_jvm:
+        jvm_process.start(call.jvm_command, call.environ)
         return job.status(line.arguments)
-    return _become(call)
+    return _replace_process(call)
 
 
-def _archive_afterwards(archive: Archive) -> None:
-    """The demo loads what nearly every job does; here, whatever `MASTER` says of other jobs."""
+def _create_archive_in_background(archive: ClassArchive) -> None:
+    """Create the class archive by a run of the demo, which loads nearly all classes that jobs need.
+
+    The demo runs on this machine, even if `MASTER` names a cluster.
+    """
     out = ("--out", str(archive.draft / "demo"))
     line = CommandLine(spark=(("--master", "local[*]"),), job=DEFAULT_JOB, arguments=out)
     demo = submission.prepare(
         ROOT, line, command_line_module.find_job(ROOT, DEFAULT_JOB).file, os.environ, TINY, archive
     )
-    make_afterwards(archive, demo.command, demo.environ)
+    create_in_background(archive, demo.command, demo.environ)
 
 
-def _become(call: Submission) -> NoReturn:
-    """Signals and the exit status are then Spark's own: nobody stands between."""
+def _replace_process(call: Submission) -> NoReturn:
+    """Replace this process by spark-submit, so that signals and the exit status are Spark's."""
     sys.stdout.flush()
     sys.stderr.flush()
-    standard_streams.offer(call.environ)
+    standard_streams.offer_streams(call.environ)
     os.execve(call.command[0], call.command, call.environ)
 
 
-def _take_java(environ: MutableMapping[str, str]) -> None:
+def _set_java_home(environ: MutableMapping[str, str]) -> None:
     runtime = runtimes.find_java(environ)
     if runtime is None:
-        Environment(ROOT).set_up("java")
+        VirtualEnvironment(ROOT).set_up("java")
         importlib.invalidate_caches()
         runtime = runtimes.find_java(environ)
     if runtime is None:
-        raise UserError("no Java of version 17 or newer: set JAVA_HOME to one")
+        raise UserError("Java 17 or newer is required; set JAVA_HOME to its folder")
     if environ.get("JAVA_HOME") and not runtime.is_relative_to(environ["JAVA_HOME"]):
-        say(f"JAVA_HOME={environ['JAVA_HOME']} has no Java of version 17 or newer: using {runtime}")
-    environ["JAVA_HOME"] = str(runtimes.java_home(runtime))
+        report_progress(f"JAVA_HOME={environ['JAVA_HOME']} is not Java 17 or newer; using {runtime}")
+    environ["JAVA_HOME"] = str(runtimes.wrapper_java_home(runtime))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The classes that Spark and Delta load at every start on one machine, kept as a JVM has them in memory: to map them in
-place of parsing them takes a quarter off what a small job costs.
+"""An AppCDS archive of the classes that Spark and Delta load at every start on this machine.
 
-A run of the demo makes the archive, once for each Java and each set of jars, in the background and after the first job
-that had none: nobody waits for it. A JVM itself holds it against its own version and against every jar, and goes on
-without it where they differ; what it does not see is that a file was cut short, so a file's name tells its size.
+A JVM maps the archive into memory instead of parsing the classes, which saves a quarter of the time of a small job. A
+run of the demo creates the archive, once for each Java and set of jars, in the background after the first job without
+one. The JVM checks its own version and every jar against the archive and ignores it if they differ. It does not detect
+a truncated file, so the file's name contains its size.
 """
 
 from __future__ import annotations
@@ -19,96 +19,114 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Who says anything of this is left alone.
-_THEIRS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:AOT")
-_SPOKEN_IN = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-# For who wants none.
-OFF = "PURGATORY_NO_ARCHIVE"
-# Where Spark is given more to load, in other places of the class path.
-_OTHERWISE = ("SPARK_CONF_DIR", "SPARK_PREPEND_CLASSES", "SPARK_DIST_CLASSPATH", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-# So many archives are kept, of 200 MB each; others than the newest are of a Java or of jars that were replaced.
-_KEPT = 3
-_A_DAY_SECONDS = 86_400
+# With one of these options set, the user controls class sharing.
+_SHARING_OPTIONS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:AOT")
+_JVM_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+# Set to any value, no archive is used or created.
+DISABLE_VARIABLE = "PURGATORY_NO_ARCHIVE"
+# With one of these set, Spark's class path differs.
+_CLASS_PATH_VARIABLES = (
+    "SPARK_CONF_DIR",
+    "SPARK_PREPEND_CLASSES",
+    "SPARK_DIST_CLASSPATH",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+)
+# An archive has 200 MB. Older ones belong to a Java or to jars that were replaced.
+_ARCHIVES_KEPT = 3
+_RETRY_AFTER_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
-class Archive:
-    """Where the archive of a Java and of a class path is, or would be."""
+class ClassArchive:
+    """The archive for one Java and one class path, whether it exists or not."""
 
     folder: Path
     name: str
 
-    def found(self) -> Path | None:
-        """The file, if it is there as it was made."""
+    def find(self) -> Path | None:
+        """Return the file if it is complete."""
         return next((file for file in self._files() if file.name == f"{self.name}-{file.stat().st_size}.jsa"), None)
 
-    def used(self) -> str | None:
-        """The JVM's options; why an archive does not suit it after all is nothing that a user could put right."""
-        file = self.found()
-        # Spark's scripts take the options apart at blanks.
+    def jvm_options(self) -> str | None:
+        """Return the JVM options that use the archive, None without one.
+
+        Warnings are off, because users cannot fix an archive that does not match.
+        """
+        file = self.find()
+        # Spark's scripts split the options at blanks.
         return None if file is None or " " in str(file) else f"-XX:SharedArchiveFile={file} -Xlog:cds*=off"
 
-    def wanted(self) -> bool:
-        """Whether to make it: not again for a day where that has failed, nor where nothing can be written."""
-        if self.found() or " " in str(self.folder):
+    def should_create(self) -> bool:
+        """Whether to create the archive: not for a day after a failure, and only if the folder is writable."""
+        if self.find() or " " in str(self.folder):
             return False
-        if self.failed.exists() and time.time() - self.failed.stat().st_mtime < _A_DAY_SECONDS:
+        if self.failure_marker.exists() and time.time() - self.failure_marker.stat().st_mtime < _RETRY_AFTER_SECONDS:
             return False
         return os.access(self.folder if self.folder.exists() else self.folder.parent, os.W_OK)
 
     @property
-    def failed(self) -> Path:
+    def failure_marker(self) -> Path:
+        """A marker file; its modification time is that of the last failed attempt."""
         return self.folder / f"{self.name}.failed"
 
     @property
     def draft(self) -> Path:
-        """The folder of an archive in the making, and of the demo that makes it."""
+        """The folder in which the archive is being created, with the output of the demo."""
         return self.folder / f"{self.name}.draft"
 
-    def making(self) -> str:
-        """The options of the JVM that makes it."""
+    def creation_options(self) -> str:
+        """Return the JVM options that create the archive at exit."""
         return f"-XX:ArchiveClassesAtExit={self.draft / 'archive'}"
 
-    def keep(self) -> None:
-        """The finished draft, whole on the disk before it has its name; the oldest are let go."""
+    def publish(self) -> None:
+        """Rename the finished draft after syncing it to disk; delete the oldest archives."""
         made = self.draft / "archive"
         with made.open("rb") as written:
             os.fsync(written.fileno())
         made.replace(self.folder / f"{self.name}-{made.stat().st_size}.jsa")
         oldest_first = sorted(self.folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime_ns)
-        for file in oldest_first[:-_KEPT]:
+        for file in oldest_first[:-_ARCHIVES_KEPT]:
             file.unlink(missing_ok=True)
 
     def _files(self) -> Iterable[Path]:
         return self.folder.glob(f"{self.name}-*.jsa")
 
 
-def archive_for(
+def class_archive_for(
     folder: Path, runtime: Path, spark_home: Path, jars: Sequence[Path], environ: Mapping[str, str]
-) -> Archive | None:
-    """None where none is wanted, and where a JVM could not use it: its class path is the jars, then Spark's, and no
-    folder with files."""
-    if environ.get(OFF):
+) -> ClassArchive | None:
+    """Return the archive for these jars, or None if it is disabled or the JVM could not use it.
+
+    The class path is the jars, then Spark's jars; a class path with folders cannot be archived.
+    """
+    if environ.get(DISABLE_VARIABLE):
         return None
-    spoken = " ".join(environ.get(name, "") for name in _SPOKEN_IN)
-    if any(word in spoken for word in _THEIRS) or any(environ.get(name) for name in _OTHERWISE):
+    jvm_options = " ".join(environ.get(name, "") for name in _JVM_OPTION_VARIABLES)
+    if any(word in jvm_options for word in _SHARING_OPTIONS) or any(
+        environ.get(name) for name in _CLASS_PATH_VARIABLES
+    ):
         return None
     if (spark_home / "conf").exists():
         return None
-    # The archive is put on this, which a small Java may lack; and by it a Java is told from the one that it replaces.
+    # The JDK's own archive is the base of ours, and some small runtimes lack it. Its size and time identify a Java
+    # that replaced another at the same path.
     base = runtime.resolve().parent.parent / "lib" / "server" / "classes.jsa"
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         for file in (runtime.resolve(), base, *jars, *sorted((spark_home / "jars").iterdir())):
             known = file.stat()
-            told.update(f"{file}\0{known.st_size}\0{known.st_mtime_ns}\0".encode())
+            digest.update(f"{file}\0{known.st_size}\0{known.st_mtime_ns}\0".encode())
     except OSError:
         return None
-    return Archive(folder, told.hexdigest()[:16])
+    return ClassArchive(folder, digest.hexdigest()[:16])
 
 
-def make_afterwards(archive: Archive, command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Once this process has ended, or whatever it becomes: `command` is the demo, with the options of `making`."""
+def create_in_background(archive: ClassArchive, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Start a process that creates the archive when this process, or the program that replaces it, has ended.
+
+    `command` runs the demo with `creation_options`.
+    """
     words = [
         sys.executable,
         "-P",
@@ -118,44 +136,44 @@ def make_afterwards(archive: Archive, command: Sequence[str], environ: Mapping[s
         archive.name,
         *command,
     ]
-    given = {name: value for name, value in environ.items() if name not in _SPOKEN_IN[:2]}
+    given = {name: value for name, value in environ.items() if name not in _JVM_OPTION_VARIABLES[:2]}
     ended, running = os.pipe()
     quiet = subprocess.DEVNULL
     subprocess.Popen(words, env=given, stdin=ended, stdout=quiet, stderr=quiet, start_new_session=True)
     os.close(ended)
-    # Goes over to what this process becomes, and is closed with that, however it ends.
+    # Inherited by the program that replaces this process, and closed when that exits.
     os.set_inheritable(running, True)
 
 
 def main(folder: str, name: str, *command: str) -> int:
-    """Wait until whoever started this has ended, then make the archive."""
+    """Wait until the starting process has ended, then create the archive."""
     sys.stdin.buffer.read()
-    archive = Archive(Path(folder), name)
+    archive = ClassArchive(Path(folder), name)
     archive.folder.mkdir(exist_ok=True)
-    # The kernel drops the lock with the process: who comes second goes away, and none is left behind.
+    # The kernel releases the lock with the process, so no stale lock remains. A second creator exits.
     with (archive.folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return 0
-        if not archive.wanted():
+        if not archive.should_create():
             return 0
         os.nice(19)
-        return _make(archive, command)
+        return _create_archive(archive, command)
 
 
-def _make(archive: Archive, command: Sequence[str]) -> int:
+def _create_archive(archive: ClassArchive, command: Sequence[str]) -> int:
     shutil.rmtree(archive.draft, ignore_errors=True)
     archive.draft.mkdir()
     try:
         status = subprocess.run(command, cwd=archive.draft, check=False).returncode
         if status == 0:
-            archive.keep()
+            archive.publish()
         else:
-            archive.failed.touch()
+            archive.failure_marker.touch()
         return status
     except OSError:
-        archive.failed.touch()
+        archive.failure_marker.touch()
         raise
     finally:
         shutil.rmtree(archive.draft, ignore_errors=True)

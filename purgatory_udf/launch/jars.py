@@ -1,4 +1,9 @@
-"""Jars from Maven: resolved by Spark's own Ivy into its cache, with whatever mirrors and proxies Spark is told of."""
+"""Delta's jars and Spark's Kafka connector, fetched by Spark's Ivy into its cache and verified by checksum.
+
+Ivy uses the mirrors and proxies that Spark is configured with. Jars in the cache are used without network access. If
+Java does not trust a server's certificate, the fetch is repeated with the certificates that Python trusts: a Java from
+PyPI does not know an authority that was added to the machine, for example that of a company's proxy.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,8 @@ from pathlib import Path
 
 from purgatory_udf.common.errors import UserError
 
-# The jars that this version was made with: SHA-256 by the name that Spark's Ivy gives the file.
-#
-# A jar of another content is not used, whoever served it. A change of a version in `delta` or `kafka` needs new lines:
-# `sha256sum ~/.ivy2.5.2/jars/*`, once Ivy has fetched them and held them against the checksums of their publisher.
-
-
+# SHA-256 of each jar that this version uses, by its file name in Ivy's cache. A jar with other content is rejected.
+# After a version change run `sha256sum ~/.ivy2.5.2/jars/*` on a cache that Ivy has filled and checked itself.
 KNOWN_CHECKSUMS = {
     "io.delta_delta-kernel-api-4.4.0.jar": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
     "io.delta_delta-kernel-defaults-4.4.0.jar": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
@@ -48,25 +49,19 @@ KNOWN_CHECKSUMS = {
 }
 
 
-# The certificates that Python trusts, as a Java trust store.
-#
-# A Java from PyPI brings its own list, and knows nothing of an authority that the machine's owner has added (a
-# company's proxy, say). Where Java finds a server untrustworthy, Python's list gets a second say.
-
-
-PASSWORD = "changeit"  # Not a secret: a trust store's password only guards against accidental damage.
+PASSWORD = "changeit"  # Not a secret: the password of a trust store only guards against accidental changes.
 
 _MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
 
 
 def trust_store(file: Path) -> tuple[str, ...]:
-    """Write the store and return the JVM options that make it count."""
-    file.write_bytes(encode(ssl.create_default_context().get_ca_certs(binary_form=True)))
+    """Write the certificates that Python trusts as a Java trust store; return the JVM options that use it."""
+    file.write_bytes(encode_key_store(ssl.create_default_context().get_ca_certs(binary_form=True)))
     return (f"-Djavax.net.ssl.trustStore={file}", f"-Djavax.net.ssl.trustStorePassword={PASSWORD}")
 
 
-def encode(certificates: list[bytes]) -> bytes:
-    """Java's own key store format, JKS: a header, an entry a certificate, and a keyed digest over both."""
+def encode_key_store(certificates: list[bytes]) -> bytes:
+    """Encode certificates in Java's key store format JKS: a header, one entry per certificate, and a keyed digest."""
     head = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
     body = head + b"".join(_entry(f"ca-{index}", certificate) for index, certificate in enumerate(certificates))
     return body + hashlib.sha1(PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + body).digest()
@@ -82,26 +77,27 @@ def _text(text: str) -> bytes:
     return struct.pack(">H", len(text)) + text.encode("ascii")
 
 
-def whole(jars: Iterable[Path]) -> list[Path] | None:
-    """The jars, or None unless every one of them is there, and is what this version was made with."""
+def verified(jars: Iterable[Path]) -> list[Path] | None:
+    """Return the jars, or None unless all exist and have the expected checksums."""
     given = list(jars)
-    return None if any(map(amiss, given)) else given
+    return None if any(map(find_problem, given)) else given
 
 
-def amiss(jar: Path) -> str | None:
-    """What is wrong with the file; None if nothing is."""
+def find_problem(jar: Path) -> str | None:
+    """Return the problem with a jar, or None."""
     if not jar.is_file():
-        return "not there"
+        return "missing"
     known = KNOWN_CHECKSUMS.get(jar.name)
     if known is None:
-        # Of another Spark's jars nothing is known. A zip's directory stands at its end: a file cut short is not a zip.
-        return None if zipfile.is_zipfile(jar) else "no jar"
+        # Jars of another Spark version have no known checksum. A zip's directory is at its end, so a truncated file is
+        # not a zip file.
+        return None if zipfile.is_zipfile(jar) else "not a jar file"
     with jar.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return None if digest == known else f"another file than this version was made with (SHA-256 {digest}, not {known})"
+    return None if digest == known else f"not the expected file (its SHA-256 is {digest}, not {known})"
 
 
-def fetch(
+def fetch_jars(
     what: str,
     coordinate: str,
     excluded: str,
@@ -110,53 +106,60 @@ def fetch(
     environ: Mapping[str, str],
     options: Sequence[str] = (),
 ) -> None:
-    """Let spark-submit resolve the coordinate by running an empty program; its talk is shown only if it fails."""
-    with tempfile.TemporaryDirectory() as folder, _alone(ivy):
-        nothing = Path(folder, "nothing.py")
-        nothing.write_text("", encoding="utf-8")
+    """Fetch a Maven coordinate and its dependencies by running an empty program with spark-submit.
+
+    Spark's output is shown only if that fails. `excluded` are coordinates that are not fetched.
+    """
+    with tempfile.TemporaryDirectory() as folder, _cache_lock(ivy):
+        empty_program = Path(folder, "empty_program.py")
+        empty_program.write_text("", encoding="utf-8")
         command = [
             *(str(spark_home / "bin" / "spark-submit"), "--master", "local", *options),
             *("--packages", coordinate),
             *(("--exclude-packages", excluded) if excluded else ()),
-            *("--conf", f"spark.jars.ivy={ivy}", str(nothing)),
+            *("--conf", f"spark.jars.ivy={ivy}", str(empty_program)),
         ]
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        done = _call(command, {**environ, **python})
+        done = _run_spark_submit(command, {**environ, **python})
         if "SSLHandshakeException" in done.stdout + done.stderr:
             ours = (environ.get("SPARK_SUBMIT_OPTS", ""), *trust_store(Path(folder, "trust")))
-            done = _call(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
+            done = _run_spark_submit(command, {**environ, **python, "SPARK_SUBMIT_OPTS": " ".join(ours)})
     if done.returncode != 0:
-        raise failure(what, ivy, done.stdout + done.stderr)
+        raise fetch_error(what, ivy, done.stdout + done.stderr)
 
 
-def require_whole(what: str, jars: list[Path], ivy: Path) -> list[Path]:
-    """The jars; raises UserError unless every one of them is what this version was made with."""
+def require_verified(what: str, jars: list[Path], ivy: Path) -> list[Path]:
+    """Return the jars; raise UserError unless all have the expected checksums."""
     for jar in jars:
-        wrong = amiss(jar)
+        wrong = find_problem(jar)
         if wrong:
             raise UserError(
-                f"{what}: {jar} is {wrong}. It is not used; delete {ivy} and try again, and if that does not help, "
-                "ask whoever runs the mirror that spark.jars.ivySettings names"
+                f"{what}: {jar} is {wrong}. Delete {ivy} and try again; if that does not help, ask the operator of "
+                "the Maven mirror in spark.jars.ivySettings"
             )
     return jars
 
 
-def failure(what: str, ivy: Path, talk: str) -> UserError:
-    excerpt = "\n".join(f"  {line}" for line in _telling(talk))
+def fetch_error(what: str, ivy: Path, talk: str) -> UserError:
+    """Return the error for a failed fetch, with the telling lines of Spark's output."""
+    excerpt = "\n".join(f"  {line}" for line in _error_lines(talk))
     return UserError(
         f"{what} could not be fetched from Maven into {ivy}"
-        f" (is there a network, or a mirror set by spark.jars.ivySettings?). Spark said:\n{excerpt}"
+        f" (is the network available, or a mirror set in spark.jars.ivySettings?). Spark reported:\n{excerpt}"
     )
 
 
 @contextmanager
-def _alone(ivy: Path) -> Iterator[None]:
-    """Ivy does not expect another to fill its cache at the same time. The kernel drops the lock with the process."""
+def _cache_lock(ivy: Path) -> Iterator[None]:
+    """Lock the cache, because Ivy does not support concurrent writers.
+
+    The kernel releases the lock with the process.
+    """
     try:
         ivy.mkdir(parents=True, exist_ok=True)
         file = (ivy / "fetch.lock").open("w")
     except OSError:
-        # A cache that cannot be written: Ivy says so itself.
+        # The cache is not writable: Ivy reports that itself.
         yield
         return
     with file:
@@ -164,23 +167,20 @@ def _alone(ivy: Path) -> Iterator[None]:
         yield
 
 
-def _call(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run_spark_submit(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def _telling(talk: str) -> list[str]:
-    """The lines that say why: the servers' errors, or else whatever came last."""
+def _error_lines(talk: str) -> list[str]:
+    """Return the lines with the servers' errors, or else the last lines."""
     lines = [line.strip() for line in talk.splitlines() if line.strip() and not line.startswith("\tat ")]
     errors = [line for line in lines if "error" in line.lower() or "not found" in line]
     return list(dict.fromkeys(errors))[:5] or lines[-5:]
 
 
-# Delta Lake's jars: fetched once by Spark's own Ivy, then found in its cache without asking the network.
-
-
 DELTA_VERSION = "4.4.0"
 
-# What Spark does not bring itself. Delta's other dependencies are older versions of jars that Spark has.
+# Delta's dependencies that Spark does not have. The others are older versions of jars that Spark has.
 DELTA_DEPENDENCIES = (
     f"io.delta_delta-storage-{DELTA_VERSION}.jar",
     f"io.delta_delta-kernel-api-{DELTA_VERSION}.jar",
@@ -189,79 +189,78 @@ DELTA_DEPENDENCIES = (
     "io.unitycatalog_unitycatalog-client-0.6.0.jar",
     "io.unitycatalog_unitycatalog-hadoop-0.6.0.jar",
 )
-_EXCLUDED = "org.*:*,com.*:*,commons-*:*,javax.*:*,io.airlift:*"
+_DELTA_EXCLUDED = "org.*:*,com.*:*,commons-*:*,javax.*:*,io.airlift:*"
 
 
-def coordinate(spark_version: str) -> str:
-    """The Maven coordinate of Delta for a Spark version: its artifacts are named after Spark's minor version."""
+def delta_coordinate(spark_version: str) -> str:
+    """Return the Maven coordinate of Delta for a Spark version; its artifacts are named after Spark's minor version."""
     minor = ".".join(spark_version.split(".")[:2])
     return f"io.delta:delta-spark_{minor}_2.13:{DELTA_VERSION}"
 
 
 def ivy_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The cache that Spark itself uses by default, so that a second clone downloads nothing."""
+    """Return Spark's default Ivy cache, which all clones share."""
     return Path(environ.get("HOME") or Path.home()) / ".ivy2.5.2"
 
 
-def delta_cached(spark_version: str, ivy: Path) -> list[Path] | None:
-    """The jars in an Ivy cache, or None unless every one of them is there and whole."""
-    return whole(delta_files(spark_version, ivy))
+def cached_delta_jars(spark_version: str, ivy: Path) -> list[Path] | None:
+    """Return Delta's jars in an Ivy cache, or None unless all are present and verified."""
+    return verified(delta_jar_paths(spark_version, ivy))
 
 
-def delta_files(spark_version: str, ivy: Path) -> list[Path]:
-    """Where the jars lie in an Ivy cache."""
-    group, artifact, version = coordinate(spark_version).split(":")
+def delta_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
+    """Return the paths of Delta's jars in an Ivy cache."""
+    group, artifact, version = delta_coordinate(spark_version).split(":")
     return [ivy / "jars" / name for name in (f"{group}_{artifact}-{version}.jar", *DELTA_DEPENDENCIES)]
 
 
 def fetch_delta(
     spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str], options: Sequence[str] = ()
 ) -> list[Path]:
-    """Resolve Delta into the cache. Raises UserError if that fails."""
+    """Fetch Delta into the cache; raise UserError if that fails."""
     what = f"Delta Lake {DELTA_VERSION} for Spark {spark_version}"
-    fetch(what, coordinate(spark_version), _EXCLUDED, spark_home, ivy, environ, options)
-    return require_whole(what, delta_files(spark_version, ivy), ivy)
+    fetch_jars(what, delta_coordinate(spark_version), _DELTA_EXCLUDED, spark_home, ivy, environ, options)
+    return require_verified(what, delta_jar_paths(spark_version, ivy), ivy)
 
 
-# Spark's Kafka connector: fetched only when a job asks for it, then found in Ivy's cache.
-
-
-# Central has no later one; the connector of Spark 4.2 works with it.
-TOKENS_VERSION = "4.1.0-preview1"
+# The latest version in Maven Central; the connector of Spark 4.2 works with it.
+TOKEN_PROVIDER_VERSION = "4.1.0-preview1"
 CLIENTS_VERSION, POOL_VERSION = "3.9.2", "2.13.1"
 
 _CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
-_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
-# What Spark brings itself.
-_SPARKS = "org.scala-lang*:*,com.*:*,at.*:*,org.xerial*:*,org.slf4j:*,org.apache.hadoop:*"
+_TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+# Provided by Spark.
+_PROVIDED_BY_SPARK = "org.scala-lang*:*,com.*:*,at.*:*,org.xerial*:*,org.slf4j:*,org.apache.hadoop:*"
 
 
-def kafka_cached(spark_version: str, ivy: Path) -> list[Path] | None:
-    """The jars in an Ivy cache, or None unless every one of them is there and whole."""
-    return whole(kafka_files(spark_version, ivy))
+def cached_kafka_jars(spark_version: str, ivy: Path) -> list[Path] | None:
+    """Return the connector's jars in an Ivy cache, or None unless all are present and verified."""
+    return verified(kafka_jar_paths(spark_version, ivy))
 
 
-def kafka_files(spark_version: str, ivy: Path) -> list[Path]:
-    """Where the jars lie in an Ivy cache."""
+def kafka_jar_paths(spark_version: str, ivy: Path) -> list[Path]:
+    """Return the paths of the connector's jars in an Ivy cache."""
     names = (
-        _file(_CONNECTOR, spark_version),
-        _file(_TOKENS, TOKENS_VERSION),
-        _file("org.apache.kafka:kafka-clients", CLIENTS_VERSION),
-        _file("org.apache.commons:commons-pool2", POOL_VERSION),
+        _jar_name(_CONNECTOR, spark_version),
+        _jar_name(_TOKEN_PROVIDER, TOKEN_PROVIDER_VERSION),
+        _jar_name("org.apache.kafka:kafka-clients", CLIENTS_VERSION),
+        _jar_name("org.apache.commons:commons-pool2", POOL_VERSION),
     )
     return [ivy / "jars" / name for name in names]
 
 
 def fetch_kafka(spark_home: Path, spark_version: str, ivy: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Resolve the connector into the cache. Raises UserError if that fails."""
+    """Fetch the connector into the cache; raise UserError if that fails."""
     what = f"Spark's Kafka connector {spark_version}"
-    # In two steps, because what is excluded below one coordinate cannot be named as another.
-    fetch(what, f"{_CONNECTOR}:{spark_version}", f"{_TOKENS},{_SPARKS}", spark_home, ivy, environ)
-    others = f"{_SPARKS},org.apache.kafka:*,org.apache.commons:*"
-    fetch(what, f"{_TOKENS}:{TOKENS_VERSION}", others, spark_home, ivy, environ)
-    return require_whole(what, kafka_files(spark_version, ivy), ivy)
+    # In two steps, because an artifact that is excluded from one coordinate cannot be requested as another.
+    fetch_jars(
+        what, f"{_CONNECTOR}:{spark_version}", f"{_TOKEN_PROVIDER},{_PROVIDED_BY_SPARK}", spark_home, ivy, environ
+    )
+    others = f"{_PROVIDED_BY_SPARK},org.apache.kafka:*,org.apache.commons:*"
+    fetch_jars(what, f"{_TOKEN_PROVIDER}:{TOKEN_PROVIDER_VERSION}", others, spark_home, ivy, environ)
+    return require_verified(what, kafka_jar_paths(spark_version, ivy), ivy)
 
 
-def _file(coordinate: str, version: str) -> str:
-    """As Spark's Ivy names a jar."""
+def _jar_name(coordinate: str, version: str) -> str:
+    """Return the file name of a jar in Spark's Ivy cache."""
     return f"{coordinate.replace(':', '_')}-{version}.jar"

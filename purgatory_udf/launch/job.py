@@ -1,14 +1,14 @@
-"""The border between a user and a job: options in, exit status out, and no stack trace for a user's mistake.
+"""The boundary between a user and a job: options, exit status, and one-line error messages.
 
-    @cli.job
+    @job.job
     def main(out: Annotated[Path, typer.Option(help="Folder of the tables.")]) -> None:
         '''Say in one line what the job does.'''
 
     if __name__ == "__main__":
         main()
 
-Exit status: 0 done; 1 a law or a limit does not hold; 2 the options or the input cannot be used; 3 the program or
-the cluster failed; 130 interrupted.
+Exit status: 0 success; 1 an invariant or a limit is violated; 2 unusable options or input; 3 a failure of the program
+or the cluster; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -34,25 +34,29 @@ from purgatory_udf.launch import standard_streams
 
 Run = Callable[..., None]
 
-DONE, BROKEN, MISTAKE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, CHECK_FAILED, USER_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
-# Spark's and Delta's names for what only the user can put right: a wrong path, a foreign or a too new table.
-_MISTAKES = re.compile(
+# Spark's and Delta's error classes for mistakes that only the user can fix: a wrong path, or an unsupported table.
+_USER_ERRORS = re.compile(
     r"PATH_NOT_FOUND|UNABLE_TO_INFER_SCHEMA|DELTA_(TABLE_NOT_FOUND|TABLE_ONLY_OPERATION|MISSING_DELTA_TABLE"
     r"|PATH_DOES_NOT_EXIST|SCHEMA_NOT_SET|UNSUPPORTED_FEATURES?_FOR_(READ|WRITE)|INVALID_PROTOCOL_VERSION"
     r"|UNSUPPORTED_TABLE_FEATURE)"
 )
 
-# What a Python worker raised: the first line behind its stack that is not indented.
-_IN_A_WORKER = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
+# The exception of a Python worker: the first line after its traceback that is not indented.
+_WORKER_EXCEPTION = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)")
 
 
 class Job:
-    """One command of `spark-submit.sh`: calling it reads the command line, runs, and ends the process.
+    """One command of `spark-submit.sh`: calling it parses the command line, runs the job, and exits.
 
-    A `brief` job works on small tables: on one machine, it is over before the costlier compilers pay, so that it has
-    settings of its own. So it is with most jobs if what they read is little (`reads`). One that needs no Spark is run
-    at once, without any JVM; so is one that can do with less than Spark, if what it reads is `near`.
+    Args:
+        run: The function with typer's annotations.
+        checks: Takes the same options and raises UserError; it runs before a JVM is started.
+        brief: The job always uses Spark's settings for tiny inputs. Other jobs use them if their inputs are small.
+        spark: Whether the job can use Spark. If not, it always runs in this process.
+        reads: The options that name the files and tables the job reads.
+        max_local_bytes: The total size of these up to which the job runs in this process, without Spark; 0 for never.
     """
 
     def __init__(
@@ -62,28 +66,29 @@ class Job:
         brief: bool = False,
         spark: bool = True,
         reads: tuple[str, ...] = (),
-        near: int = 0,
+        max_local_bytes: int = 0,
     ) -> None:
         self.name = Path(inspect.getfile(run)).stem.rstrip("_").replace("_", "-")
         self._run = run
         self.settings: tuple[str, ...] = TINY if brief else ()
         self.spark = spark
-        self.near = False
-        self._checks, self._reads, self.most_near = checks, reads, near
+        self.runs_locally = False
+        self._checks, self._reads, self.max_local_bytes = checks, reads, max_local_bytes
 
     def __call__(self, arguments: Sequence[str] | None = None) -> None:
-        """Run with the process's arguments (or the given ones) and exit with the status."""
-        standard_streams.take()
+        """Run with the process's arguments (or the given ones), and exit with the status."""
+        standard_streams.take_streams()
         sys.exit(self.status(sys.argv[1:] if arguments is None else arguments))
 
     def status(self, arguments: Sequence[str]) -> int:
-        """Run, report what went wrong on stderr, and return the exit status."""
-        return _invoke(self.name, self._run, arguments)
+        """Run, report an error on stderr, and return the exit status."""
+        return _run_command(self.name, self._run, arguments)
 
     def check(self, arguments: Sequence[str], local: bool = True) -> int | None:
-        """None if the job may start with these arguments, else the status to end with; needs no JVM.
+        """Return None if the job may start with these arguments, else the exit status.
 
-        It prints the help, or what is wrong. Files are looked at only if the job will run on this machine (`local`).
+        It prints the help or the mistake, and needs no JVM. Files are checked only if the job runs on this machine
+        (`local`).
         """
         passed = False
 
@@ -93,11 +98,11 @@ class Job:
             if local and self._checks:
                 self._checks(**options)
             if local and self._reads:
-                self.settings = () if options.get("follow") else settings_for(_named(options, self._reads))
-                self.near = is_near(_named(options, self._reads), self.most_near)
+                self.settings = () if options.get("follow") else settings_for(_input_paths(options, self._reads))
+                self.runs_locally = is_near(_input_paths(options, self._reads), self.max_local_bytes)
             passed = True
 
-        status = _invoke(self.name, only_check, arguments)
+        status = _run_command(self.name, only_check, arguments)
         return None if passed else status
 
 
@@ -110,7 +115,7 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
-    near: int = 0,
+    max_local_bytes: int = 0,
 ) -> Callable[[Run], Job]: ...
 def job(
     run: Run | None = None,
@@ -119,59 +124,64 @@ def job(
     brief: bool = False,
     spark: bool = True,
     reads: tuple[str, ...] = (),
-    near: int = 0,
+    max_local_bytes: int = 0,
 ) -> Job | Callable[[Run], Job]:
-    """Make a function with typer's annotations a job.
+    """Make a function with typer's annotations a job; see `Job` for the arguments.
 
-    `checks` takes the same options and raises `UserError`: it is run before a JVM is started for nothing. `reads`: the
-    options that name files and tables which the job reads. `near`: up to so many bytes of these the job does without
-    Spark, which it then asks for by `session.session_for`; what it cannot do so, it ends by `NeedsSparkError`.
+    Up to `max_local_bytes` the job runs without Spark: it gets its session from `spark_session.session_for`, and raises
+    NeedsSparkError before any effect if Spark is required after all.
     """
-    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, near)
+    return Job(run) if run else lambda run: Job(run, checks, brief, spark, reads, max_local_bytes)
 
 
-def _named(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
-    """The paths that these options were given."""
+def _input_paths(options: Mapping[str, Any], reads: Iterable[str]) -> list[str]:
+    """Return the paths given by these options."""
     given = (options.get(name) for name in reads)
     return [path for value in given if value for path in ([value] if isinstance(value, str) else value)]
 
 
-def explain(error: BaseException) -> tuple[str, int]:
-    """The one sentence for a failure, and its exit status."""
+def describe_failure(error: BaseException) -> tuple[str, int]:
+    """Return the one-line message for an error, and the exit status."""
     if isinstance(error, UserError):
-        return str(error), MISTAKE
+        return str(error), USER_ERROR
     if isinstance(error, CheckFailedError):
-        return str(error), BROKEN
+        return str(error), CHECK_FAILED
     if _is_interrupt(error):
         return "interrupted", INTERRUPTED
     text = str(error)
-    # Raised in one of Spark's Python workers, a mistake comes back as the text of a Java exception.
+    # A UserError of a Python worker arrives as the text of a Java exception.
     raised = re.search(r"^\s*(?:\w+\.)*UserError: (.+)$", text, re.MULTILINE)
     if raised:
-        return raised[1].strip(), MISTAKE
-    # A Java exception's text is its whole stack; what happened first is what it names last.
-    causes = _IN_A_WORKER.findall(text) or re.findall(r"^(?:Caused by)?: (\S+: .+)$", text, re.MULTILINE)
+        return raised[1].strip(), USER_ERROR
+    # The text of a Java exception includes its stack; the root cause is the last one in it.
+    causes = _WORKER_EXCEPTION.findall(text) or re.findall(r"^(?:Caused by)?: (\S+: .+)$", text, re.MULTILINE)
     lines = [line.strip() for line in (causes[-1:] or text.splitlines()) if line.strip()]
     sentence = lines[0] if lines else ""
-    if _MISTAKES.search(sentence):
-        return sentence, MISTAKE
+    if _USER_ERRORS.search(sentence):
+        return sentence, USER_ERROR
     fault = errors.explain_storage_error(text, f"{type(error).__name__}: {sentence}")
     if fault is not None:
         return fault, FAILED
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}", MISTAKE
+        return f"{error.filename}: {error.strerror}", USER_ERROR
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__, FAILED
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Or what went wrong as it was seen to: the same interrupt may have ended the JVM, which is then asked in vain."""
+    """Whether the error was caused by an interrupt.
+
+    The same interrupt may have stopped the JVM, so that handling it raises another error.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 class _GroupedCommand(TyperCommand):
-    """A command whose plain help has a section for each `rich_help_panel`; typer has panels only in rich mode."""
+    """A command whose plain help has a section for each `rich_help_panel`.
+
+    Typer has panels only in its rich mode, which is used on terminals.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a panel, and the options of each panel."""
@@ -187,25 +197,25 @@ class _GroupedCommand(TyperCommand):
                     formatter.write_dl(records)
 
 
-def _invoke(name: str, run: Run, arguments: Sequence[str]) -> int:
+def _run_command(name: str, run: Run, arguments: Sequence[str]) -> int:
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich" if sys.stdout.isatty() and sys.stderr.isatty() else None,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
     )
-    app.command(cls=_GroupedCommand)(_guarded(name, run))
+    app.command(cls=_GroupedCommand)(_with_error_handling(name, run))
     try:
-        app(args=_spread(app, arguments), prog_name=f"spark-submit.sh {name}")
+        app(args=_expand_repeated_options(app, arguments), prog_name=f"spark-submit.sh {name}")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else DONE
     return DONE
 
 
-def _spread(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
-    """`--trace A B` as `--trace A --trace B`, for shells make the former of `--trace *.jsonl`.
+def _expand_repeated_options(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
+    """Expand `--trace A B` to `--trace A --trace B`, because shells expand `--trace *.jsonl` to the former.
 
-    It holds for options that may be repeated; a job with positional arguments has no such freedom.
+    Only repeatable options are expanded, and only in jobs without positional arguments.
     """
     parameters = typer.main.get_command(app).params
     if any(parameter.param_type_name == "argument" for parameter in parameters):
@@ -222,23 +232,23 @@ def _spread(app: typer.Typer, arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def _guarded(name: str, run: Run) -> Run:
-    """The function with the option that every job has, ending in an exit status whatever it raises."""
+def _with_error_handling(name: str, run: Run) -> Run:
+    """Return the function with the option `--verbose`; it raises SystemExit with the status for every error."""
 
     @functools.wraps(run)
     def command(*, verbose: bool, **options: Any) -> None:
         verbose = verbose or bool(os.environ.get("PURGATORY_VERBOSE"))
-        _log_plainly(verbose)
+        _configure_logging(verbose)
         try:
             run(**options)
         except BrokenPipeError:
-            # The reader of our output has seen enough (`… | head`); what Python flushes at its end must not complain.
+            # The reader of stdout closed it (`… | head`): avoid an error when Python flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except NeedsSparkError:
-            # For whoever began without it.
+            # The launcher starts the job again with Spark.
             raise
         except (Exception, KeyboardInterrupt) as error:
-            sentence, status = explain(error)
+            sentence, status = describe_failure(error)
             if verbose:
                 print(secrets.redact(traceback.format_exc()), end="", file=sys.stderr)
             hint = "" if verbose or status != FAILED else " (--verbose shows where)"
@@ -254,10 +264,10 @@ def _guarded(name: str, run: Run) -> Run:
     return command
 
 
-def _log_plainly(verbose: bool) -> None:
-    """Our own log lines on stderr, with the time; the libraries' only when something is wrong."""
+def _configure_logging(verbose: bool) -> None:
+    """Log this package's messages to stderr with the time, and the libraries' only from WARNING on."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     for package in ("purgatory_udf", "jobs", "__main__"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
-    # Of every call that is cut short when a job is stopped, py4j has two pages to tell.
+    # py4j logs two pages for each call that is cut off when a job stops.
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)

@@ -1,7 +1,7 @@
-"""Spark's JVM as the child of the job's own process: the two get ready at the same time.
+"""Spark's JVM as a child of the job's process, so that both start at the same time.
 
-Spark's own order is the other way round: its JVM starts a job's Python when it is up, and waits while that loads what
-it needs. On one machine both are the same user's, and neither need wait for the other before they have to talk.
+spark-submit does the reverse: its JVM starts the job's Python process when it is up, and waits while that imports its
+modules. Here the job starts the JVM and continues; the two connect when Spark is needed first.
 """
 
 from __future__ import annotations
@@ -22,54 +22,54 @@ from typing import NoReturn
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import worker_daemon
 
-# What Spark calls an application that is a Python process of somebody's.
-SHELL = "pyspark-shell"
-# Where that process looks for a JVM that is there already.
-PORT, SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-_A_MOMENT_SECONDS = 0.01
-# A JVM that was told to end has little to do.
-_PATIENCE_SECONDS = 30
-# Workers' process hears nothing while it loads.
-_WORKERS_END_WITHIN_SECONDS = 1
+# The primary resource that spark-submit uses for an interactive Python process.
+PYSPARK_SHELL = "pyspark-shell"
+# With these variables set, pyspark connects to a running JVM.
+GATEWAY_PORT, GATEWAY_SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_POLL_SECONDS = 0.01
+# How long a JVM may take to exit after its stdin is closed.
+_JVM_EXIT_TIMEOUT_SECONDS = 30
+# How long the worker process may take to exit; it does not react while it imports modules.
+_WORKER_EXIT_TIMEOUT_SECONDS = 1
 _PR_SET_PDEATHSIG = 1
 
 
 class _Jvm:
-    """Started, and not yet heard of."""
+    """A JVM that was started; its gateway's address is known when it is up."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="purgatory-")
-        self._told = Path(self._folder.name, "gateway")
-        self._place = str(Path(self._folder.name, "workers"))
+        self._gateway_file = Path(self._folder.name, "gateway")
+        self._worker_socket = str(Path(self._folder.name, "workers"))
         self._workers: subprocess.Popen[bytes] | None = None
-        told = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told)}
-        given = {**environ, **told, worker_daemon.PLACE: self._place}
-        parent, set_fate = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
+        gateway_environ = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._gateway_file)}
+        jvm_environ = {**environ, **gateway_environ, worker_daemon.SOCKET_VARIABLE: self._worker_socket}
+        parent, prctl = os.getpid(), getattr(ctypes.CDLL(None), "prctl", None)
 
-        def bound() -> None:
-            # Whoever kills this process kills the JVM with it, for the output's lock is gone as well. Where there is no
-            # such call, the JVM ends as its stdin does, a moment later.
-            if set_fate is not None:
-                set_fate(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        def bind_to_parent() -> None:
+            # If this process is killed, the kernel kills the JVM, because the lock on the output is released too.
+            # Without prctl the JVM exits when its stdin is closed, a moment later.
+            if prctl is not None:
+                prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
 
-        # It ends when its stdin does.
-        self._process = subprocess.Popen(command, env=given, stdin=subprocess.PIPE, preexec_fn=bound)
+        # The JVM exits when its stdin is closed.
+        self._process = subprocess.Popen(command, env=jvm_environ, stdin=subprocess.PIPE, preexec_fn=bind_to_parent)
 
-    def arrived(self) -> tuple[int, str]:
-        """Port and secret, when it is up."""
-        while not self._told.exists():
+    def gateway_address(self) -> tuple[int, str]:
+        """Wait until the JVM is up; return the port and the secret of its gateway."""
+        while not self._gateway_file.exists():
             if self._process.poll() is not None:
-                raise UserError(f"Spark's JVM did not start (its status was {self._process.returncode})")
-            time.sleep(_A_MOMENT_SECONDS)
-        said = self._told.read_bytes()
-        (port,), rest = struct.unpack_from(">i", said), said[4:]
+                raise UserError(f"Spark's JVM did not start; its exit status is {self._process.returncode}")
+            time.sleep(_POLL_SECONDS)
+        written = self._gateway_file.read_bytes()
+        (port,), rest = struct.unpack_from(">i", written), written[4:]
         (length,) = struct.unpack_from(">i", rest)
         return port, rest[4 : 4 + length].decode()
 
-    def begin_workers(self) -> None:
-        self._workers = worker_daemon.begin(self._place, os.environ)
+    def start_workers(self) -> None:
+        self._workers = worker_daemon.start(self._worker_socket, os.environ)
 
     def release(self) -> None:
         assert self._process.stdin is not None
@@ -78,22 +78,22 @@ class _Jvm:
     def terminate(self) -> None:
         self._process.terminate()
 
-    def ended(self) -> None:
+    def shut_down(self) -> None:
         self.release()
         try:
-            self._process.wait(_PATIENCE_SECONDS)
+            self._process.wait(_JVM_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         if self._workers is not None:
-            self._let_workers_go(self._workers)
+            self._stop_workers(self._workers)
         self._folder.cleanup()
 
     @staticmethod
-    def _let_workers_go(process: subprocess.Popen[bytes]) -> None:
-        """Spark's daemon hears of the JVM's end, and has its workers end; one that nobody called hears of this end."""
+    def _stop_workers(process: subprocess.Popen[bytes]) -> None:
+        """Wait until the worker process exits, which it does when the JVM or this process closes its connection."""
         try:
-            process.communicate(timeout=_WORKERS_END_WITHIN_SECONDS)
+            process.communicate(timeout=_WORKER_EXIT_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -102,49 +102,49 @@ class _Jvm:
 _jvm: _Jvm | None = None
 
 
-def begin(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Start the JVM of this process, and go on."""
+def start(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Start the JVM of this process and return."""
     global _jvm
-    # Before there is a JVM: a signal that comes as it starts ends the job in the same order.
-    atexit.register(_end)
-    signal.signal(signal.SIGTERM, _terminated)
+    # Before the JVM starts, so that a signal during its start stops the job in the same order.
+    atexit.register(_shut_down)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     _jvm = _Jvm(command, environ)
     os.environ.update(environ)
 
 
-def arrive() -> None:
-    """Wait until the JVM that was begun is up; its place is then where Spark looks for it."""
-    if _jvm is not None and PORT not in os.environ:
-        # While the JVM gets up; before, this process had to load what it needs itself.
-        _jvm.begin_workers()
-        port, secret = _jvm.arrived()
-        os.environ[PORT], os.environ[SECRET] = str(port), secret
+def wait_until_ready() -> None:
+    """Wait until the JVM that was started is up, and set the variables by which pyspark connects to it."""
+    if _jvm is not None and GATEWAY_PORT not in os.environ:
+        # Started now, and not earlier, because this process had to import its own modules first.
+        _jvm.start_workers()
+        port, secret = _jvm.gateway_address()
+        os.environ[GATEWAY_PORT], os.environ[GATEWAY_SECRET] = str(port), secret
 
 
-def daemon() -> str | None:
-    """The module of Spark's daemon for Python workers, where these have been loaded ahead."""
+def worker_daemon_module() -> str | None:
+    """Return the module of the daemon for Python workers if this process preloads it, else None."""
     return worker_daemon.__name__ if _jvm is not None else None
 
 
 def release() -> None:
-    """Spark is not needed any more: the JVM ends while the job does what is left."""
+    """Close the JVM's stdin: it exits while the job does its remaining work without Spark."""
     if _jvm is not None:
         _jvm.release()
 
 
-def _end() -> None:
-    _be_silent()
+def _shut_down() -> None:
+    _silence_stderr()
     if _jvm is not None:
-        _jvm.ended()
+        _jvm.shut_down()
 
 
-def _terminated(number: int, _: object) -> NoReturn:
-    _be_silent()
+def _handle_sigterm(number: int, _: object) -> NoReturn:
+    _silence_stderr()
     if _jvm is not None:
         _jvm.terminate()
     sys.exit(128 + number)
 
 
-def _be_silent() -> None:
-    """All has been said; threads of Spark's would add that the JVM does not answer any more."""
+def _silence_stderr() -> None:
+    """Discard stderr: Spark's threads would report that the JVM does not respond."""
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115

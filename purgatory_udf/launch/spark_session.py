@@ -1,4 +1,4 @@
-"""The Spark session that every job and test uses: what the tables and the stateful queries rely on, set once."""
+"""The Spark session of jobs and tests, with the settings that the tables and the stateful queries rely on."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ from purgatory_udf.launch import jvm_process, runtimes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Results depend on these, so nobody's configuration may say otherwise.
+# Results depend on these settings, so they override any configuration.
 REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # The default provider keeps every key's state on the JVM's heap.
+    # The default provider keeps the state of every key on the JVM's heap.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
 }
-EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
-# Sensible values that spark-submit's own options, a properties file or `conf` may replace.
+# Defaults that spark-submit's options, a properties file or `conf` may override.
 DEFAULTS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # Of each of these a checkpoint keeps what the groups remembered then, to be gone on with. By default they are 100.
+    # The number of batches for which a checkpoint keeps the state; Spark's default is 100.
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    # Any other limit has Spark 4.2 ask every Arrow vector for its size after every row, which nested columns make dear.
+    # With another limit, Spark 4.2 computes the size of every Arrow vector after every row, which is slow for nested
+    # columns.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # How long a followed table that has nothing new is left alone, in ms; Spark's 10 list its log all the time.
+    # The pause, in ms, before a streaming table without new commits is polled again; Spark's default of 10 lists its
+    # log all the time.
     "spark.sql.streaming.pollingDelay": "200",
-    # On a local disk, the usual way to write a table's log starts a process for each file, to ask whether it is a link.
+    # The default log store starts a process per log file on a local disk, to check for a link.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
-    # Into how many tasks Delta takes a table's log apart with every commit. Its 50 are meant for millions of files.
+    # The number of tasks that read a table's log at each commit; the default of 50 is meant for millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Spark plans for clusters; on one machine its defaults are hundreds of empty tasks.
+# On one machine Spark's defaults cause hundreds of empty tasks.
 LOCAL_DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "false",
@@ -59,70 +61,78 @@ LOCAL_DEFAULTS = {
 }
 
 
-# Nothing is kept there, for our tables go by their paths; but Spark makes the folder, by default where a job was begun.
+# Tables are addressed by path, so nothing is stored there; but Spark creates the folder, by default in the working
+# directory.
 _WAREHOUSE = "spark.sql.warehouse.dir"
 
 
 def build_session(app: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process, made on first use.
+    """Return the session of this process, created at the first call.
 
-    Under spark-submit its options win over our defaults; without it (tests, notebooks) Java and Delta's jars are
-    found the way the launcher finds them, and a master that nobody set is `local[*]`. `conf` wins over both.
+    Under spark-submit its options override our defaults. Without it (tests, notebooks) Java and Delta's jars are found
+    as the launcher finds them, and the default master is `local[*]`. `conf` overrides both.
     """
     from pyspark.sql import SparkSession
 
-    jvm_process.arrive()
-    submitted = _submitted()
+    jvm_process.wait_until_ready()
+    submitted = _submitted_conf()
     settings = {**submitted, **(conf or {})}
     if not submitted:
-        _prepare_own_jvm(settings)
+        _prepare_jvm(settings)
     local = settings.setdefault("spark.master", "local[*]").startswith("local")
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings.setdefault(_WAREHOUSE, Path(tempfile.gettempdir(), f"purgatory-replay-{os.getuid()}").as_uri())
     for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if local else {})}.items():
         settings.setdefault(key, value)
-    daemon = jvm_process.daemon()
+    daemon = jvm_process.worker_daemon_module()
     if daemon is not None:
         settings.setdefault("spark.python.daemon.module", daemon)
     settings.update(REQUIRED)
     extensions = [name for name in settings.get("spark.sql.extensions", "").split(",") if name]
-    settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, EXTENSION]))
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys([*extensions, DELTA_EXTENSION]))
 
     builder = SparkSession.Builder().appName(app)
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     if submitted:
-        _hear_interrupts()
+        _handle_interrupts()
     else:
-        # A JVM made from within Python is taken for a shell, and shells warn whatever the log's settings say.
+        # Spark treats a JVM started from Python as a shell, which prints warnings regardless of the
+        # logging configuration.
         spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def _hear_interrupts() -> None:
-    """As the keyboard's. Spark's own way is to have the JVM cancel its jobs first, which the same interrupt has most
-    often ended already; of that, each thread that waits for an answer would say so with a stack."""
+def _handle_interrupts() -> None:
+    """Raise KeyboardInterrupt on SIGINT.
+
+    PySpark's handler first cancels the jobs in the JVM. The same interrupt has usually stopped the JVM already, and
+    every thread that waits for its response would log a traceback.
+    """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_tells_no_interrupt)
+    logging.getLogger().addFilter(_is_not_interrupt)
 
 
-def _tells_no_interrupt(record: logging.LogRecord) -> bool:
-    """Whoever waits for an answer of the JVM's tells the log of an interrupt, and then passes it on."""
+def _is_not_interrupt(record: logging.LogRecord) -> bool:
+    """Drop log records of an interrupt.
+
+    PySpark logs it in every thread that waits for the JVM, and raises it as well.
+    """
     return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
-def let_go(spark: SparkSession) -> None:
-    """Spark is not needed any more; where its JVM is beside this process, it ends while what is left is done."""
+def release_spark(spark: SparkSession) -> None:
+    """Stop Spark; a JVM that is a child of this process exits while the job continues."""
     spark.stop()
     jvm_process.release()
 
 
 def session_for(app: str) -> SparkSession:
-    """The session of a job that answers questions about tables: Spark's, or what stands for it where these are near."""
+    """Return the session for a job that reads tables: Spark's, or a local session if the job runs without Spark."""
     if not dialect.is_local():
         return build_session(app)
     from purgatory_udf.backend.local.session import LocalSession
@@ -131,8 +141,8 @@ def session_for(app: str) -> SparkSession:
     return local_session
 
 
-def _submitted() -> dict[str, str]:
-    """What spark-submit was told; empty when this process is not its child."""
+def _submitted_conf() -> dict[str, str]:
+    """Return the configuration from spark-submit; empty if this process is not its child."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark import SparkConf, SparkContext
@@ -141,15 +151,15 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _prepare_own_jvm(settings: dict[str, str]) -> None:
+def _prepare_jvm(settings: dict[str, str]) -> None:
     import pyspark
 
     spark_home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     runtime = runtimes.find_java()
     if runtime:
-        os.environ["JAVA_HOME"] = str(runtimes.java_home(runtime))
+        os.environ["JAVA_HOME"] = str(runtimes.wrapper_java_home(runtime))
     ivy = jars_module.ivy_home()
-    jars = jars_module.delta_cached(pyspark.__version__, ivy) or jars_module.fetch_delta(
+    jars = jars_module.cached_delta_jars(pyspark.__version__, ivy) or jars_module.fetch_delta(
         spark_home, pyspark.__version__, ivy, os.environ
     )
     given = [settings["spark.jars"]] if settings.get("spark.jars") else []

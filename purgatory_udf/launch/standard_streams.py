@@ -1,7 +1,7 @@
 """A job's own stdout and stderr under spark-submit.
 
-Spark runs a job's Python with both joined in a pipe that it copies to its own stdout: errors would land among results,
-and no terminal could be told from a file. On Linux the JVM's own two are within reach, so the job takes those.
+Spark connects both of a job's streams to one pipe and copies that to its own stdout, so errors would be mixed with
+results, and a terminal could not be detected. On Linux the job opens the streams of the JVM instead.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import stat
 import sys
 from collections.abc import Mapping, MutableMapping
 
-OFFERED = "PURGATORY_STREAMS_OF"
+OFFER_VARIABLE = "PURGATORY_STREAMS_OF"
 _BOTH = (1, 2)
 
 
-def offer(environ: MutableMapping[str, str]) -> None:
-    """Called by the process that becomes the JVM: let the job below it take our streams."""
-    environ[OFFERED] = str(os.getpid())
+def offer_streams(environ: MutableMapping[str, str]) -> None:
+    """Offer this process's streams to the job; called by the process that becomes the JVM."""
+    environ[OFFER_VARIABLE] = str(os.getpid())
     for stream in _BOTH:
-        # The job opens a file anew, at a place of its own: only appending keeps the two from overwriting each other.
+        # The job opens a regular file a second time, with its own position; in append mode neither overwrites the
+        # other.
         if stat.S_ISREG(os.fstat(stream).st_mode):
             fcntl.fcntl(stream, fcntl.F_SETFL, fcntl.fcntl(stream, fcntl.F_GETFL) | os.O_APPEND)
 
 
-def take(environ: Mapping[str, str] = os.environ) -> None:
-    """Called by the job: write where its parent writes, if that was offered and can be had; else all stays as it is."""
+def take_streams(environ: Mapping[str, str] = os.environ) -> None:
+    """Use the parent's streams if the parent offered them and they can be opened; called by the job."""
     parent = os.getppid()
-    if environ.get(OFFERED) != str(parent):
+    if environ.get(OFFER_VARIABLE) != str(parent):
         return
     try:
         taken = [os.open(f"/proc/{parent}/fd/{stream}", os.O_WRONLY | os.O_APPEND) for stream in _BOTH]

@@ -17,7 +17,7 @@ from purgatory_udf.backend.dialect import functions as sf
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch import job as job_module
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("near") / "out"
-    write_folder(out, story())
+    write_folder(out, sample_with_group())
     return out
 
 
@@ -86,14 +86,14 @@ def test_a_job_says_how_much_it_does_without_spark(tmp_path: Path, most: int, lo
         """Look at tables."""
 
     (tmp_path / "rows").write_text("of ten let")
-    job = job_module.Job(run, reads=("out",), near=most)
+    job = job_module.Job(run, reads=("out",), max_local_bytes=most)
     assert job.check(["--out", str(tmp_path)], local) is None
-    assert job.near == near
+    assert job.runs_locally == near
 
 
 def test_a_table_that_only_spark_reads_is_left_to_spark(tmp_path: Path) -> None:
     """It says that its readers must know deletion vectors of a kind to come."""
-    write_folder(tmp_path, story())
+    write_folder(tmp_path, sample_with_group())
     log = tmp_path / "completions" / "_delta_log"
     feature = {
         "protocol": {
@@ -109,7 +109,7 @@ def test_a_table_that_only_spark_reads_is_left_to_spark(tmp_path: Path) -> None:
 
 
 def test_events_that_lie_elsewhere_are_left_to_spark(tmp_path: Path) -> None:
-    write_folder(tmp_path, story(), events_path="s3a://bucket/events")
+    write_folder(tmp_path, sample_with_group(), events_path="s3a://bucket/events")
     with locally(), pytest.raises(NeedsSparkError, match="s3a://bucket/events: is not on this machine"):
         metrics.main.status(["--out", str(tmp_path)])
 

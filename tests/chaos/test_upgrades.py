@@ -115,8 +115,8 @@ def test_an_interrupted_replay_of_an_earlier_version_goes_on_or_is_refused_in_on
 
 
 def _is_refused(out: Path, died: list[BaseException]) -> None:
-    ((sentence, status),) = map(job.explain, died)
-    assert status == job.MISTAKE
+    ((sentence, status),) = map(job.describe_failure, died)
+    assert status == job.USER_ERROR
     assert sentence.startswith(f"{out}: the interrupted run keeps its state in other formats than this version (")
     assert sentence.endswith("): finish it with the version that began it, or start it anew with --overwrite")
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from jobs import audit, fidelity, ingest, metrics, replay, report
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.common.errors import NeedsSparkError
-from purgatory_udf.launch.job import DONE, MISTAKE, Job
+from purgatory_udf.launch.job import DONE, USER_ERROR, Job
 
 # What is Spark's to decide; whatever else would be left to it is a failure here.
 _LEFT = "events that are late, or whose numbers may repeat"
@@ -29,7 +29,7 @@ def whole_way(path: Path) -> tuple[int, int, int]:
         log = ".log" in path.name
         form = ("request-log",) if log else ("jsonl", *_ANY_ORDER)
         try:
-            if _given(ingest.main, "--from", *form, str(path), "--max-rejected", "100", out=out) == MISTAKE:
+            if _given(ingest.main, "--from", *form, str(path), "--max-rejected", "100", out=out) == USER_ERROR:
                 return 0, 0, 0
         except NeedsSparkError as left:
             assert str(left) == _LEFT, left
@@ -38,7 +38,7 @@ def whole_way(path: Path) -> tuple[int, int, int]:
         events, rejected = counts["events"], counts["rejected"]
         lines = counts.get("lines", events + rejected)
         assert log or events + rejected == lines, counts
-        if _given(replay.main, "--events", f"{out}/events", out=out) == MISTAKE:
+        if _given(replay.main, "--events", f"{out}/events", out=out) == USER_ERROR:
             assert events == 0, "the replay was refused"
             return lines, events, rejected
         for asked in (audit.main, metrics.main, report.main, *((fidelity.main,) if log else ())):
@@ -51,7 +51,7 @@ def _given(job: Job, *words: str, out: Path) -> int:
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said), locally():
         status = job.status([*words, "--out", str(out)])
-    assert status in (DONE, MISTAKE), f"{job.name} ended with {status}: {said.getvalue()[-300:]}"
+    assert status in (DONE, USER_ERROR), f"{job.name} ended with {status}: {said.getvalue()[-300:]}"
     assert "Traceback" not in said.getvalue(), said.getvalue()[-300:]
     return status
 

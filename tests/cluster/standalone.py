@@ -83,7 +83,7 @@ def _start(which: str, *words: str, folder: Path) -> subprocess.Popen[str]:
     bare_python = Path(sys.base_prefix, "bin")
     environ = {
         "PATH": f"{bare_python}:/usr/bin:/bin",
-        "JAVA_HOME": str(runtimes.java_home(runtime)),
+        "JAVA_HOME": str(runtimes.wrapper_java_home(runtime)),
         "HOME": str(folder / "nobody"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",

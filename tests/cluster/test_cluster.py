@@ -116,7 +116,7 @@ def test_an_archive_of_other_sources_is_refused(tmp_path: Path) -> None:
     said, _ = process.communicate()
     assert (process.returncode, said) == (
         2,
-        f"spark-submit.sh: {archive}: was made of other sources than these; make it anew: ./spark-submit.sh package\n",
+        f"spark-submit.sh: {archive}: was created from other sources; create it again with ./spark-submit.sh package\n",
     )
 
 

@@ -65,15 +65,19 @@ def test_each_job_runs_without_spark_as_the_page_says() -> None:
     (shown,) = (table for table in pages.tables(PAGE) if table.columns == ("job", "runs", "why"))
     said = {name.strip(" `"): row["runs"] for row in shown.rows for name in row["job"].split(",")}
     assert said == {
-        entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in command_line.jobs(pages.ROOT)
+        entry.name: _runs(import_module(f"jobs.{entry.file.stem}").main) for entry in command_line.list_jobs(pages.ROOT)
     }
 
 
 def _runs(job: Job) -> str:
-    if not job.spark or job.most_near == ANY_BYTES:
+    if not job.spark or job.max_local_bytes == ANY_BYTES:
         return "without Spark"
-    most = f"{job.most_near // 10**9} GB of tables" if job.most_near >= 10**9 else f"{job.most_near // 10**6} MB"
-    return f"without Spark, up to {most}" if job.most_near else "with Spark"
+    most = (
+        f"{job.max_local_bytes // 10**9} GB of tables"
+        if job.max_local_bytes >= 10**9
+        else f"{job.max_local_bytes // 10**6} MB"
+    )
+    return f"without Spark, up to {most}" if job.max_local_bytes else "with Spark"
 
 
 # The layers from above, each from the left.

@@ -189,7 +189,7 @@ def _jars(spark: SparkSession) -> list[Path]:
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     # What a job was given by spark-submit is not for another one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
-    return jars.kafka_cached(spark.version, ivy) or jars.fetch_kafka(home, spark.version, ivy, environment)
+    return jars.cached_kafka_jars(spark.version, ivy) or jars.fetch_kafka(home, spark.version, ivy, environment)
 
 
 # A topic's messages as text files, one a partition, so that they are read as any recorded file is.

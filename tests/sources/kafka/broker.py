@@ -20,12 +20,12 @@ _JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 
 
-def class_path() -> str:
+def kafka_class_path() -> str:
     """Kafka's jars, in an Ivy cache of their own beside Delta's: fetched once."""
     ivy = jars.ivy_home() / f"kafka-{VERSION}"
     complete = ivy / "complete"
     if not complete.exists():
-        jars.fetch(f"Kafka {VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}", "", _SPARK, ivy, os.environ)
+        jars.fetch_jars(f"Kafka {VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}", "", _SPARK, ivy, os.environ)
         complete.touch()
     # Spark's Ivy leaves out what Spark brings: Scala.
     (scala,) = (_SPARK / "jars").glob("scala-library-*.jar")
@@ -49,7 +49,7 @@ def broker(folder: Path) -> Iterator[str]:
     )
     runtime = runtimes.find_java()
     assert runtime is not None
-    command = [str(runtime), *_JVM, "-cp", class_path()]
+    command = [str(runtime), *_JVM, "-cp", kafka_class_path()]
     subprocess.run(
         [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)],
         check=True,
