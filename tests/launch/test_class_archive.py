@@ -1,4 +1,4 @@
-"""The archive of classes: whose it is, when it is used, who makes it."""
+"""The class archive: which one belongs to a start, when it is used, and how it is created."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.launch import class_archive, runtimes
-from purgatory_udf.launch.class_archive import Archive, archive_for
+from purgatory_udf.launch.class_archive import ClassArchive, class_archive_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,26 +25,26 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _found(place: Path, **environ: str) -> Archive | None:
-    return archive_for(place / "classes", place / "jdk/bin/java", place / "spark", [place / "delta.jar"], environ)
+def _archive(place: Path, **environ: str) -> ClassArchive | None:
+    return class_archive_for(place / "classes", place / "jdk/bin/java", place / "spark", [place / "delta.jar"], environ)
 
 
 def _name(place: Path) -> str:
-    known = _found(place)
-    assert known
-    return known.name
+    archive = _archive(place)
+    assert archive
+    return archive.name
 
 
-def _made(known: Archive, text: str = "classes") -> None:
-    known.draft.mkdir(parents=True)
-    (known.draft / "archive").write_text(text)
-    known.keep()
+def _publish(archive: ClassArchive, text: str = "classes") -> None:
+    archive.draft.mkdir(parents=True)
+    (archive.draft / "archive").write_text(text)
+    archive.publish()
 
 
 @pytest.mark.parametrize(
     "file", ["spark/jars/core.jar", "spark/jars/new.jar", "delta.jar", "jdk/lib/server/classes.jsa"]
 )
-def test_another_java_or_another_jar_has_another_archive(place: Path, file: str) -> None:
+def test_archive_depends_on_java_and_jars(place: Path, file: str) -> None:
     before = _name(place)
     assert _name(place) == before
     (place / file).write_text("another")
@@ -60,103 +60,111 @@ def test_another_java_or_another_jar_has_another_archive(place: Path, file: str)
         {"PURGATORY_NO_ARCHIVE": "1"},
     ],
 )
-def test_who_has_told_the_jvm_otherwise_is_left_alone(place: Path, environ: dict[str, str]) -> None:
-    assert _found(place, JAVA_TOOL_OPTIONS="-Xmx1g")
-    assert _found(place, **environ) is None
+def test_user_jvm_settings_disable_archive(place: Path, environ: dict[str, str]) -> None:
+    assert _archive(place, JAVA_TOOL_OPTIONS="-Xmx1g")
+    assert _archive(place, **environ) is None
 
 
-def test_a_spark_with_settings_of_its_own_and_a_java_without_one_of_its_own_have_no_archive(place: Path) -> None:
+def test_configured_spark_and_small_java_have_no_archive(place: Path) -> None:
+    """A Spark with a conf folder, and a Java without a base archive."""
     (place / "spark" / "conf").mkdir()
-    assert _found(place) is None
+    assert _archive(place) is None
     (place / "spark" / "conf").rmdir()
     (place / "jdk/lib/server/classes.jsa").unlink()
-    assert _found(place) is None
+    assert _archive(place) is None
 
 
-def test_an_archive_that_was_cut_short_is_not_used_but_made_anew(tmp_path: Path) -> None:
-    known = Archive(tmp_path / "classes", "a")
+def test_truncated_archive_is_created_again(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path / "classes", "a")
     tmp_path.joinpath("classes").mkdir()
-    assert known.used() is None and known.wanted()
-    _made(known)
-    (file,) = known.folder.glob("*.jsa")
-    assert known.used() == f"-XX:SharedArchiveFile={file} -Xlog:cds*=off" and not known.wanted()
+    assert archive.jvm_options() is None and archive.should_create()
+    _publish(archive)
+    (file,) = archive.folder.glob("*.jsa")
+    assert archive.jvm_options() == f"-XX:SharedArchiveFile={file} -Xlog:cds*=off" and not archive.should_create()
     os.truncate(file, 3)
-    assert known.used() is None and known.wanted()
+    assert archive.jvm_options() is None and archive.should_create()
 
 
-def test_what_no_start_has_made_lately_goes_in_the_end(tmp_path: Path) -> None:
+def test_oldest_archives_are_deleted(tmp_path: Path) -> None:
     for number, name in enumerate("abcd"):
-        _made(Archive(tmp_path, name))
+        _publish(ClassArchive(tmp_path, name))
         (file,) = tmp_path.glob(f"{name}-*.jsa")
         os.utime(file, (number, number))
-    _made(Archive(tmp_path, "e"))
+    _publish(ClassArchive(tmp_path, "e"))
     assert sorted(file.name[0] for file in tmp_path.glob("*.jsa")) == ["c", "d", "e"]
 
 
-def test_it_is_not_made_where_nothing_can_be_written_nor_again_where_that_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = Archive(tmp_path / "classes", "a")
+def test_failed_or_unwritable_archive_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = ClassArchive(tmp_path / "classes", "a")
     with monkeypatch.context() as patched:
         patched.setattr(os, "access", lambda *_: False)
-        assert not known.wanted()
-    assert _main(known, "raise SystemExit(1)").returncode == 1
-    assert not known.wanted()
-    os.utime(known.failed, (0, 0))
-    assert known.wanted()
-    assert _main(known, "pass").returncode != 0
-    assert not known.wanted() and not known.draft.exists()
+        assert not archive.should_create()
+    assert _run_main(archive, "raise SystemExit(1)").returncode == 1
+    assert not archive.should_create()
+    os.utime(archive.failure_marker, (0, 0))
+    assert archive.should_create()
+    assert _run_main(archive, "pass").returncode != 0
+    assert not archive.should_create() and not archive.draft.exists()
 
 
-def _main(known: Archive, code: str) -> subprocess.CompletedProcess[str]:
-    """As if whoever started it had ended."""
-    command = [sys.executable, "-m", class_archive.__name__, str(known.folder), known.name, sys.executable, "-c", code]
+def _run_main(archive: ClassArchive, code: str) -> subprocess.CompletedProcess[str]:
+    """Run the module as if the starting process had exited."""
+    command = [
+        sys.executable,
+        "-m",
+        class_archive.__name__,
+        str(archive.folder),
+        archive.name,
+        sys.executable,
+        "-c",
+        code,
+    ]
     return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def test_of_two_that_would_make_it_one_does(tmp_path: Path) -> None:
-    known = Archive(tmp_path, "a")
+def test_only_one_process_creates_archive(tmp_path: Path) -> None:
+    archive = ClassArchive(tmp_path, "a")
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert _main(known, "open('archive', 'w').write('x')").returncode == 0
-        assert known.found() is None
+        assert _run_main(archive, "open('archive', 'w').write('x')").returncode == 0
+        assert archive.find() is None
     for text in ("first", "the second"):
-        assert _main(known, f"open('archive', 'w').write('{text}')").returncode == 0
-    found = known.found()
+        assert _run_main(archive, f"open('archive', 'w').write('{text}')").returncode == 0
+    found = archive.find()
     assert found and found.read_text() == "first"
 
 
-def test_it_is_made_after_what_the_process_has_become_has_ended(tmp_path: Path) -> None:
-    """Whoever opens the pipe has come that far: nobody has to wait for a time."""
-    os.mkfifo(tmp_path / "told")
-    begin = (
+def test_archive_is_created_after_replacing_program_exits(tmp_path: Path) -> None:
+    """Opening the named pipe waits until the archive is written, without a timeout."""
+    os.mkfifo(tmp_path / "written")
+    code = (
         "import os; from pathlib import Path; from purgatory_udf.launch import class_archive\n"
-        f"known = class_archive.Archive(Path({str(tmp_path)!r}), 'a')\n"
-        f"command = ['sh', '-c', 'echo made >> ../log; echo x > archive; echo > {tmp_path}/told']\n"
-        "class_archive.make_afterwards(known, command, os.environ)\n"
+        f"archive = class_archive.ClassArchive(Path({str(tmp_path)!r}), 'a')\n"
+        f"command = ['sh', '-c', 'echo made >> ../log; echo x > archive; echo > {tmp_path}/written']\n"
+        "class_archive.create_in_background(archive, command, os.environ)\n"
         f"os.execv('/bin/sh', ['sh', '-c', 'echo job >> {tmp_path}/log'])\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", begin], cwd=ROOT, env=environ, check=True, stdin=subprocess.DEVNULL)
-    (tmp_path / "told").read_text()
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, stdin=subprocess.DEVNULL)
+    (tmp_path / "written").read_text()
     assert (tmp_path / "log").read_text() == "job\nmade\n"
 
 
-def test_a_java_says_nothing_of_an_archive_that_is_none_of_its_own(tmp_path: Path) -> None:
+def test_java_ignores_foreign_archive_silently(tmp_path: Path) -> None:
     runtime = runtimes.find_java()
     assert runtime
-    known = Archive(tmp_path, "a")
-    _made(known, "no archive at all" * 1000)
-    said = known.used()
-    assert said
+    archive = ClassArchive(tmp_path, "a")
+    _publish(archive, "no archive at all" * 1000)
+    options = archive.jvm_options()
+    assert options
     plain = subprocess.run([runtime, "-version"], capture_output=True, text=True, check=True)
-    with_it = subprocess.run([runtime, *said.split(), "-version"], capture_output=True, text=True, check=True)
+    with_it = subprocess.run([runtime, *options.split(), "-version"], capture_output=True, text=True, check=True)
     assert with_it.stdout == "" and with_it.stderr.splitlines()[:2] == plain.stderr.splitlines()[:2]
 
 
-def test_the_java_behind_the_one_that_spark_starts(tmp_path: Path) -> None:
+def test_wrapped_java_is_read_from_wrapper(tmp_path: Path) -> None:
     runtime = tmp_path / "it's a jdk" / "bin" / "java"
     runtime.parent.mkdir(parents=True)
     runtime.touch()
-    assert runtimes.java_behind(runtimes.java_home(runtime, tmp_path / "ours")) == runtime
-    assert runtimes.java_behind(tmp_path / "it's a jdk") is None
+    assert runtimes.wrapped_java(runtimes.wrapper_java_home(runtime, tmp_path / "ours")) == runtime
+    assert runtimes.wrapped_java(tmp_path / "it's a jdk") is None

@@ -1,4 +1,4 @@
-"""How much a job will read, before it starts."""
+"""The size of a job's inputs, which decides on settings and on Spark before the job starts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def _file(path: Path, length: int) -> str:
         (input_size.LITTLE_BYTES + 1, ()),
     ],
 )
-def test_what_files_folders_and_patterns_hold_is_added_up(
-    tmp_path: Path, length: int, settings: tuple[str, ...]
-) -> None:
+def test_sizes_of_paths_are_summed(tmp_path: Path, length: int, settings: tuple[str, ...]) -> None:
     _file(tmp_path / "table" / "part" / "a.json", length // 2)
     _file(tmp_path / "b-1.jsonl", length - length // 2 - 10)
     _file(tmp_path / "b-2.jsonl", 10)
@@ -38,7 +36,7 @@ def test_what_files_folders_and_patterns_hold_is_added_up(
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".parquet"])
-def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) -> None:
+def test_compressed_files_count_as_unpacked(tmp_path: Path, suffix: str) -> None:
     assert input_size.settings_for(
         [_file(tmp_path / f"a{suffix}", input_size.LITTLE_BYTES // input_size.UNPACKED_TIMES)]
     )
@@ -47,7 +45,7 @@ def test_what_is_packed_counts_for_what_it_will_be(tmp_path: Path, suffix: str) 
     )
 
 
-def test_of_what_lies_elsewhere_nobody_knows() -> None:
+def test_remote_size_is_unknown() -> None:
     assert input_size.settings_for(["s3a://bucket/events"]) == ()
     assert input_size.settings_for([]) == ()
     assert input_size.settings_for(["nothing here"]) == input_size.TINY
@@ -56,9 +54,9 @@ def test_of_what_lies_elsewhere_nobody_knows() -> None:
 @pytest.mark.parametrize(
     ("more", "local", "settings"), [([], True, input_size.TINY), (["--follow"], True, ()), ([], False, ())]
 )
-def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
-    tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]
-) -> None:
+def test_small_inputs_select_settings(tmp_path: Path, more: list[str], local: bool, settings: tuple[str, ...]) -> None:
+    """Not if the job follows a table or runs in a cluster."""
+
     def run(
         events: Annotated[str | None, typer.Option()] = None,
         trace: Annotated[list[str] | None, typer.Option()] = None,
@@ -71,7 +69,7 @@ def test_a_job_that_reads_little_is_brief_unless_it_follows_or_runs_elsewhere(
     assert job.settings == settings
 
 
-def test_a_job_that_reads_much_is_not(tmp_path: Path) -> None:
+def test_large_inputs_keep_defaults(tmp_path: Path) -> None:
     def run(out: Annotated[str, typer.Option()]) -> None:
         """Look at tables."""
 

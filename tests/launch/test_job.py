@@ -1,4 +1,4 @@
-"""What a user sees of a job: its help, its mistakes, its exit status."""
+"""A job from the user's side: help, error messages, exit status."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ def _job(error: BaseException | None = None, checks: job_module.Run | None = Non
     return job_module.Job(run, checks)
 
 
-def test_a_job_gets_its_options_and_ends_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_job_receives_options_and_returns_zero(capsys: pytest.CaptureFixture[str]) -> None:
     assert _job().status(["--out", "o", "--set", "a=1", "--set", "b=2"]) == 0
     assert capsys.readouterr().out == "ran o ['a=1', 'b=2'] 50000\n"
 
 
-def test_an_option_of_several_values_takes_what_the_shell_made_of_a_pattern(
+def test_repeatable_option_takes_several_values(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """As a shell expands `--set *`."""
     assert _job().status(["--set", "a=1", "b=2", "c=3", "--out", "o", "--set", "d=4"]) == 0
     assert capsys.readouterr().out == "ran o ['a=1', 'b=2', 'c=3', 'd=4'] 50000\n"
 
 
-def test_help_explains_each_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_options_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert _job().check(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "Usage: spark-submit.sh test-job [OPTIONS] Replay a trace." in shown
@@ -61,7 +62,7 @@ def test_plain_help_has_a_section_per_option_group(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--out", "o", "--nonsense"], "No such option: --nonsense"),
         ([], "Missing option '--out'"),
@@ -69,13 +70,11 @@ def test_plain_help_has_a_section_per_option_group(capsys: pytest.CaptureFixture
         (["--out", "o", "stray"], "Got unexpected extra argument(s) (stray)"),
     ],
 )
-def test_a_wrong_option_is_named_and_ends_with_status_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_option_returns_two(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _job().check(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert said in shown.err
+    assert message in shown.err
     assert "Traceback" not in shown.err
 
 
@@ -106,13 +105,13 @@ FROM_AN_EMPTY_FILE = RuntimeError(
 FROM_PYTHON = (
     "An exception was thrown from the Python worker: Traceback (most recent call last):\n"
     '  File "/x/pyspark/worker.py", line 3602, in main\n    func = read_udfs(\n           ^^^^^^^^^^\n'
-    "{said}\n SQLSTATE: 38000\n\tat org.apache.spark…"
+    "{message}\n SQLSTATE: 38000\n\tat org.apache.spark…"
 )
 AGAIN = "run the same command again to resume (Read-only file system) (--verbose shows where)"
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
+    ("error", "status", "message"),
     [
         (UserError("t.jsonl: line 3: no time_us"), 2, "t.jsonl: line 3: no time_us"),
         (CheckFailedError("1 of 9 laws is broken"), 1, "1 of 9 laws is broken"),
@@ -147,18 +146,18 @@ AGAIN = "run the same command again to resume (Read-only file system) (--verbose
             "end-of-input) (--verbose shows where)",
         ),
         (
-            RuntimeError(FROM_PYTHON.format(said="KeyError: 'elementType'")),
+            RuntimeError(FROM_PYTHON.format(message="KeyError: 'elementType'")),
             3,
             "RuntimeError: KeyError: 'elementType' (--verbose shows where)",
         ),
         (
-            RuntimeError(FROM_PYTHON.format(said="ModuleNotFoundError: No module named 'pyarrow'")),
+            RuntimeError(FROM_PYTHON.format(message="ModuleNotFoundError: No module named 'pyarrow'")),
             3,
             "a Python module is missing on the workers; ship the environment that ./spark-submit.sh package "
             "builds (ModuleNotFoundError: No module named 'pyarrow') (--verbose shows where)",
         ),
         (
-            RuntimeError("java.io.IOException: Mkdirs failed to create file:/o/_ingest/said/0 (exists=false)"),
+            RuntimeError("java.io.IOException: Mkdirs failed to create file:/o/_ingest/message/0 (exists=false)"),
             3,
             "the output cannot be written; make it writable or free some space, and run the same command again to "
             "resume (Mkdirs failed to create) (--verbose shows where)",
@@ -177,14 +176,14 @@ AGAIN = "run the same command again to resume (Read-only file system) (--verbose
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_every_failure_is_one_line_with_its_own_status(
-    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_failure_is_one_line_with_status(
+    error: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _job(error).status(["--out", "o"]) == status
-    assert capsys.readouterr().err == f"test-job: {said}\n"
+    assert capsys.readouterr().err == f"test-job: {message}\n"
 
 
-def test_what_fails_as_an_interrupt_is_seen_to_is_the_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_during_interrupt_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     failed = RuntimeError("Cannot call methods on a stopped SparkContext.")
     failed.__context__ = ValueError("in between")
     failed.__context__.__context__ = KeyboardInterrupt()
@@ -192,14 +191,14 @@ def test_what_fails_as_an_interrupt_is_seen_to_is_the_interrupt(capsys: pytest.C
     assert capsys.readouterr().err == "test-job: interrupted\n"
 
 
-def test_verbose_shows_the_stack_trace_of_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_shows_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert _job(ZeroDivisionError("division by zero")).status(["--out", "o", "--verbose"]) == 3
     shown = capsys.readouterr().err
     assert "Traceback (most recent call last)" in shown
     assert shown.endswith("test-job: ZeroDivisionError: division by zero\n")
 
 
-def test_a_check_looks_at_files_without_running_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_does_not_run_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     def checks(out: Path, **_: object) -> None:
         raise UserError(f"{out}: exists and is a file")
 
@@ -210,7 +209,7 @@ def test_a_check_looks_at_files_without_running_the_job(capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_decorated_function_is_a_job_named_after_its_module() -> None:
+def test_decorated_function_is_named_after_module() -> None:
     @job_module.job
     def main() -> None:
         """Nothing."""

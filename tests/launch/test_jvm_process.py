@@ -1,4 +1,4 @@
-"""A job's own process with a JVM beside it: whichever of the two ends, the other does not stay."""
+"""A job's process with a JVM as its child: neither outlives the other."""
 
 from __future__ import annotations
 
@@ -11,46 +11,51 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-BEGUN = f"""
+STARTED = f"""
 import os, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
 from purgatory_udf.common.errors import UserError
 from purgatory_udf.launch import jvm_process
-jvm_process.begin(["sh", "-c", sys.argv[1]], dict(os.environ))
+jvm_process.start(["sh", "-c", sys.argv[1]], dict(os.environ))
 """
-# As Spark's gateway tells where it is.
-UP = r"""printf '\0\0\1\2\0\0\0\6secret' > there; mv there "$_PYSPARK_DRIVER_CONN_INFO_PATH"; """
-# Until its stdin ends, as a JVM does that waits for its Python.
-WAITS = "cat > /dev/null; echo ended"
+# Write the connection file as Spark's gateway does.
+WRITES_ADDRESS = r"""printf '\0\0\1\2\0\0\0\6secret' > there; mv there "$_PYSPARK_DRIVER_CONN_INFO_PATH"; """
+# Runs until its stdin is closed, as a JVM that serves a Python process does.
+WAITS_FOR_STDIN = "cat > /dev/null; echo ended"
 
 
 def _job(jvm: str, then: str, tmp_path: Path) -> subprocess.Popen[str]:
-    """Whose stdout the JVM has too: it is read to its end only when both are gone."""
-    command = [sys.executable, "-c", BEGUN + then, jvm]
+    """Start a job whose JVM shares its stdout, so that reading to the end waits for both."""
+    command = [sys.executable, "-c", STARTED + then, jvm]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path)
 
 
-def test_the_job_learns_where_its_jvm_is_and_ends_it_in_order(tmp_path: Path) -> None:
-    then = "jvm_process.arrive(); print(os.environ[jvm_process.PORT], os.environ[jvm_process.SECRET], flush=True)"
-    job = _job(UP + WAITS, then, tmp_path)
+def test_job_connects_to_jvm_and_stops_it(tmp_path: Path) -> None:
+    then = (
+        "jvm_process.wait_until_ready()\n"
+        "print(os.environ[jvm_process.GATEWAY_PORT], os.environ[jvm_process.GATEWAY_SECRET], flush=True)"
+    )
+    job = _job(WRITES_ADDRESS + WAITS_FOR_STDIN, then, tmp_path)
     assert job.communicate() == ("258 secret\nended\n", "")
     assert job.returncode == 0
 
 
-def test_a_jvm_that_is_not_needed_any_more_ends_before_the_job(tmp_path: Path) -> None:
-    job = _job(WAITS, "jvm_process.release(); jvm_process._jvm._process.wait(); print('still here')", tmp_path)
+def test_released_jvm_exits_before_job(tmp_path: Path) -> None:
+    job = _job(
+        WAITS_FOR_STDIN, "jvm_process.release(); jvm_process._jvm._process.wait(); print('still here')", tmp_path
+    )
     assert job.communicate()[0] == "ended\nstill here\n"
 
 
-def test_a_jvm_that_does_not_start_is_a_mistake_of_its_options(tmp_path: Path) -> None:
-    then = "\ntry:\n    jvm_process.arrive()\nexcept UserError as error:\n    print(error)"
-    assert _job("exit 7", then, tmp_path).communicate()[0] == "Spark's JVM did not start (its status was 7)\n"
+def test_jvm_that_fails_to_start_is_user_error(tmp_path: Path) -> None:
+    then = "\ntry:\n    jvm_process.wait_until_ready()\nexcept UserError as error:\n    print(error)"
+    assert _job("exit 7", then, tmp_path).communicate()[0] == "Spark's JVM did not start; its exit status is 7\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_job_that_is_killed_takes_its_jvm_with_it(number: signal.Signals, tmp_path: Path) -> None:
-    # It would not hear of its stdin's end.
+def test_killed_job_kills_its_jvm(number: signal.Signals, tmp_path: Path) -> None:
+    # This child ignores its stdin.
     job = _job("echo up; exec sleep 1000", "signal.pause()", tmp_path)
     assert job.stdout is not None and job.stdout.readline() == "up\n"
     job.send_signal(number)
@@ -58,8 +63,8 @@ def test_a_job_that_is_killed_takes_its_jvm_with_it(number: signal.Signals, tmp_
     assert job.returncode == (-number if number == signal.SIGKILL else 128 + number)
 
 
-def test_a_job_without_one_is_as_it_was() -> None:
-    then = "from purgatory_udf.launch import jvm_process as jvm; jvm.arrive(); jvm.release()"
-    code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); {then}; print(jvm.PORT in os.environ)"
+def test_job_without_jvm_is_unaffected() -> None:
+    then = "from purgatory_udf.launch import jvm_process as jvm; jvm.wait_until_ready(); jvm.release()"
+    code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); {then}; print(jvm.GATEWAY_PORT in os.environ)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

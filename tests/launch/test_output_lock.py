@@ -1,4 +1,4 @@
-"""Two jobs of a kind do not write one output; a lock does not outlive its process."""
+"""The lock on an output folder: one job of a kind at a time, released when its process ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with alone(sys.argv[1], "replay"):
 """
 
 
-def test_the_second_is_told_who_writes_there_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_second_job_is_refused_until_first_ends(tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, out], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -34,14 +34,14 @@ def test_the_second_is_told_who_writes_there_and_a_killed_one_holds_nothing(tmp_
         for _ in range(2):
             with pytest.raises(UserError, match=sentence), alone(out, "replay"):
                 pass
-        with alone(out, "ingest"):  # An import may go on beside it.
+        with alone(out, "ingest"):  # An import may run at the same time.
             pass
         holder.kill()
     with alone(out, "replay"), pytest.raises(UserError), alone(out, "replay"):
         pass
 
 
-def test_where_nothing_can_be_written_it_is_said_before_anything_is_done(tmp_path: Path) -> None:
+def test_unwritable_output_is_reported_first(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "out"
     sentence = (
@@ -51,6 +51,6 @@ def test_where_nothing_can_be_written_it_is_said_before_anything_is_done(tmp_pat
         pass
 
 
-def test_what_is_not_this_machines_is_not_locked() -> None:
+def test_remote_output_is_not_locked() -> None:
     with alone("hdfs://there/out", "replay"), alone("hdfs://there/out", "replay"):
         pass

@@ -1,4 +1,4 @@
-"""What is pinned: every package to one version, every file of it with its hash."""
+"""The requirements files: every package is pinned to one version, every file has its hash."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from purgatory_udf.launch.virtual_environment import BUILD, GROUPS
+from purgatory_udf.launch.virtual_environment import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def pins(file: str) -> dict[str, tuple[Requirement, list[str]]]:
-    """Each package of a requirements file with its hashes."""
+    """Return each package of a requirements file with its hashes."""
     text = re.sub(r"#.*", "", (ROOT / file).read_text(encoding="utf-8")).replace("\\\n", " ")
     lines = [line.split(" --hash=") for line in text.splitlines() if line.strip()]
     pinned = {str(canonicalize_name(Requirement(line[0]).name)): (Requirement(line[0]), line[1:]) for line in lines}
@@ -32,8 +32,8 @@ def ranges(*keys: str) -> list[Requirement]:
     return [Requirement(text) for text in place]
 
 
-@pytest.mark.parametrize("file", [BUILD, *(file for file, _ in GROUPS.values())])
-def test_every_package_is_pinned_to_one_version_with_the_hashes_of_its_files(file: str) -> None:
+@pytest.mark.parametrize("file", [BUILD_REQUIREMENTS, *(file for file, _ in REQUIREMENT_GROUPS.values())])
+def test_packages_are_pinned_with_hashes(file: str) -> None:
     assert pins(file)
     for requirement, hashes in pins(file).values():
         assert re.fullmatch(r"==[^,*]+", str(requirement.specifier)), requirement
@@ -43,13 +43,13 @@ def test_every_package_is_pinned_to_one_version_with_the_hashes_of_its_files(fil
 @pytest.mark.parametrize(
     ("file", "keys"),
     [
-        (BUILD, ("build-system", "requires")),
+        (BUILD_REQUIREMENTS, ("build-system", "requires")),
         ("requirements.txt", ("project", "dependencies")),
         ("requirements-test.txt", ("project", "optional-dependencies", "test")),
         ("requirements-java.txt", ("project", "optional-dependencies", "java")),
     ],
 )
-def test_what_is_pinned_is_what_pyproject_asks_for(file: str, keys: tuple[str, ...]) -> None:
+def test_pins_satisfy_pyproject(file: str, keys: tuple[str, ...]) -> None:
     pinned = pins(file)
     for wanted in ranges(*keys):
         assert canonicalize_name(wanted.name) in pinned, f"{wanted} is not in {file}: run .ci/pin"
@@ -57,7 +57,7 @@ def test_what_is_pinned_is_what_pyproject_asks_for(file: str, keys: tuple[str, .
         assert wanted.specifier.contains(version.version), f"{file} pins {wanted.name} {version}: run .ci/pin"
 
 
-def test_what_both_files_pin_they_pin_alike() -> None:
+def test_run_and_test_pins_agree() -> None:
     run, test = pins("requirements.txt"), pins("requirements-test.txt")
     assert {name: run[name][0].specifier for name in run.keys() & test.keys()} == {
         name: test[name][0].specifier for name in run.keys() & test.keys()

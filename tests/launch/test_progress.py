@@ -1,4 +1,4 @@
-"""The progress of a query, on a terminal and in a log."""
+"""The progress of a streaming query, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory_udf.streaming.query_monitor import Progress, describe
 END = datetime(2026, 3, 1, 12, 0, 10, tzinfo=UTC)
 
 
-def test_a_batch_is_described_in_one_line() -> None:
+def test_batch_is_one_line() -> None:
     watermark = datetime(2026, 3, 1, 12, 0, 3, 250_000, tzinfo=UTC)
     assert describe(12, 600_000, 41_230.4, 312, watermark, END) == (
         "batch 12 · 600,000 events · 41,230 events/s · 312 open"
@@ -21,11 +21,11 @@ def test_a_batch_is_described_in_one_line() -> None:
     )
 
 
-def test_what_nobody_knows_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     assert describe(0, 10, 5.0, None, None, None) == "batch 0 · 10 events · 5 events/s"
 
 
-def test_off_a_terminal_lines_are_logged_now_and_then_and_the_last_one_always(
+def test_log_has_periodic_and_last_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seconds = iter([0.0, 1.0, 2.5, 3.0])
@@ -40,7 +40,7 @@ def test_off_a_terminal_lines_are_logged_now_and_then_and_the_last_one_always(
     ]
 
 
-def test_a_clock_that_runs_on_past_the_end_is_said_to_do_so() -> None:
+def test_watermark_past_the_end_is_marked() -> None:
     late = datetime(2026, 3, 27, tzinfo=UTC)
     assert describe(3, 10, 0.0, 0, late, END) == (
         "batch 3 · 10 events · 0 events/s · 0 open · watermark past the end at 2026-03-01 12:00:10.000"
@@ -52,9 +52,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_the_line_moves_and_the_last_one_stays_in_the_log(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_shows_line_and_logs_last(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     caplog.set_level(logging.INFO, "purgatory_udf")
     terminal = _Terminal()

@@ -1,4 +1,4 @@
-"""The demo's trace: what its generator says, within the contract, and with a story to tell."""
+"""The demo's trace: generated, valid, and with the outcomes that the demo describes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.generate.make_sample import sample
 SAMPLE = Path(__file__).resolve().parents[2] / "conf" / "sample" / "trace.jsonl"
 
 
-def test_the_bundled_trace_is_what_its_generator_makes() -> None:
+def test_sample_matches_generator() -> None:
     assert SAMPLE.read_text(encoding="utf-8") == sample()
 
 
-def test_its_story_is_told_by_its_outcomes() -> None:
+def test_sample_outcomes() -> None:
     events = [read_line(line) or {} for line in SAMPLE.read_bytes().splitlines()]
     replayed = replay([{**event, "seq": seq} for seq, event in enumerate(events)], Config())
     ends = Counter((outcome.client_id, outcome.completed_by) for outcome in replayed.outcomes)
@@ -50,5 +50,5 @@ def test_its_story_is_told_by_its_outcomes() -> None:
     }
 
 
-def test_a_demo_may_be_replaced_by_the_next_one_whatever_tables_it_made() -> None:
+def test_demo_replaces_its_own_tables() -> None:
     assert {*WRITTEN, "events", "rejected_events", "runs"} <= OURS

@@ -1,4 +1,4 @@
-"""A job writes where the process that offered its streams writes, not into the pipe that Spark gave it."""
+"""A job writes to the streams that were offered, not into Spark's pipe."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from purgatory_udf.launch import standard_streams
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# As spark-submit does: a Python below with both streams in one pipe, which is copied to stdout.
+# Like spark-submit: runs a Python process with both streams in one pipe, and copies that to stdout.
 JVM = """
 import os, subprocess, sys
 from purgatory_udf.launch import standard_streams
 if sys.argv[1] == "offers":
-    standard_streams.offer(os.environ)
-print("the JVM begins", file=sys.stderr, flush=True)
+    standard_streams.offer_streams(os.environ)
+print("the JVM starts", file=sys.stderr, flush=True)
 job = '''
 import sys
 from purgatory_udf.launch import standard_streams
-standard_streams.take()
+standard_streams.take_streams()
 print("a result")
 print("an error", file=sys.stderr)
 '''
 below = subprocess.run([sys.executable, "-c", job], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 sys.stdout.buffer.write(below.stdout)
 sys.stdout.flush()
-print("the JVM ends", file=sys.stderr)
+print("the JVM exits", file=sys.stderr)
 """
 
 
@@ -40,17 +40,17 @@ def _run(folder: Path, how: str) -> tuple[str, str]:
     return out.read_text(), err.read_text()
 
 
-def test_results_and_errors_part_where_they_are_offered(tmp_path: Path) -> None:
-    assert _run(tmp_path, "offers") == ("a result\n", "the JVM begins\nan error\nthe JVM ends\n")
+def test_offered_streams_are_separate(tmp_path: Path) -> None:
+    assert _run(tmp_path, "offers") == ("a result\n", "the JVM starts\nan error\nthe JVM exits\n")
 
 
-def test_without_an_offer_all_stays_as_it_is(tmp_path: Path) -> None:
+def test_without_offer_streams_are_joined(tmp_path: Path) -> None:
     out, err = _run(tmp_path, "does not")
     assert sorted(out.splitlines()) == ["a result", "an error"]
-    assert err == "the JVM begins\nthe JVM ends\n"
+    assert err == "the JVM starts\nthe JVM exits\n"
 
 
-def test_an_offer_of_somebody_else_is_not_taken() -> None:
+def test_offer_of_another_process_is_ignored() -> None:
     before = os.fstat(1)
-    standard_streams.take({standard_streams.OFFERED: str(os.getpid())})
+    standard_streams.take_streams({standard_streams.OFFER_VARIABLE: str(os.getpid())})
     assert os.path.samestat(os.fstat(1), before)

@@ -1,4 +1,4 @@
-"""What is handed to spark-submit, and with which environment."""
+"""The spark-submit call: its arguments and its environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from purgatory_udf.rules.engine.jit.code_cache import fingerprint
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A small tree: two packages and the settings for one machine."""
+    """A small source tree: two packages and the settings for one machine."""
     root = tmp_path / "a tree"
     for name in package_archive.PACKAGES:
         (root / name).mkdir(parents=True)
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A Spark 4.2.0 that brings Delta itself."""
+    """A Spark 4.2.0 with Delta among its jars."""
     home = tmp_path / "spark"
     for file in ("bin/spark-submit", "jars/spark-core_2.13-4.2.0.jar", "jars/delta-spark_4.2_2.13-4.4.0.jar"):
         (home / file).parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def _prepare(root: Path, home: Path, *words: str, **environ: str) -> submission.
     return submission.prepare(root, parse(words), root / "jobs" / "replay.py", {"SPARK_HOME": str(home), **environ})
 
 
-def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(root: Path, home: Path) -> None:
+def test_local_job_gets_our_settings_and_python(root: Path, home: Path) -> None:
     call = _prepare(root, home, "replay", "--out", "a b")
     assert call.command == (
         *(f"{home}/bin/spark-submit", "--master", "local[*]"),
@@ -66,19 +66,19 @@ def test_on_one_machine_the_job_gets_our_settings_our_python_and_the_package(roo
     }
 
 
-def test_with_spark_of_the_environment_the_job_may_be_there_first(root: Path, home: Path) -> None:
+def test_job_may_start_jvm_with_bundled_spark(root: Path, home: Path) -> None:
     ours = runtimes.find_spark({})
     call = _prepare(root, ours, "replay", "--out", "a b")
-    assert call.apart
-    assert call.beside == (*call.spark, "--name", "replay.py", "pyspark-shell")
-    assert not _prepare(root, home, "replay").apart
-    assert not _prepare(root, ours, "--driver-memory", "9g", "replay").apart
-    assert not _prepare(root, ours, "replay", "--verbose").apart
-    assert not _prepare(root, ours, "replay", MASTER="spark://there:7077").apart
-    assert not _prepare(root, ours, "replay", MASTER="local-cluster[2,1,1024]").apart
+    assert call.separate_jvm
+    assert call.jvm_command == (*call.spark_command, "--name", "replay.py", "pyspark-shell")
+    assert not _prepare(root, home, "replay").separate_jvm
+    assert not _prepare(root, ours, "--driver-memory", "9g", "replay").separate_jvm
+    assert not _prepare(root, ours, "replay", "--verbose").separate_jvm
+    assert not _prepare(root, ours, "replay", MASTER="spark://there:7077").separate_jvm
+    assert not _prepare(root, ours, "replay", MASTER="local-cluster[2,1,1024]").separate_jvm
 
 
-def test_the_users_own_words_win(root: Path, home: Path) -> None:
+def test_user_options_take_precedence(root: Path, home: Path) -> None:
     words = ["--driver-memory", "9g", "--conf", "spark.sql.shuffle.partitions=7", "--py-files", "mine.zip", "replay"]
     call = _prepare(root, home, *words, PYSPARK_PYTHON="theirs", SPARK_SUBMIT_OPTS="-Dx=y", MALLOC_ARENA_MAX="4")
     assert call.command[3:-1] == (
@@ -89,7 +89,7 @@ def test_the_users_own_words_win(root: Path, home: Path) -> None:
     assert call.environ["SPARK_SUBMIT_OPTS"].startswith("-Dx=y -Dlog4j2")
 
 
-def test_a_brief_job_gets_settings_of_its_own(root: Path, home: Path) -> None:
+def test_small_job_gets_its_settings(root: Path, home: Path) -> None:
     environ = {"SPARK_HOME": str(home)}
     call = submission.prepare(root, parse(["--driver-memory", "1g"]), root / "jobs" / "demo.py", environ, BRIEF)
     assert call.command[3:9] == (
@@ -98,7 +98,7 @@ def test_a_brief_job_gets_settings_of_its_own(root: Path, home: Path) -> None:
     )
 
 
-def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path, home: Path) -> None:
+def test_cluster_gets_no_local_settings(root: Path, home: Path) -> None:
     client = _prepare(root, home, "--master", "yarn", "--py-files", "mine.zip", "replay")
     assert client.command[1:3] == ("--master", "yarn")
     (shipped,) = (root / ".venv" / "bundles").iterdir()
@@ -111,7 +111,7 @@ def test_a_cluster_gets_neither_this_machines_settings_nor_its_python(root: Path
 
 
 def _archive(root: Path, file: Path) -> Path:
-    """As `package` makes it of the tree, but for all that is heavy in it."""
+    """Create an archive with the manifest that `package` would write for the tree, and nothing else."""
     manifest = file.parent / package_archive.MANIFEST
     manifest.write_text(json.dumps({"sources": package_archive.bundle_digest(package_archive.bundle_sources(root))}))
     with tarfile.open(file, "w:gz") as packed:
@@ -119,9 +119,7 @@ def _archive(root: Path, file: Path) -> Path:
     return file
 
 
-def test_workers_get_python_and_package_from_the_archive_that_is_sent_along(
-    root: Path, home: Path, tmp_path: Path
-) -> None:
+def test_workers_use_packed_environment(root: Path, home: Path, tmp_path: Path) -> None:
     archive = _archive(root, tmp_path / "env.tar.gz")
     client = _prepare(root, home, "--master", "yarn", "--archives", str(archive), "replay", PYTHONPATH="theirs")
     assert client.environ["PYSPARK_PYTHON"] == "./env.tar.gz/bin/python"
@@ -139,13 +137,13 @@ def test_workers_get_python_and_package_from_the_archive_that_is_sent_along(
     assert "PYSPARK_PYTHON" not in foreign.environ and "--py-files" in foreign.command
 
     (root / "jobs" / "__init__.py").write_text("changed = True\n")
-    sentence = rf"^{archive}: was made of other sources than these; make it anew: \./spark-submit\.sh package$"
+    sentence = rf"^{archive}: was created from other sources; create it again with \./spark-submit\.sh package$"
     with pytest.raises(UserError, match=sentence):
         _prepare(root, home, "--master", "yarn", "--archives", str(archive), "replay")
 
 
-def test_what_a_standalone_master_cannot_do_is_said(root: Path, home: Path) -> None:
-    with pytest.raises(UserError, match=r"^--deploy-mode cluster: a standalone master runs no Python driver"):
+def test_standalone_cluster_mode_is_refused(root: Path, home: Path) -> None:
+    with pytest.raises(UserError, match=r"^--deploy-mode cluster: a standalone master cannot run a Python driver"):
         _prepare(root, home, "--master", "spark://there:7077", "--deploy-mode", "cluster", "replay")
 
 
@@ -153,10 +151,10 @@ def test_what_a_standalone_master_cannot_do_is_said(root: Path, home: Path) -> N
 def test_the_packed_python_finds_one_of_its_version_or_says_where_there_is_none(tmp_path: Path) -> None:
     """Moved to where it was not made, without any environment, as on a worker."""
     root, made, moved = Path(__file__).resolve().parents[2], tmp_path / "made", tmp_path / "a worker" / "moved"
-    package_archive.lay_out(root, made)
+    package_archive.copy_environment(root, made)
     before = _compiled(root)
     assert before, "the tree's set-up has compiled the engine"
-    assert package_archive.warm(root, made)
+    assert package_archive.compile_engine(root, made)
     moved.parent.mkdir()
     made.rename(moved)
     python = moved / package_archive.PYTHON
@@ -186,25 +184,25 @@ def _compiled(root: Path) -> dict[str, int]:
     return {file.name: file.stat().st_mtime_ns // 1000 for file in folder.glob("*.nbc")}
 
 
-def test_a_master_in_sparks_own_defaults_is_kept(root: Path, home: Path) -> None:
+def test_master_of_spark_defaults_is_kept(root: Path, home: Path) -> None:
     (home / "conf").mkdir()
     (home / "conf" / "spark-defaults.conf").write_text("spark.master spark://there:7077\n")
     assert _prepare(root, home, "replay").command[1:3] == ("--master", "spark://there:7077")
 
 
-def test_verbose_leaves_sparks_log_as_spark_has_it(root: Path, home: Path) -> None:
+def test_verbose_keeps_spark_logging(root: Path, home: Path) -> None:
     call = _prepare(root, home, "replay", "--verbose")
     assert call.environ["PURGATORY_VERBOSE"] == "1"
     assert "SPARK_SUBMIT_OPTS" not in call.environ
 
 
-def test_deltas_jars_come_from_the_cache_beside_the_users_own(
+def test_delta_jars_are_added_to_user_jars(
     root: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
     ivy = tmp_path / "ivy"
     (ivy / "jars").mkdir(parents=True)
-    assert jars_module.delta_cached("4.2.0", ivy) is None
+    assert jars_module.cached_delta_jars("4.2.0", ivy) is None
     names = [f"io.delta_delta-spark_4.2_2.13-{jars_module.DELTA_VERSION}.jar", *jars_module.DELTA_DEPENDENCIES]
     for name in names:
         with zipfile.ZipFile(ivy / "jars" / name, "w") as jar:
@@ -217,15 +215,15 @@ def test_deltas_jars_come_from_the_cache_beside_the_users_own(
         call = _prepare(root, home, "--master", master, *words)
         assert call.command[call.command.index("--jars") + 1] == ",".join(["mine.jar", *jars])
         assert call.command[call.command.index("--driver-class-path") + 1] == "theirs"
-    # In one process nothing has to be sent.
+    # In one process no jar has to be sent.
     call = _prepare(root, home, *words)
     assert call.command[call.command.index("--jars") + 1] == "mine.jar"
     assert call.command[call.command.index("--driver-class-path") + 1] == ":".join(["theirs", *jars])
     (ivy / "jars" / names[0]).write_bytes(b"PK cut short")
-    assert jars_module.delta_cached("4.2.0", ivy) is None
+    assert jars_module.cached_delta_jars("4.2.0", ivy) is None
 
 
-def test_only_what_runs_in_one_process_with_nothing_but_our_jars_has_an_archive_of_classes(
+def test_class_archive_needs_one_process_and_our_jars(
     root: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = tmp_path / "jdk" / "bin" / "java"
@@ -233,52 +231,52 @@ def test_only_what_runs_in_one_process_with_nothing_but_our_jars_has_an_archive_
     runtime.touch()
     (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
     (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
-    java_home = str(runtimes.java_home(runtime, tmp_path / "java"))
+    java_home = str(runtimes.wrapper_java_home(runtime, tmp_path / "java"))
     (home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
     (tmp_path / "delta.jar").touch()
-    monkeypatch.setattr(jars_module, "delta_cached", lambda *_: [tmp_path / "delta.jar"])
+    monkeypatch.setattr(jars_module, "cached_delta_jars", lambda *_: [tmp_path / "delta.jar"])
     call = _prepare(root, home, "replay", JAVA_HOME=java_home)
-    assert call.archive and call.archive.folder == root / ".venv" / "classes"
+    assert call.class_archive and call.class_archive.folder == root / ".venv" / "classes"
     assert "Archive" not in call.environ["SPARK_SUBMIT_OPTS"]
 
-    demo = submission.prepare(root, parse(["demo"]), root, {"SPARK_HOME": str(home)}, making=call.archive)
-    assert demo.environ["SPARK_SUBMIT_OPTS"].endswith(f" -XX:ArchiveClassesAtExit={call.archive.draft}/archive")
+    demo = submission.prepare(root, parse(["demo"]), root, {"SPARK_HOME": str(home)}, creating=call.class_archive)
+    assert demo.environ["SPARK_SUBMIT_OPTS"].endswith(f" -XX:ArchiveClassesAtExit={call.class_archive.draft}/archive")
 
     for words in (["--master", "yarn"], ["--driver-class-path", "x"], ["--master", "local-cluster[1,1,1024]"]):
-        assert _prepare(root, home, *words, "replay", JAVA_HOME=java_home).archive is None
+        assert _prepare(root, home, *words, "replay", JAVA_HOME=java_home).class_archive is None
 
 
-def test_every_jar_has_its_checksum_and_another_file_of_that_name_is_not_used(tmp_path: Path) -> None:
+def test_jar_with_other_content_is_rejected(tmp_path: Path) -> None:
     ivy = tmp_path / "ivy"
     (ivy / "jars").mkdir(parents=True)
-    jars = [*jars_module.delta_files(runtimes.TESTED_SPARK, ivy), *jars_module.kafka_files(runtimes.TESTED_SPARK, ivy)]
+    jars = [
+        *jars_module.delta_jar_paths(runtimes.TESTED_SPARK, ivy),
+        *jars_module.kafka_jar_paths(runtimes.TESTED_SPARK, ivy),
+    ]
     assert {jar.name for jar in jars} == set(jars_module.KNOWN_CHECKSUMS)
     for jar in jars:
         with zipfile.ZipFile(jar, "w") as archive:
             archive.writestr("org/apache/spark/Evil.class", "whole, but not theirs")
-    assert jars_module.delta_cached(runtimes.TESTED_SPARK, ivy) is None
-    assert jars_module.kafka_cached(runtimes.TESTED_SPARK, ivy) is None
+    assert jars_module.cached_delta_jars(runtimes.TESTED_SPARK, ivy) is None
+    assert jars_module.cached_kafka_jars(runtimes.TESTED_SPARK, ivy) is None
     sentence = (
-        r"^Delta: .*jar is another file than this version was made with \(SHA-256 [0-9a-f]{64}, not [0-9a-f]{64}\)\. "
-        r"It is not used; delete .*ivy and try again, "
+        r"^Delta: .*jar is not the expected file \(its SHA-256 is [0-9a-f]{64}, not [0-9a-f]{64}\)\. "
+        r"Delete .*ivy and try again; "
     )
     with pytest.raises(UserError, match=sentence):
-        jars_module.require_whole("Delta", jars, ivy)
+        jars_module.require_verified("Delta", jars, ivy)
 
 
-def test_another_spark_is_warned_about_and_one_that_is_none_refused(
-    root: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_spark_versions_are_reported(root: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "jars" / "spark-core_2.13-4.2.0.jar").rename(home / "jars" / "spark-core_2.13-4.1.1.jar")
     _prepare(root, home, "replay")
-    assert capsys.readouterr().err == (
-        f"spark-submit.sh: warning: {home} is Spark 4.1.1; this was written for and tested with Spark 4.2\n"
-    )
-    with pytest.raises(UserError, match=r"SPARK_HOME=.*: no bin/spark-submit in it"):
+    assert capsys.readouterr().err == (f"spark-submit.sh: warning: {home} is Spark 4.1.1; only Spark 4.2 is tested\n")
+    with pytest.raises(UserError, match=r"SPARK_HOME=.*: bin/spark-submit is missing there"):
         runtimes.find_spark({"SPARK_HOME": str(root)})
 
 
-def test_the_package_is_zipped_the_same_way_each_time_and_anew_when_it_changes(root: Path, tmp_path: Path) -> None:
+def test_bundle_is_reproducible(root: Path, tmp_path: Path) -> None:
+    """Changed sources give another bundle."""
     first = package_archive.build_bundle(root, tmp_path / "one")
     again = package_archive.build_bundle(root, tmp_path / "two")
     assert first.name == again.name

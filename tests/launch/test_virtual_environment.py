@@ -1,4 +1,4 @@
-"""The tree's own virtual environment: made once, repaired when it was cut short, quick when it is ready."""
+"""The tree's virtual environment: created once, repaired after an interruption, updated with the requirements."""
 
 from __future__ import annotations
 
@@ -12,58 +12,56 @@ from pathlib import Path
 import pytest
 
 from purgatory_udf.common.errors import UserError
-from purgatory_udf.launch.virtual_environment import BUILD, GROUPS, Environment
+from purgatory_udf.launch.virtual_environment import BUILD_REQUIREMENTS, REQUIREMENT_GROUPS, VirtualEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def tree(folder: Path) -> Path:
-    """A tree whose requirements are empty: pip has nothing to fetch."""
-    for file in (BUILD, *(file for file, _ in GROUPS.values())):
+    """Create a tree with empty requirements, so that pip downloads nothing."""
+    for file in (BUILD_REQUIREMENTS, *(file for file, _ in REQUIREMENT_GROUPS.values())):
         (folder / file).write_text("# nothing\n")
     return folder
 
 
 @dataclass(frozen=True)
-class Made:
-    """An environment that two processes made at once where another had been cut short, and what all three left."""
+class SetUp:
+    """An interrupted environment after two concurrent set-ups: exit statuses, output, and a leftover file."""
 
     folder: Path
-    ended: list[int]
-    said: str
-    half: Path
+    statuses: list[int]
+    output: str
+    leftover: Path
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
     folder = tree(tmp_path_factory.mktemp("environment"))
-    half = folder / ".venv" / "lib" / "half.py"
-    half.parent.mkdir(parents=True)
-    for file in (half, folder / ".venv" / "unfinished"):  # As a kill in the middle of pip leaves them.
+    leftover = folder / ".venv" / "lib" / "leftover.py"
+    leftover.parent.mkdir(parents=True)
+    for file in (leftover, folder / ".venv" / "unfinished"):  # As a kill during pip leaves them.
         file.touch()
-    assert not Environment(folder).ready("run")
+    assert not VirtualEnvironment(folder).ready("run")
     code = "import sys; from pathlib import Path; from purgatory_udf.launch import virtual_environment as it; "
     command = [sys.executable, "-c", f"{code}it.set_up(Path(sys.argv[1]), 'run')", str(folder)]
     both = [
         subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    said = "".join(process.communicate()[1] for process in both)
-    return Made(folder, [process.returncode for process in both], said, half)
+    output = "".join(process.communicate()[1] for process in both)
+    return SetUp(folder, [process.returncode for process in both], output, leftover)
 
 
 @pytest.mark.end_to_end
-def test_one_that_was_cut_short_is_begun_anew_and_two_at_once_wait_for_each_other(made: Made) -> None:
-    assert made.ended == [0, 0]
-    assert made.said.count("Setting up") == 1
-    assert not made.half.exists()
+def test_concurrent_set_ups_repair_once(set_up: SetUp) -> None:
+    assert set_up.statuses == [0, 0]
+    assert set_up.output.count("Setting up") == 1
+    assert not set_up.leftover.exists()
 
 
 @pytest.mark.end_to_end
-def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
-    made: Made, capfd: pytest.CaptureFixture[str]
-) -> None:
-    environment = Environment(made.folder)
-    assert "Setting up" in made.said and "Installing the pinned dependencies" in made.said
+def test_environment_follows_requirements(set_up: SetUp, capfd: pytest.CaptureFixture[str]) -> None:
+    environment = VirtualEnvironment(set_up.folder)
+    assert "Setting up" in set_up.output and "Installing the pinned dependencies" in set_up.output
     assert environment.ready("run") and not environment.ready("run", "test")
 
     environment.set_up("run")
@@ -72,37 +70,37 @@ def test_it_is_made_once_and_follows_the_requirements_with_their_hashes(
     environment.set_up("run", "test")
     assert environment.ready("run", "test")
 
-    wheel = make_wheel(made.folder)
+    wheel = make_wheel(set_up.folder)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    requirements = made.folder / "requirements.txt"
-    requirements.write_text(f"told @ {wheel.as_uri()} --hash=sha256:{digest}\n")
+    requirements = set_up.folder / "requirements.txt"
+    requirements.write_text(f"example @ {wheel.as_uri()} --hash=sha256:{digest}\n")
     assert not environment.ready("run")
     environment.set_up("run")
     assert "Setting up" not in capfd.readouterr().err
     assert environment.ready("run")
 
-    # What is installed is what was pinned: a file of another hash, or of none, is refused.
+    # A file without a hash, or with another one, is refused.
     for unfit, because in (
         ("./no-such-package", "no-such-package"),
-        (f"told @ {wheel.as_uri()}", "hash"),
-        (f"told @ {wheel.as_uri()} --hash=sha256:{'0' * 64}", "DO NOT MATCH"),
+        (f"example @ {wheel.as_uri()}", "hash"),
+        (f"example @ {wheel.as_uri()} --hash=sha256:{'0' * 64}", "DO NOT MATCH"),
     ):
         requirements.write_text(f"{unfit}\n")
-        sentence = r"^requirements\.txt could not be installed into .*: see pip's message above$"
+        sentence = r"^requirements\.txt could not be installed into .*; see pip's message above$"
         with pytest.raises(UserError, match=sentence):
             environment.set_up("run")
         assert because in capfd.readouterr().err
         assert not environment.ready("run")
-        # Else the next would begin by making all of it anew.
+        # Otherwise the next set-up would start from scratch.
         environment.folder.joinpath("unfinished").unlink()
 
 
 def make_wheel(folder: Path) -> Path:
     """A package of one empty module, ready to be installed."""
-    wheel = folder / "told-1-py3-none-any.whl"
+    wheel = folder / "example-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("told.py", "")
-        archive.writestr("told-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: told\nVersion: 1\n")
-        archive.writestr("told-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr("told-1.dist-info/RECORD", "")
+        archive.writestr("example.py", "")
+        archive.writestr("example-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: example\nVersion: 1\n")
+        archive.writestr("example-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("example-1.dist-info/RECORD", "")
     return wheel
