@@ -1,8 +1,8 @@
 """A rolling restart of brokers: each hands over its partitions and groups, stops, and comes back.
 
 Kafka: `BrokerServer.shutdown` waits until the controller has moved the broker's partitions (controlled shutdown).
-Requests waiting there receive NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR. Requests that still wait when the process stops
-get no response.
+Requests waiting there receive NOT_LEADER_OR_FOLLOWER or NOT_COORDINATOR. Requests that still wait when the process
+stops get no response.
 """
 
 from __future__ import annotations

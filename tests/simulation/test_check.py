@@ -43,7 +43,9 @@ def test_check_reports_differences_from_truth(
 ) -> None:
     scenario_run = ScenarioRun(SCENARIO, None, None, 1)
     out, reported = str(tmp_path / "out"), list[str]()
-    simulate(spark, scenario_run, Output(out, scenario_run.run_id), reported.append, tmp_path / "trace.jsonl", check=True)
+    simulate(
+        spark, scenario_run, Output(out, scenario_run.run_id), reported.append, tmp_path / "trace.jsonl", check=True
+    )
     shown = capsys.readouterr().out
     truth = {name: DeltaTable(f"{out}/truth_{name}") for name in ENDS}
     operations = sum(table.to_pyarrow_table().num_rows for table in truth.values())

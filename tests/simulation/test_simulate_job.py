@@ -16,7 +16,10 @@ from jobs.simulate import main
         (["--open-loop", "--check"], "simulate: --check needs --scenario\n"),
         (["--open-loop", "--scenario", "steady"], "simulate: give --scenario or --open-loop, not both\n"),
         (["--open-loop", "--events", "1_000"], "simulate: --events 1000: 1000 partitions need at least "),
-        (["--scenario", "steady", "--jsonl", "/none/t.jsonl"], "simulate: --jsonl /none/t.jsonl: no such folder: /none"),
+        (
+            ["--scenario", "steady", "--jsonl", "/none/t.jsonl"],
+            "simulate: --jsonl /none/t.jsonl: no such folder: /none",
+        ),
     ],
 )
 def test_incompatible_options_are_rejected(
