@@ -86,17 +86,21 @@ def deletes(workload: Workload, number: int) -> Deletes:
 
 def creations(workload: Workload, number: int) -> Creations:
     """Return the creations that are requested in a slice."""
-    come = arrivals(workload, number)
+    arriving = arrivals(workload, number)
     random = stream(workload.seed, Purpose.CREATIONS, number)
-    t = np.sort(random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), come.creations))
-    topic = come.created_before + np.arange(come.creations)
-    return Creations(t, topic, t[:, None] + latencies_us(workload, random, (come.creations, NEW_PARTITIONS)))
+    t = np.sort(
+        random.integers(workload.slice_start_us(number), workload.slice_start_us(number + 1), arriving.creations)
+    )
+    topic = arriving.created_before + np.arange(arriving.creations)
+    return Creations(t, topic, t[:, None] + latencies_us(workload, random, (arriving.creations, NEW_PARTITIONS)))
 
 
 def completed_in_slice(workload: Workload, number: int, t: Numbers) -> Flags:
     """Return which times are in the slice; the last slice also has all later ones."""
-    late = t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
-    return np.asarray((t >= workload.slice_start_us(number)) & late)
+    ends_in_slice = (
+        t < workload.slice_start_us(number + 1) if number < workload.slices - 1 else np.ones_like(t, dtype=np.bool_)
+    )
+    return np.asarray((t >= workload.slice_start_us(number)) & ends_in_slice)
 
 
 # `seq` is the slice's number times this, plus the row's index from 1: a slice has fewer rows.

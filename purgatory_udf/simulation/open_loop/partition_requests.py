@@ -168,20 +168,20 @@ def high_watermark_rises(workload: Workload, number: int, now: Produces) -> High
 
     No latency is longer than a slice, so they belong to produces of this slice or the one before.
     """
-    begins = workload.slice_start_us(number)
+    start_us = workload.slice_start_us(number)
     ends = 2**62 if number == workload.slices - 1 else workload.slice_start_us(number + 1)
-    here = now.replicated_t < ends
-    t, partition, offset = now.replicated_t[here], now.partition[here], now.end_offset[here]
+    in_slice = now.replicated_t < ends
+    t, partition, offset = now.replicated_t[in_slice], now.partition[in_slice], now.end_offset[in_slice]
     if number == 0:
         return HighWatermarkRises(t, partition, offset, np.zeros(workload.partitions, dtype=np.int64))
     last = produces(workload, number - 1)
-    late = last.replicated_t >= begins
+    rises_later = last.replicated_t >= start_us
     before = last.before.copy()
-    np.maximum.at(before, last.partition[~late], last.end_offset[~late])
+    np.maximum.at(before, last.partition[~rises_later], last.end_offset[~rises_later])
     return HighWatermarkRises(
-        np.concatenate([last.replicated_t[late], t]),
-        np.concatenate([last.partition[late], partition]),
-        np.concatenate([last.end_offset[late], offset]),
+        np.concatenate([last.replicated_t[rises_later], t]),
+        np.concatenate([last.partition[rises_later], partition]),
+        np.concatenate([last.end_offset[rises_later], offset]),
         before,
     )
 
@@ -203,9 +203,9 @@ def fetches(workload: Workload, number: int, now: Produces, rises: HighWatermark
 def leader_move(workload: Workload, number: int) -> LeaderMove:
     """Return the leader move of a slice, which is in its first half."""
     random = stream(workload.seed, Purpose.MOVES, number)
-    begins, ends = workload.slice_start_us(number), workload.slice_start_us(number + 1)
-    half = (ends - begins) // 2
-    resigns = int(random.integers(begins, begins + half))
+    start_us, ends = workload.slice_start_us(number), workload.slice_start_us(number + 1)
+    half = (ends - start_us) // 2
+    resigns = int(random.integers(start_us, start_us + half))
     return LeaderMove(int(random.integers(0, workload.partitions)), resigns, resigns + min(LEADERLESS_US, half))
 
 
@@ -273,10 +273,10 @@ class TransactionEnds:
 
 def transaction_ends(workload: Workload, number: int, rises: HighWatermarkRises) -> TransactionEnds:
     """Return the transaction ends of a slice."""
-    begins, until = workload.slice_start_us(number), workload.slice_start_us(number + 1)
+    start_us, until = workload.slice_start_us(number), workload.slice_start_us(number + 1)
     partitions = np.flatnonzero(workload.transactional)
     each, first = workload.transaction_us, workload.first_ends_us[partitions]
-    before = np.maximum(0, -((first - begins) // each))
+    before = np.maximum(0, -((first - start_us) // each))
     count = np.maximum(0, -((first - until) // each)) - before
     partition = np.repeat(partitions, count)
     nth = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(before, count)
