@@ -1,4 +1,4 @@
-"""A real broker on loopback: one node that is its own controller, started from Kafka's own jars."""
+"""A real broker on the loopback interface: one node that is also the controller, started from Kafka's jars."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from purgatory_udf.launch import jars, runtimes
 
 VERSION = "4.3.1"
 _SPARK = Path(pyspark.__file__).parent
-# Small and quick to start, rather than quick at work.
+# Options for little memory and a fast start.
 _JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 
 
 def kafka_class_path() -> str:
-    """Kafka's jars, in an Ivy cache of their own beside Delta's: fetched once."""
+    """Return the class path of Kafka's jars, which are downloaded once into a separate Ivy cache."""
     ivy = jars.ivy_home() / f"kafka-{VERSION}"
     complete = ivy / "complete"
     if not complete.exists():
         jars.fetch_jars(f"Kafka {VERSION}", f"org.apache.kafka:kafka_2.13:{VERSION}", "", _SPARK, ivy, os.environ)
         complete.touch()
-    # Spark's Ivy leaves out what Spark brings: Scala.
+    # The Ivy resolution of Spark omits Scala, which Spark provides.
     (scala,) = (_SPARK / "jars").glob("scala-library-*.jar")
     return ":".join(map(str, [*sorted((ivy / "jars").glob("*.jar")), scala]))
 
 
 @contextmanager
 def broker(folder: Path) -> Iterator[str]:
-    """`host:port` of a broker whose files lie in the folder; it is stopped at the end. It may not have begun yet to
-    answer."""
+    """Start a broker with its files in a folder, yield `host:port`, and stop it at the end.
+
+    The broker may not be ready yet.
+    """
     port, controller = _free_port(), _free_port()
     properties = folder / "server.properties"
     properties.write_text(
@@ -56,12 +58,12 @@ def broker(folder: Path) -> Iterator[str]:
         capture_output=True,
     )
     with (folder / "out").open("wb") as out:
-        running = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([*command, "kafka.Kafka", str(properties)], stdout=out, stderr=subprocess.STDOUT)
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        running.terminate()
-        running.wait(60)
+        process.terminate()
+        process.wait(60)
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""One broker for all tests, and a session that can talk to it."""
+"""A broker for the whole test session, and Spark with the Kafka connector."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Send = Callable[[str, Sequence[str]], None]
-READY_WITHIN_S = 60
+READY_TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="session")
 def bootstrap(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker's address, once its admin interface says who is in the cluster."""
+    """Address of the broker, which is ready: its admin interface describes the cluster."""
     add_connector(spark)
     with broker(tmp_path_factory.mktemp("broker")) as address:
         jvm: Any = spark._jvm
         properties = jvm.java.util.Properties()
         properties.setProperty("bootstrap.servers", address)
         admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
-        # Kafka's own admin client asks again until it is answered or the time is over.
-        admin.describeCluster().nodes().get(READY_WITHIN_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
+        # Kafka's admin client retries until the broker responds or the timeout has passed.
+        admin.describeCluster().nodes().get(READY_TIMEOUT_S, jvm.java.util.concurrent.TimeUnit.SECONDS)
         admin.close()
         yield address
 
 
 @pytest.fixture(scope="session")
 def send(spark: SparkSession, bootstrap: str) -> Send:
-    """Append messages, in their order, to the one partition of a topic, which is made with the first of them."""
+    """A function that appends messages in order to the single partition of a topic, and creates the topic."""
 
     def sent(topic: str, messages: Sequence[str]) -> None:
         rows = spark.createDataFrame([(message,) for message in messages], "value STRING").coalesce(1)

@@ -1,4 +1,4 @@
-"""Messages are judged many at once as each by itself, and taken by Spark or in this process to the same tables."""
+"""Events from a topic: batches are validated like single messages, and steps give the same tables without Spark."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tests.support import oracle_traces
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE, SPARK = 10**9, -1
+LOCAL, SPARK = 10**9, -1
 
 
-def test_messages_are_judged_many_at_once_as_each_by_itself() -> None:
+def test_batch_validation_equals_single_messages() -> None:
     texts = [json.dumps(event) for event in WHOLE.values()]
     texts[3:3] = ["", "  ", "not at all", '{"type": "clock"}', '{"type": "clock", "time_us": 1.0}', "[1]"]
     messages = [{"partition": number % 2, "offset": number, "value": text} for number, text in enumerate(texts)]
@@ -41,7 +41,7 @@ def test_messages_are_judged_many_at_once_as_each_by_itself() -> None:
     assert sorted(together, key=lambda row: int(row["kafka_offset"])) == wanted
     assert [row["reason"] for row in wanted if row["reason"]] == [
         "not JSON: Expecting value at column 1",
-        "time_us: missing: expected an integer >= 1",
+        "time_us: missing, expected an integer >= 1",
         "time_us: 1.0: expected an integer >= 1",
         "expected a JSON object, got array",
     ]
@@ -52,7 +52,7 @@ Message = tuple[int, int, str]
 
 @pytest.fixture(scope="module")
 def portions() -> list[list[Message]]:
-    """Of two partitions, out of order within each portion; one message is no event, and one comes a portion late."""
+    """Three portions of two partitions, unordered within a portion; one message is invalid, and one a portion late."""
     events = sorted(oracle_traces.load("tiny-2").events, key=lambda event: (event["time_us"], event["seq"]))
     moved = [event | {"time_us": event["time_us"] + 1_000_000} for event in events]
     texts = [json.dumps({name: value for name, value in event.items() if value is not None}) for event in moved]
@@ -68,31 +68,33 @@ def _followed(
     spark: SparkSession,
     out: Path,
     portions: Sequence[Sequence[Message]],
-    most_here: Sequence[int],
+    max_local_bytes: Sequence[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, list[dict[str, Any]]]:
-    """A portion a step; the last step is taken twice, as after a kill."""
+    """Follow the topic with one portion per step, the last one twice, as after a kill; return the tables."""
     for name in ("events", "rejected_events"):
         delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
     topic, options = KafkaTopic("localhost:1", "events", Messages.EVENTS), IngestOptions(["events"], str(out))
     steps = EventSteps(
         spark, Layout(str(out)), Run("followed", "ingest", {}, {}), topic, options, f"{out}/_kafka/steps"
     )
-    numbered = [*enumerate(zip(portions, most_here, strict=True))]
+    numbered = [*enumerate(zip(portions, max_local_bytes, strict=True))]
     for step, (portion, most) in [*numbered, numbered[-1]]:
         monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
         steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
     tables = {
         name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in ("events", "rejected_events")
     }
-    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"said": [{"": steps.summary()[0][:20]}]}
+    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {
+        "summary": [{"": steps.summary()[0][:20]}]
+    }
 
 
-def test_steps_here_and_in_spark_make_the_same_tables(
+def test_event_steps_give_same_tables_without_spark(
     spark: SparkSession, portions: list[list[Message]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sparks = _followed(spark, tmp_path / "spark", portions, [SPARK] * 3, monkeypatch)
-    mixed = _followed(spark, tmp_path / "mixed", portions, [HERE, SPARK, HERE], monkeypatch)
+    mixed = _followed(spark, tmp_path / "mixed", portions, [LOCAL, SPARK, LOCAL], monkeypatch)
     assert mixed == sparks
     assert len(sparks["events"]) == sum(map(len, portions)) - 2
     assert [row["reason"].partition(":")[0] for row in sparks["rejected_events"]] == ["not JSON", "late"]

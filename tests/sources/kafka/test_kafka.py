@@ -1,4 +1,4 @@
-"""A topic of a real broker as the source of events: once, followed, and replayed while it grows."""
+"""A topic of a real broker as the source of events: read once, followed, and replayed while it grows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RECORDING = "W3-groups"
 START_US = 1_700_000_000_000_000
-SEEN_WITHIN_S = 120
+TIMEOUT_S = 120
 
 
 def _event(ms: int, **fields: Any) -> str:
@@ -49,15 +49,15 @@ def _event(ms: int, **fields: Any) -> str:
 
 def _fetch(ms: int, offset: int) -> str:
     partition = {"topic": "t", "partition": 0, "fetch_offset": offset, "max_bytes": 1000}
-    asked = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1000, "isolation": "read_uncommitted"}
-    return _event(ms, type="fetch", request_id="r", client_id="c", replica_id=-1, **asked, partitions=[partition])
+    limits = {"max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1000, "isolation": "read_uncommitted"}
+    return _event(ms, type="fetch", request_id="r", client_id="c", replica_id=-1, **limits, partitions=[partition])
 
 
 def _watermark(ms: int, offset: int) -> str:
     return _event(ms, type="partition", topic="t", partition=0, change="high_watermark", offset=offset)
 
 
-def _appended(ms: int, offset: int) -> str:
+def _log_end(ms: int, offset: int) -> str:
     return _event(ms, type="partition", topic="t", partition=0, change="log_end", offset=offset, bytes=50)
 
 
@@ -67,18 +67,18 @@ def _rows(out: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 @dataclass(frozen=True)
-class Read:
-    """An import that was told secrets, in a file and by its environment: what it wrote, the file, what it said."""
+class ImportedTopic:
+    """An import with secrets in a file and in the environment: its output folder, the file, and its console output."""
 
     out: Path
     secrets: Path
-    said: str
+    output: str
 
 
 @pytest.fixture(scope="module")
-def read_once(bootstrap: str, send: Send, tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """The broker asks for no secret; Kafka's client is given them all the same."""
-    send("once", [_appended(0, 5), "no JSON", _event(2, type="clock"), ""])
+def read_once(bootstrap: str, send: Send, tmp_path_factory: pytest.TempPathFactory) -> ImportedTopic:
+    """The broker needs no secrets, but the Kafka client is configured with some."""
+    send("once", [_log_end(0, 5), "no JSON", _event(2, type="clock"), ""])
     out = tmp_path_factory.mktemp("once")
     secrets = tmp_path_factory.mktemp("client") / "client.properties"
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -87,15 +87,15 @@ def read_once(bootstrap: str, send: Send, tmp_path_factory: pytest.TempPathFacto
     )
     words = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "once", "--max-rejected", "50"]
     words += ["--client-file", str(secrets), "--client", "ssl.keystore.password=${env:HUSH}"]
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(output):
         patch.setenv("HUSH", "murmured")
         assert main.status([*words, "--out", str(out)]) == 0
-    return Read(out, secrets, said.getvalue())
+    return ImportedTopic(out, secrets, output.getvalue())
 
 
-def test_a_topic_is_read_once_to_its_present_end(read_once: Read) -> None:
-    assert "3 lines of 1 file" in read_once.said
+def test_topic_is_read_to_its_end(read_once: ImportedTopic) -> None:
+    assert "3 lines of 1 file" in read_once.output
     assert _rows(read_once.out, "events", "seq", "type", "source", "line") == [
         (1, "partition", "once-0", 1),
         (3, "clock", "once-0", 3),
@@ -104,10 +104,10 @@ def test_a_topic_is_read_once_to_its_present_end(read_once: Read) -> None:
     assert not (read_once.out / "_messages").exists()
 
 
-def test_a_topic_of_request_log_lines_is_imported_as_a_log_is(
+def test_request_log_topic_is_imported(
     bootstrap: str, send: Send, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = recorded.lines(recorded.file("traces", "W1-steady", "request-1.log"))
+    lines = recorded.lines(recorded.data_file("traces", "W1-steady", "request-1.log"))
     send("log", [line.rstrip("\n") for line in islice(lines, 400)])
     arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "log", "--out", str(tmp_path)]
     assert main.status([*arguments, "--messages", "request-log"]) == 0
@@ -116,13 +116,13 @@ def test_a_topic_of_request_log_lines_is_imported_as_a_log_is(
     assert sources == {"log-0"}
 
 
-def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
+def test_growing_topic_is_followed_and_replayed(
     spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path
 ) -> None:
     """
-    0 ── log end 5 ── 10 fetch at 5 waits ── 20 log end 6 ── high watermark 6 wakes it ── 400 the clock goes on
+    0 ── log end 5 ── 10 fetch at 5 waits ── 20 log end 6 ── high watermark 6 completes it ── 400 clock
     """
-    send("growing", [_appended(0, 5), _watermark(1, 5), _fetch(10, 5)])
+    send("growing", [_log_end(0, 5), _watermark(1, 5), _fetch(10, 5)])
     topic = KafkaTopic(bootstrap, "growing")
     options = IngestOptions([], str(tmp_path), run_id="followed")
     query = follow(spark, topic, options)
@@ -133,17 +133,17 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
     )
     replay.start()
     try:
-        send("growing", [_appended(20, 6), _watermark(21, 6), "{}", _event(400, type="clock")])
+        send("growing", [_log_end(20, 6), _watermark(21, 6), "{}", _event(400, type="clock")])
         query.processAllAvailable()
         query.stop()
-        # Stopped and begun again, it goes on behind what it has; what lies before that comes too late.
+        # After a restart, the query resumes where it stopped; an event before that is late.
         query = follow(spark, topic, options)
         send("growing", [_event(300, type="clock"), _event(500, type="clock")])
         query.processAllAvailable()
-        give_up = time.monotonic() + SEEN_WITHIN_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not _has_rows(tmp_path / "completions"):
             replay.join(0.1)
-            assert replay.is_alive() and time.monotonic() < give_up
+            assert replay.is_alive() and time.monotonic() < deadline
     finally:
         for running in spark.streams.active:
             running.stop()
@@ -166,19 +166,16 @@ def test_a_topic_that_grows_is_followed_and_replayed_while_it_does(
     ]
 
 
-def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
-    spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path
-) -> None:
-    """Three brokers' lines in one topic, in two portions; stopped and begun again between them. Of the first, one has a
-    heartbeat that the contract refuses."""
+def test_followed_log_equals_whole_log(spark: SparkSession, bootstrap: str, send: Send, tmp_path: Path) -> None:
+    """The lines of three brokers in two portions, with a restart in between; one heartbeat of the first is invalid."""
     lines = _lines_of_three_brokers(900)
     refused = next(number for number, line in enumerate(lines) if '"requestApiKeyName":"HEARTBEAT"' in line)
     lines[refused] = re.sub(r'"generationId":\d+', '"generationId":-5', lines[refused])
     log = [read for number, line in enumerate(lines) if isinstance(read := read_line(line, Place(0, number)), Request)]
     first = next(request.place.line for request in log if matters(request))
     topic = KafkaTopic(bootstrap, "lines", Messages.REQUEST_LOG)
-    beside = str(recorded.file("traces", RECORDING, "topics.json"))
-    options = RequestLogOptions(["lines"], str(tmp_path), topics=beside, hold_ms=8_000)
+    topics = str(recorded.data_file("traces", RECORDING, "topics.json"))
+    options = RequestLogOptions(["lines"], str(tmp_path), topics=topics, hold_ms=8_000)
     for portion in (lines[:2300], [*lines[2300:], "no line of the log", lines[first]]):
         send("lines", portion)
         query = follow(spark, topic, options)
@@ -186,16 +183,16 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
         query.stop()
     until = max(request.answered_us for request in log) - 8_000_000
     whole = [
-        event for event in translate(log, GivenMetadata(topic_names_in_file(beside))).events if event["time_us"] < until
+        event for event in translate(log, GivenMetadata(topic_names_in_file(topics))).events if event["time_us"] < until
     ]
     columns = ("time_us", "type", "broker")
     assert _rows(tmp_path, "events", *columns) == sorted(tuple(event[name] for name in columns) for event in whole)
-    # What is refused keeps its number.
+    # An invalid event keeps its number.
     numbers = [seq for (seq,) in _rows(tmp_path, "events", "seq")]
     assert numbers == sorted(event["seq"] for event in whole)
     assert (numbers[0], numbers[-1]) == (0, len(numbers))
-    asked = [event for event in whole if event["type"] != "partition"]
-    assert len(_rows(tmp_path, "recorded", "operation_id")) == len(asked) > 500
+    operations = [event for event in whole if event["type"] != "partition"]
+    assert len(_rows(tmp_path, "recorded", "operation_id")) == len(operations) > 500
     rejected = _rows(tmp_path, "rejected_events", "line", "raw", "reason")
     assert [(line, reason.split(":")[0]) for line, _, reason in rejected] == [(refused, "generation"), (2701, "late")]
     assert rejected[1][1] == lines[first]
@@ -204,10 +201,10 @@ def test_a_log_that_grows_is_followed_to_what_it_says_as_a_whole(
 
 
 def _lines_of_three_brokers(each: int) -> list[str]:
-    """In the order in which they were written, by the time with which each begins."""
+    """Return the first lines of each broker, sorted by time, which is at the start of each line."""
     lines = []
     for broker in (1, 2, 3):
-        log = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
+        log = recorded.lines(recorded.data_file("traces", RECORDING, f"request-{broker}.log"))
         lines += [line.rstrip("\n") for line in islice(log, each)]
     return sorted(lines)
 
@@ -216,15 +213,15 @@ def _has_rows(table: Path) -> bool:
     return DeltaTable.is_deltatable(str(table)) and bool(DeltaTable(str(table)).to_pyarrow_table().num_rows)
 
 
-def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
+def test_client_secrets_are_written_nowhere(
     spark: SparkSession,
     bootstrap: str,
-    read_once: Read,
+    read_once: ImportedTopic,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An import's, and a stream's that follows the topic."""
+    """Both an import and a query that follows the topic are checked."""
     monkeypatch.setenv("HUSH", "murmured")
     topic = KafkaTopic(bootstrap, "once", client_file=str(read_once.secrets))
     query = follow(spark, topic, IngestOptions([topic.topic], str(tmp_path)))
@@ -235,7 +232,7 @@ def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     shown = capsys.readouterr()
     outputs = [
         text_of_output(read_once.out),
-        read_once.said,
+        read_once.output,
         text_of_output(tmp_path),
         shown.out,
         shown.err,
@@ -245,23 +242,23 @@ def test_secrets_of_the_client_are_in_no_file_and_in_no_line(
     assert [secret for secret in ("whispered", "murmured", "PlainLoginModule") if secret in "".join(outputs)] == []
 
 
-@pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["shortly", "at length"])
-def test_what_kafkas_client_refuses_is_a_mistake_and_is_said_without_the_secrets_in_it(
+@pytest.mark.parametrize("words", [[], ["--verbose"]], ids=["short", "verbose"])
+def test_client_error_is_reported_without_secrets(
     bootstrap: str,
     tmp_path: Path,
     words: list[str],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A password with a quote in it, the rest of which is taken for the name of another setting."""
+    """The password has a quote in it, so that the client takes the rest for another setting."""
     monkeypatch.setenv("HUSH", 'mur"mured')
     settings = tmp_path / "client.properties"
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     settings.write_text(
         f'security.protocol=SASL_PLAINTEXT\nsasl.jaas.config={login} required password="${{env:HUSH}}";\n'
     )
-    given = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "t", "--client-file", str(settings), *words]
-    assert main.status([*given, "--out", str(tmp_path / "out")]) == 2
+    arguments = ["--from", "kafka", "--bootstrap", bootstrap, "--topic", "t", "--client-file", str(settings), *words]
+    assert main.status([*arguments, "--out", str(tmp_path / "out")]) == 2
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1] == (
         f"ingest: --bootstrap {bootstrap}: Kafka's client is not served: Value not specified for key '[hidden]' in "
@@ -270,13 +267,13 @@ def test_what_kafkas_client_refuses_is_a_mistake_and_is_said_without_the_secrets
     assert [secret for secret in ("mured", "mur") if secret in shown.out + shown.err] == []
 
 
-def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -> None:
+def test_unreachable_broker_is_reported_first() -> None:
     with pytest.raises(UserError, match=r"^--bootstrap 127\.0\.0\.1:1: no broker can be reached: Connection refused$"):
         connect(cast("SparkSession", None), KafkaTopic("127.0.0.1:1", "t"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "error"),
     [
         (["--topic", "t"], "--from kafka needs --bootstrap"),
         (["--bootstrap", "h:1"], "--from kafka needs --topic"),
@@ -319,8 +316,6 @@ def test_a_broker_that_cannot_be_reached_is_named_before_anything_is_fetched() -
         ),
     ],
 )
-def test_options_that_do_not_fit_are_named(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_options_are_reported(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.check(["--from", "kafka", *arguments, "--out", "out"]) == 2
-    assert capsys.readouterr().err == f"ingest: {sentence}\n"
+    assert capsys.readouterr().err == f"ingest: {error}\n"

@@ -1,4 +1,4 @@
-"""Steps of a followed log are taken by Spark or in this process, as they are large or small, to the same tables."""
+"""Steps of a followed log give the same tables with Spark and in this process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 RECORDING, LINES = "W3-groups", 500
 TABLES_OF_A_LOG = ("events", "recorded", "rejected_events")
-HERE, SPARK = 10**9, -1
+LOCAL, SPARK = 10**9, -1
 
 
 @pytest.fixture(scope="module")
 def portions() -> list[list[tuple[int, int, str]]]:
-    """Of two brokers' lines, in the order of their writing; one of them is no request."""
+    """Three portions of two brokers' lines, in the order in which they were written; one line is truncated."""
     lines = [
         (line, broker, offset) for broker in (1, 2) for offset, line in enumerate(islice(_lines_of(broker), LINES))
     ]
@@ -42,41 +42,43 @@ def portions() -> list[list[tuple[int, int, str]]]:
 
 
 def _lines_of(broker: int) -> list[str]:
-    return [line.rstrip("\n") for line in recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))]
+    return [
+        line.rstrip("\n") for line in recorded.lines(recorded.data_file("traces", RECORDING, f"request-{broker}.log"))
+    ]
 
 
 def _followed(
     spark: SparkSession,
     out: Path,
     portions: Sequence[Sequence[tuple[int, int, str]]],
-    most_here: Sequence[int],
+    max_local_bytes: Sequence[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> dict[str, list[dict[str, Any]]]:
-    """A portion a step; the last step is taken twice, as after a kill."""
+    """Follow the log with one portion per step, the last one twice, as after a kill; return the tables."""
     for name in TABLES_OF_A_LOG:
         delta_tables.create(spark, Layout(str(out)).table(name), TABLES[name])
     topic = KafkaTopic("localhost:1", "lines", Messages.REQUEST_LOG)
     options = RequestLogOptions(["lines"], str(out), hold_ms=3_000, events_per_file=100)
     run = Run("followed", "ingest", {}, {})
     steps = LogSteps(spark, Layout(str(out)), run, topic, options, f"{out}/_kafka/held")
-    numbered = [*enumerate(zip(portions, most_here, strict=True))]
+    numbered = [*enumerate(zip(portions, max_local_bytes, strict=True))]
     for step, (portion, most) in [*numbered, numbered[-1]]:
         monkeypatch.setattr(topic_steps, "FOLLOWED_BYTES", most)
         steps.write(spark.createDataFrame(list(portion), "partition INT, offset BIGINT, value STRING"), step)
     tables = {name: DeltaTable(str(out / name)).to_pyarrow_table().to_pylist() for name in TABLES_OF_A_LOG}
-    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"said": [{"": steps.summary()[1:]}]}
+    return {name: sorted(rows, key=repr) for name, rows in tables.items()} | {"summary": [{"": steps.summary()[1:]}]}
 
 
-def test_steps_here_and_in_spark_make_the_same_tables(
+def test_log_steps_give_same_tables_without_spark(
     spark: SparkSession,
     portions: list[list[tuple[int, int, str]]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sparks = _followed(spark, tmp_path / "spark", portions, [SPARK] * 3, monkeypatch)
-    here = _followed(spark, tmp_path / "here", portions, [HERE] * 3, monkeypatch)
-    mixed = _followed(spark, tmp_path / "mixed", portions, [HERE, SPARK, HERE], monkeypatch)
-    assert here == sparks
+    local = _followed(spark, tmp_path / "local", portions, [LOCAL] * 3, monkeypatch)
+    mixed = _followed(spark, tmp_path / "mixed", portions, [LOCAL, SPARK, LOCAL], monkeypatch)
+    assert local == sparks
     assert mixed == sparks
     assert len(sparks["events"]) > 100 and sparks["rejected_events"]
     assert in_time_order(spark, str(tmp_path / "mixed" / "events"))

@@ -1,5 +1,6 @@
-"""An import that follows a topic step by step, fed at a steady rate for minutes, with `maintain` beside it: nothing
-grows, and nothing is lost. (An hour, by the clock, of a real broker: `python -m tests.chaos.long_runs --what import`.)
+"""A followed import at a steady rate, with `maintain` from time to time: its files do not grow, and no event is lost.
+
+`python -m tests.chaos.long_runs --what import` does the same for an hour with a real broker.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from purgatory_udf.storage.run_records import Run
 from tests.support.delta_lake import commits_to_read
 
 START_US = 1_700_000_000_000_000
-# Some two minutes, of which each step takes in four seconds.
-STEPS, STEP_S, MAINTAINED_EVERY = 36, 4, 6
+# More than two minutes of events, in steps of 4 s.
+STEPS, STEP_S, STEPS_PER_MAINTAIN = 36, 4, 6
 
 
 def _messages(step: int) -> list[tuple[int, int, str]]:
-    """Twenty events a second, and in each step a message that is none."""
+    """Return the messages of a step: 20 events per second, and an invalid message."""
     begin = step * STEP_S * 20
     events = [{"type": "clock", "time_us": START_US + (begin + number) * 50_000} for number in range(STEP_S * 20)]
     return [(0, begin + number, json.dumps(event)) for number, event in enumerate(events)] + [(1, step, "not at all")]
 
 
 @pytest.mark.long
-def test_nothing_grows_while_a_topic_goes_on_as_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steady_import_does_not_grow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout, run = Layout(str(tmp_path)), Run("ingest-t", "ingest", {"kafka": "nowhere:1", "topic": "t"}, {})
     tables, working = ("events", "rejected_events"), tmp_path / "_kafka"
     files, read, kept = [], [], []
@@ -46,14 +47,14 @@ def test_nothing_grows_while_a_topic_goes_on_as_it_did(tmp_path: Path, capsys: p
             delta_tables.create(session, layout.table(name), TABLES[name])
         topic, options = KafkaTopic("nowhere:1", "t"), IngestOptions([], layout.out)
         for step in range(STEPS):
-            # As from a process that has just begun.
+            # A new object, as in a new process.
             steps = EventSteps(session, layout, run, topic, options, str(working / "steps"))
             messages = session.createDataFrame(_messages(step), "partition INT, offset BIGINT, value STRING")
             steps.take(session, messages, step)
             files.append(sum(len(DeltaTable(layout.table(name)).file_uris()) for name in tables))
             read.append(max(commits_to_read(Path(layout.table(name))) for name in tables))
             kept.append(sum(file.stat().st_size for file in working.rglob("*") if file.is_file()))
-            if step % MAINTAINED_EVERY == MAINTAINED_EVERY - 1:
+            if step % STEPS_PER_MAINTAIN == STEPS_PER_MAINTAIN - 1:
                 assert maintain.status(["--out", layout.out]) == 0
     third = STEPS // 3
     for amounts in (files, kept):

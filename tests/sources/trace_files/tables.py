@@ -1,4 +1,4 @@
-"""The written tables, read without Spark."""
+"""Reads the tables of an import without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def events_by_file(out: Path) -> list[list[Row]]:
-    """The rows of each file, in the order of the commit, which is the order in which a stream takes them."""
+    """Return the rows of each file, in the order of the commit, which is the order of a stream."""
     (commit,) = sorted((out / "events" / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for line in commit.read_text().splitlines()]
     dataset = DeltaTable(out / "events").to_pyarrow_dataset()
@@ -22,14 +22,16 @@ def events_by_file(out: Path) -> list[list[Row]]:
 
 
 def events(out: Path) -> list[Row]:
+    """Return all events in order."""
     return [row for rows in events_by_file(out) for row in rows]
 
 
 def rejected(out: Path) -> list[Row]:
-    """In the order of sources and lines."""
+    """Return the rejected lines by source and line."""
     rows: list[Row] = DeltaTable(out / "rejected_events").to_pyarrow_table().to_pylist()
     return sorted(rows, key=lambda row: (row["source"], row["line"]))
 
 
 def reasons(out: Path) -> list[tuple[int, str]]:
+    """Return line and reason of the rejected lines."""
     return [(row["line"], row["reason"]) for row in rejected(out)]

@@ -1,4 +1,4 @@
-"""Recorded traces in, tables out: what is kept, what is refused and why, however it was read."""
+"""Import of traces: which events are written, which are rejected and why, independent of pieces."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def take_in(spark: SparkSession, out: Path) -> Ingest:
-    """Ingest into `out`, unless told otherwise."""
+    """A function that imports into `out`."""
 
     def run(*paths: Path, **options: Any) -> IngestReport:
         return ingest(spark, IngestOptions([str(path) for path in paths], **{"out": str(out), **options}))
@@ -45,9 +45,7 @@ def take_in(spark: SparkSession, out: Path) -> Ingest:
     return run
 
 
-def test_every_kind_of_event_is_kept_typed_with_its_file_and_line_from_json_and_from_parquet(
-    take_in: Ingest, tmp_path: Path, out: Path
-) -> None:
+def test_all_event_types_are_imported(take_in: Ingest, tmp_path: Path, out: Path) -> None:
     given = [{**event, "time_us": START + place, "seq": 100 - place} for place, event in enumerate(WHOLE.values())]
     path = write(tmp_path / "a.jsonl", given)
     report = take_in(path, run_id="monday")
@@ -71,7 +69,7 @@ def test_every_kind_of_event_is_kept_typed_with_its_file_and_line_from_json_and_
     )
     assert rejected(out) == []
 
-    # The same as Parquet, with a row after them that is no event.
+    # The same events as Parquet, followed by an invalid row.
     bad: Row = {"time_us": START + 99, "type": "clock", "broker": -1}
     path, again = tmp_path / "b.parquet", tmp_path / "again"
     table = DeltaTable(out / "events").to_pyarrow_table()
@@ -90,10 +88,8 @@ def test_every_kind_of_event_is_kept_typed_with_its_file_and_line_from_json_and_
     assert json.loads(row["raw"]) == bad
 
 
-def test_good_lines_beside_bad_ones_survive_and_the_bad_ones_say_why(
-    take_in: Ingest, tmp_path: Path, out: Path
-) -> None:
-    """A folder of four: a text, a whole .zst, a truncated .gz, and a file with nothing in it."""
+def test_bad_lines_are_rejected_with_reasons(take_in: Ingest, tmp_path: Path, out: Path) -> None:
+    """The folder has a text file, a complete .zst, a truncated .gz and an empty file."""
     text = [
         b"\xef\xbb\xbf" + as_lines([clock(1_000)]).strip(),
         b'{"config": {"id_seed": 1}}',
@@ -148,8 +144,8 @@ def test_good_lines_beside_bad_ones_survive_and_the_bad_ones_say_why(
     assert (report.files, report.lines, report.accepted) == (4, len(times) + 8, len(times))
 
 
-def judged_one_by_one(files: list[list[Event]], max_disorder_ms: int) -> tuple[list[tuple[int, int]], list[str]]:
-    """The rules of order, said in a loop: (time, seq) of the events, and `file:line rule` of what is refused."""
+def expected_events(files: list[list[Event]], max_disorder_ms: int) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return (time, seq) of the events and `file:line rule` of rejected lines, by a simple loop."""
     kept: dict[int, int] = {}
     refused = []
     for file, given in enumerate(files):
@@ -167,23 +163,23 @@ def judged_one_by_one(files: list[list[Event]], max_disorder_ms: int) -> tuple[l
 
 
 def shuffled_trace(seed: int) -> list[list[Event]]:
-    """Three files a little out of order; some events bring a seq, of which some are another one's."""
-    chance = random.Random(seed)
+    """Return three files that are slightly out of order; some events have a seq, and some of these are used twice."""
+    rng = random.Random(seed)
     files = []
     for file in range(3):
         given = []
         for line in range(200):
-            fields = {"seq": chance.randrange(500)} if file < 2 and chance.random() < 0.7 else {}
-            given.append(clock(line * 400 + chance.randrange(-2_000, 2_000), **fields))
+            fields = {"seq": rng.randrange(500)} if file < 2 and rng.random() < 0.7 else {}
+            given.append(clock(line * 400 + rng.randrange(-2_000, 2_000), **fields))
         files.append(given)
-    # In the place of line 150 of the first file, which brings none.
+    # Line 150 of the first file has no seq and gets 150; another file uses 150 as well.
     files[0][149].pop("seq", None)
     files[2][3]["seq"] = 150
     return files
 
 
 @pytest.mark.parametrize(("piece_bytes", "events_per_file", "shuffle_partitions"), [(1 << 20, 1000, 2), (1500, 40, 7)])
-def test_the_tables_do_not_depend_on_how_the_input_is_cut(
+def test_tables_do_not_depend_on_piece_size(
     spark: SparkSession,
     take_in: Ingest,
     tmp_path: Path,
@@ -199,7 +195,7 @@ def test_the_tables_do_not_depend_on_how_the_input_is_cut(
         report = take_in(*paths, max_disorder_ms=1, piece_bytes=piece_bytes, events_per_file=events_per_file)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-    kept, refused = judged_one_by_one(files, max_disorder_ms=1)
+    kept, refused = expected_events(files, max_disorder_ms=1)
     assert [(row["time_us"], row["seq"]) for row in events(out)] == kept
     given = {(str(path), line): event for path, g in zip(paths, files, strict=True) for line, event in enumerate(g, 1)}
     assert all(given[row["source"], row["line"]]["time_us"] == row["time_us"] for row in events(out))
@@ -215,8 +211,10 @@ def test_the_tables_do_not_depend_on_how_the_input_is_cut(
 
 @pytest.fixture(scope="module")
 def out_of_order(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, IngestReport]:
-    """Three files with events that come late or bring another one's seq, taken in a piece a line: what a line is held
-    against lies in another piece. The folder of the input is the output's, too."""
+    """Three files with late events and repeated seqs, imported with one line per piece, so that checks cross pieces.
+
+    Input and output share a folder.
+    """
     folder = tmp_path_factory.mktemp("out-of-order")
     given = {
         "a": [clock(0, seq=7), clock(1, seq=2), clock(2, seq=7), clock(3), clock(4, seq=9)],
@@ -227,7 +225,7 @@ def out_of_order(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
     return folder, ingest(spark, IngestOptions(paths, str(folder / "out"), max_disorder_ms=1, piece_bytes=10))
 
 
-def test_a_repeated_seq_names_the_line_that_has_it(out_of_order: tuple[Path, IngestReport]) -> None:
+def test_repeated_seq_names_first_line(out_of_order: tuple[Path, IngestReport]) -> None:
     folder, report = out_of_order
     assert report.by_rule == {"duplicate seq": 3, "late": 1}
     assert reasons(folder / "out")[:3] == [
@@ -239,7 +237,7 @@ def test_a_repeated_seq_names_the_line_that_has_it(out_of_order: tuple[Path, Ing
     assert [(row["time_us"] - START, row["seq"]) for row in rows] == [(0, 7), (1, 2), (3, 4), (4, 9)]
 
 
-def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
+def test_max_disorder_is_exact(
     out_of_order: tuple[Path, IngestReport],
 ) -> None:
     folder, _ = out_of_order
@@ -253,9 +251,9 @@ def test_an_event_may_be_as_far_behind_as_is_allowed_and_no_microsecond_more(
     assert [row["line"] for row in events(folder / "out") if row["source"].endswith("c.jsonl")] == [2, 1, 3, 5]
 
 
-def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(spark: SparkSession, out: Path) -> None:
+def test_many_files_are_in_time_order(spark: SparkSession, out: Path) -> None:
     times = [(START + seq * 950, seq) for seq in range(1_100)]
-    # Made where they are written: ranges are found by reading them once more, which would cost a Python worker twice.
+    # Generated in Spark, because the rows are read twice, and a Python worker would generate them twice.
     rows = spark.range(len(times)).selectExpr(f"{START} + id * 950 time_us", "id seq")
     rows = rows.selectExpr("timestamp_micros(time_us) event_time", "*")
     write_in_time_order(rows, f"{out}/events", len(times), 1)
@@ -266,9 +264,7 @@ def test_more_than_a_thousand_files_are_in_time_order_and_split_no_millisecond(s
     assert sum(map(len, milliseconds)) == len(set().union(*milliseconds))
 
 
-def test_a_parquet_file_of_another_schema_ends_the_ingest_before_anything_is_written(
-    take_in: Ingest, tmp_path: Path, out: Path
-) -> None:
+def test_wrong_parquet_schema_writes_nothing(take_in: Ingest, tmp_path: Path, out: Path) -> None:
     good, bad = tmp_path / "a.parquet", tmp_path / "b.parquet"
     pq.write_table(pa.table({"time_us": [START], "type": ["clock"]}), good)
     pq.write_table(pa.table({"time_us": ["noon"], "type": ["clock"]}), bad)
@@ -279,7 +275,7 @@ def test_a_parquet_file_of_another_schema_ends_the_ingest_before_anything_is_wri
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \r\n\n"])
-def test_an_input_without_one_line_is_refused(take_in: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
+def test_empty_input_is_refused(take_in: Ingest, tmp_path: Path, out: Path, content: bytes) -> None:
     path = write(tmp_path / "a.jsonl", content)
     with pytest.raises(UserError) as caught:
         take_in(path)
@@ -287,9 +283,7 @@ def test_an_input_without_one_line_is_refused(take_in: Ingest, tmp_path: Path, o
     assert list(out.glob("*")) == []
 
 
-def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_refused_or_replaced(
-    take_in: Ingest, tmp_path: Path, out: Path
-) -> None:
+def test_finished_ingest_needs_overwrite(take_in: Ingest, tmp_path: Path, out: Path) -> None:
     for remains in ("_ingest/part-0.parquet", "events/part-0.parquet", "rejected_events/part-0.parquet"):
         write(out / remains, b"cut off")
     path = write(tmp_path / "a.jsonl", [clock(0), clock(7), clock(0)])
@@ -315,7 +309,7 @@ def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_r
         take_in(path)
     assert str(caught.value) == f"{out}/events: exists; choose another --out, or --overwrite to replace it"
     assert [len(events(out)), len(rejected(out))] == [2, 1]
-    # Also where a newer Delta wrote the table, which this one could not read.
+    # --overwrite also replaces a table of a newer Delta version that cannot be read.
     (commit,) = (out / "events" / "_delta_log").glob("*.json")
     commit.write_text(commit.read_text().replace('"minReaderVersion":1', '"minReaderVersion":99'))
     take_in(path, overwrite=True)
@@ -323,7 +317,7 @@ def test_an_interrupted_ingest_is_replaced_and_a_finished_one_is_on_record_and_r
     assert sorted(table.name for table in out.iterdir()) == ["events", "rejected_events", "runs"]
 
 
-def test_an_output_that_is_no_folder_of_tables_is_left_alone(take_in: Ingest, tmp_path: Path) -> None:
+def test_foreign_output_is_not_overwritten(take_in: Ingest, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [clock(0)])
     with pytest.raises(UserError) as caught:
         take_in(path, out=str(path))

@@ -1,4 +1,4 @@
-"""Which files a path means."""
+"""Finding the input files of a path."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def names(*given: str, endings: tuple[str, ...] = JSON_LINES) -> list[str]:
     return [file.name for file in find_files(given, endings)]
 
 
-def test_a_folder_is_searched_to_its_depth_by_name_without_what_is_hidden(folder: Path) -> None:
+def test_folder_is_searched_recursively(folder: Path) -> None:
     assert names(f"{folder}/") == [
         f"{folder}/{name}" for name in ("a.jsonl", "b.json.gz", "c.ndjson.zst", "day 1/x.jsonl", "day 2/x.jsonl")
     ]
     assert names(str(folder), endings=PARQUET) == [f"{folder}/table/part.parquet"]
 
 
-def test_files_keep_the_order_in_which_they_are_given_and_come_once(folder: Path) -> None:
+def test_files_keep_given_order_without_duplicates(folder: Path) -> None:
     given = [f"{folder}/day 2", f"{folder}/b.json.gz", f"{folder}/day*", f"{folder}/b.json.gz"]
     assert names(*given) == [f"{folder}/{name}" for name in ("day 2/x.jsonl", "b.json.gz", "day 1/x.jsonl")]
 
@@ -60,31 +60,31 @@ def test_files_keep_the_order_in_which_they_are_given_and_come_once(folder: Path
         ("*.txt", ["notes.txt"]),
     ],
 )
-def test_a_pattern_means_what_it_matches(folder: Path, pattern: str, matches: list[str]) -> None:
+def test_glob_patterns_match_files(folder: Path, pattern: str, matches: list[str]) -> None:
     assert names(f"{folder}/{pattern}") == [f"{folder}/{name}" for name in matches]
 
 
-def test_a_file_that_is_named_itself_may_have_any_name(folder: Path) -> None:
-    odd = folder / "broker 1 [2024-01-01T10:00:00]*.log"
-    odd.write_text("")
-    given = [f"{folder}/notes.txt", f"{folder}/.hidden.json", str(odd)]
+def test_named_file_may_have_any_name(folder: Path) -> None:
+    unusual = folder / "broker 1 [2024-01-01T10:00:00]*.log"
+    unusual.write_text("")
+    given = [f"{folder}/notes.txt", f"{folder}/.hidden.json", str(unusual)]
     assert names(*given) == given
 
 
-def test_a_path_may_be_a_uri(folder: Path) -> None:
+def test_path_may_be_uri(folder: Path) -> None:
     uri = (folder / "day 1").as_uri()
     assert "%20" in uri
     (file,) = find_files([uri], JSON_LINES)
     assert (file.name, file.path, file.size) == (f"{uri}/x.jsonl", f"{folder}/day 1/x.jsonl", len("day 1/x.jsonl"))
 
 
-def test_a_relative_path_keeps_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_keeps_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert names("a.jsonl", "day 1", "day 2/*", "*.gz") == ["a.jsonl", "day 1/x.jsonl", "day 2/x.jsonl", "b.json.gz"]
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "error"),
     [
         ("nothing.jsonl", "nothing.jsonl: no such file or folder"),
         ("nothing*.jsonl", "nothing*.jsonl: no file matches"),
@@ -92,10 +92,10 @@ def test_a_relative_path_keeps_its_name(folder: Path, monkeypatch: pytest.Monkey
         ("ftp://host/a.jsonl", "ftp://host/a.jsonl: cannot be reached: Unrecognized filesystem type in URI"),
     ],
 )
-def test_what_cannot_be_found_is_named_as_it_was_given(
-    folder: Path, given: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_path_is_reported_as_given(
+    folder: Path, given: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     with pytest.raises(UserError) as caught:
         find_files([given], JSON_LINES)
-    assert str(caught.value).startswith(sentence)
+    assert str(caught.value).startswith(error)

@@ -1,4 +1,4 @@
-"""The command: its options, what it prints, its exit status."""
+"""The command `ingest`: options, output, exit status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sources.trace_files.tables import events, rejected
 from tests.sources.trace_files.traces import clock, write
 
 
-def test_too_many_rejected_lines_end_with_status_1_after_the_tables_are_written(
+def test_too_many_rejections_exit_with_status_1(
     spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, out = write(tmp_path / "a.jsonl", [clock(0), clock(1), clock(0), clock(2)]), tmp_path / "out"
@@ -37,7 +37,7 @@ def test_too_many_rejected_lines_end_with_status_1_after_the_tables_are_written(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "error"),
     [
         (["nothing.jsonl"], "ingest: nothing.jsonl: no such file or folder"),
         (["a.jsonl", "*.json"], "ingest: *.json: no file matches"),
@@ -47,9 +47,9 @@ def test_too_many_rejected_lines_end_with_status_1_after_the_tables_are_written(
         (["--config", "none.yaml", "a.jsonl"], "ingest: none.yaml: cannot be read: No such file or directory"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_status_2_before_a_jvm_is_started(
+def test_usage_error_exits_with_status_2(
     arguments: list[str],
-    sentence: str,
+    error: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -58,10 +58,10 @@ def test_a_mistake_is_one_sentence_and_status_2_before_a_jvm_is_started(
     monkeypatch.chdir(tmp_path)
     assert main.check([*arguments, "--out", "out"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(sentence)
+    assert line.startswith(error)
 
 
-def test_the_summary_says_why_lines_were_rejected_the_most_frequent_first() -> None:
+def test_summary_counts_rejections_by_frequency() -> None:
     report = IngestReport("r", 1200, 1_000_000, 999_990, {"late": 3, "not JSON": 7}, events="E", rejected_events="R")
     assert report.summary() == [
         "input     1,000,000 lines of 1,200 files",
@@ -78,21 +78,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_the_phase_and_the_tasks_that_are_done() -> None:
-    terminal, looked = Terminal(), []
+def test_terminal_shows_phase_and_tasks() -> None:
+    terminal, calls = Terminal(), []
 
     def tasks() -> tuple[int, int]:
-        looked.append(1)
+        calls.append(1)
         return 3, 40
 
     with Phases(tasks, terminal, every=0.001) as phases:
         phases("reading 2 files")
-        while len(looked) < 100:
+        while len(calls) < 100:
             pass
     assert "reading 2 files · 3 of 40 tasks" in terminal.getvalue()
 
 
-def test_off_a_terminal_each_phase_is_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_phases_are_logged_without_terminal(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     with Phases(lambda: (0, 0), io.StringIO()) as phases:
         phases("reading 2 files")

@@ -1,4 +1,4 @@
-"""What follows from the ends of the pieces, before any row is looked at again."""
+"""Start positions of pieces, and whether seqs may repeat, from one row per piece."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from purgatory_udf.sources.trace_files.event_order import PieceStart, seq_may_re
 from purgatory_udf.sources.trace_files.line_validation import PieceEnd
 
 
-def test_a_piece_begins_after_the_lines_and_the_greatest_time_before_it_in_its_file() -> None:
+def test_piece_starts_after_earlier_pieces() -> None:
     ends = [
         PieceEnd(0, 0, line=400, latest=1207),
         PieceEnd(0, 1, line=380, latest=1205),
@@ -36,12 +36,12 @@ def end(events: int, given: int, first: int = 0, last: int = 0, rising: bool = T
     [
         pytest.param([], False, id="nothing"),
         pytest.param([end(5, 0), end(5, 0)], False, id="none is given"),
-        pytest.param([end(5, 5, 10, 14), end(0, 0), end(5, 5, 1, 9)], False, id="ranges apart, in any order"),
+        pytest.param([end(5, 5, 10, 14), end(0, 0), end(5, 5, 1, 9)], False, id="disjoint ranges, in any order"),
         pytest.param([end(5, 5, 1, 10), end(5, 5, 10, 14)], True, id="ranges touch"),
         pytest.param([end(5, 5, 1, 10, rising=False)], True, id="not rising"),
         pytest.param([end(5, 5, 1, 10), end(5, 0)], True, id="given in one piece only"),
         pytest.param([end(5, 4, 1, 10)], True, id="given to some"),
     ],
 )
-def test_seq_that_rise_from_piece_to_piece_cannot_repeat(ends: list[PieceEnd], may_repeat: bool) -> None:
+def test_rising_seq_cannot_repeat(ends: list[PieceEnd], may_repeat: bool) -> None:
     assert seq_may_repeat(ends) is may_repeat

@@ -1,4 +1,4 @@
-"""What the tasks make of a file: a row a line, and one at the end of each piece."""
+"""Validation of lines by tasks: a row for each line, and one at the end of each piece."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from purgatory_udf.sources.trace_files.line_validation import PieceEnd
 from purgatory_udf.sources.trace_files.text_lines import byte_pieces, in_tasks
-from tests.sources.trace_files.traces import START, as_lines, clock, high_watermark, input_file, judged_rows, write
+from tests.sources.trace_files.traces import START, as_lines, clock, high_watermark, input_file, validated_rows, write
 
 
 def without_piece(row: dict[str, Any]) -> dict[str, Any]:
-    """The row without its piece."""
+    """Return the row without its file and piece."""
     return {name: value for name, value in row.items() if name not in ("file", "piece")}
 
 
-def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path: Path) -> None:
+def test_line_becomes_event_or_rejection(tmp_path: Path) -> None:
     good, better = as_lines([clock(5)]).strip(), as_lines([high_watermark(3, 40, seq=9, broker=2)]).strip()
     path = write(tmp_path / "a.jsonl", good + b"\r\n\n  \n{\xff}\n" + better + b"\n[]")
-    assert [without_piece(row) for row in judged_rows(path)] == [
+    assert [without_piece(row) for row in validated_rows(path)] == [
         {"line": 1, "latest": 0, "time_us": START + 5, "broker": 0, "type": "clock"},
         {
             "line": 4,
@@ -66,9 +66,9 @@ def test_a_line_becomes_an_event_or_a_reason_and_blank_ones_only_count(tmp_path:
     ]
 
 
-def test_the_end_of_a_piece_tells_whether_its_seq_rise(tmp_path: Path) -> None:
+def test_piece_end_records_whether_seq_rises(tmp_path: Path) -> None:
     def end(*seqs: int) -> PieceEnd:
-        row = judged_rows(write(tmp_path / "a.jsonl", [clock(seq=seq) for seq in seqs]))[-1]
+        row = validated_rows(write(tmp_path / "a.jsonl", [clock(seq=seq) for seq in seqs]))[-1]
         return PieceEnd(**row)
 
     at_once: dict[str, Any] = {"latest": START, "first_us": START, "times": [START]}
@@ -79,9 +79,9 @@ def test_the_end_of_a_piece_tells_whether_its_seq_rise(tmp_path: Path) -> None:
     assert back == PieceEnd(0, 0, 3, **at_once, rows=3, events=3, given=3, rising=False, first_seq=3, last_seq=4)
 
 
-def test_a_truncated_file_is_its_good_lines_and_one_rejected_row_after_them(tmp_path: Path) -> None:
-    packed = gzip.compress(as_lines(clock(us) for us in range(5000)))
-    *good, broken, end = judged_rows(write(tmp_path / "a.jsonl.gz", packed[: len(packed) // 2]))
+def test_truncated_file_keeps_complete_lines(tmp_path: Path) -> None:
+    compressed = gzip.compress(as_lines(clock(us) for us in range(5000)))
+    *good, broken, end = validated_rows(write(tmp_path / "a.jsonl.gz", compressed[: len(compressed) // 2]))
     assert [row["time_us"] for row in good] == [START + us for us in range(len(good))]
     assert len(good) > 1000
     assert (broken["line"], broken["rule"]) == (len(good) + 1, "broken file")
@@ -90,7 +90,7 @@ def test_a_truncated_file_is_its_good_lines_and_one_rejected_row_after_them(tmp_
     assert (end["line"], end["rows"], end["events"]) == (len(good) + 1, len(good) + 1, len(good))
 
 
-def test_pieces_cover_each_plain_file_and_small_ones_share_a_task(tmp_path: Path) -> None:
+def test_pieces_cover_files_and_share_tasks(tmp_path: Path) -> None:
     sizes = {"a.jsonl": 25, "b.jsonl.gz": 25, "c.jsonl": 3, "d.jsonl": 3, "e.jsonl": 0}
     files = [input_file(write(tmp_path / name, b"x" * size)) for name, size in sizes.items()]
     tasks = in_tasks(byte_pieces(files, 10), 10)
@@ -103,7 +103,7 @@ def test_pieces_cover_each_plain_file_and_small_ones_share_a_task(tmp_path: Path
     ]
 
 
-def test_what_the_executors_import_needs_only_arrow() -> None:
+def test_executor_modules_need_only_arrow() -> None:
     modules = "line_validation, parquet_files, text_lines"
     loaded = subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Parquet as a trace: its schema, its rows, its damage."""
+"""Traces in Parquet: schema, rows and damage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from purgatory_udf.sources.trace_files.line_validation import judged
 from purgatory_udf.sources.trace_files.parquet_files import footer_of, row_as_text, rows_of, schema_problem
 from purgatory_udf.sources.trace_files.text_lines import Piece
 from tests.contract.examples import WHOLE
-from tests.sources.trace_files.traces import flat, input_file, write
+from tests.sources.trace_files.traces import input_file, unpacked_rows, write
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     file = input_file(path)
     groups = [row["row_group"] for row in footer_of(0, file).to_pylist()]
     pieces = [Piece(0, group, file, 0, 1) for group in groups]
-    return [row for piece in pieces for row in flat(judged(piece, rows_of(piece), read_row, row_as_text))]
+    return [row for piece in pieces for row in unpacked_rows(judged(piece, rows_of(piece), read_row, row_as_text))]
 
 
 def problem(path: Path) -> str:
@@ -33,7 +33,7 @@ def problem(path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_a_row_says_the_same_as_its_line(tmp_path: Path, kind: str) -> None:
+def test_parquet_row_equals_json_line(tmp_path: Path, kind: str) -> None:
     schema = pa.schema([field for field in EVENTS if field.name in WHOLE[kind]])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist([WHOLE[kind]], schema=schema), path)
@@ -43,7 +43,7 @@ def test_a_row_says_the_same_as_its_line(tmp_path: Path, kind: str) -> None:
     assert [json.loads(row_as_text(row)) for row in chunk.items] == [WHOLE[kind]]
 
 
-def test_rows_are_counted_in_their_row_group_and_judged_by_the_contract(tmp_path: Path) -> None:
+def test_rows_are_numbered_and_validated(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     times = pa.array([5, 4, -1, None, 9], pa.int64())
     table = pa.table({"time_us": times, "type": ["clock"] * 5, "color": ["red"] * 5})
@@ -61,7 +61,7 @@ def test_rows_are_counted_in_their_row_group_and_judged_by_the_contract(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("columns", "sentence"),
+    ("columns", "error"),
     [
         ({"type": pa.string()}, "column time_us is missing, expected int64"),
         ({"time_us": pa.int64()}, "column type is missing, expected string"),
@@ -79,15 +79,13 @@ def test_rows_are_counted_in_their_row_group_and_judged_by_the_contract(tmp_path
         ),
     ],
 )
-def test_a_file_of_another_schema_is_refused_by_column_type_and_what_was_expected(
-    tmp_path: Path, columns: dict[str, pa.DataType], sentence: str
-) -> None:
+def test_wrong_schema_is_reported_by_column(tmp_path: Path, columns: dict[str, pa.DataType], error: str) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.schema(list(columns.items())).empty_table(), path)
-    assert problem(path).startswith(f"{path}: {sentence}")
+    assert problem(path).startswith(f"{path}: {error}")
 
 
-def test_other_widths_and_encodings_of_the_same_values_are_no_other_schema() -> None:
+def test_other_widths_and_encodings_are_accepted() -> None:
     schema = pa.schema(
         [
             ("time_us", pa.uint64()),
@@ -107,12 +105,12 @@ def test_other_widths_and_encodings_of_the_same_values_are_no_other_schema() -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b'{"time_us": 1}\n' * 100])
-def test_what_is_no_parquet_file_says_so(tmp_path: Path, content: bytes) -> None:
+def test_invalid_parquet_file_is_reported(tmp_path: Path, content: bytes) -> None:
     path = write(tmp_path / "a.parquet", content)
     assert problem(path).startswith(f"{path}: not a Parquet file that can be read: ")
 
 
-def test_a_damaged_page_leaves_the_other_row_groups_and_one_rejected_row(tmp_path: Path) -> None:
+def test_damaged_page_rejects_one_row_group(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"time_us": range(1, 30_001), "type": ["clock"] * 30_000})
     pq.write_table(table, path, row_group_size=10_000, use_dictionary=False, compression="gzip")

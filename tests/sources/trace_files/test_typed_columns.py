@@ -1,4 +1,4 @@
-"""What is taken many lines at once is what the contract says of each: the same events, the same reasons."""
+"""Batches of lines are decoded and validated like single lines: the same events and the same reasons."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from purgatory_udf.contract.event_reader import CHANGE_FIELDS, EVENT_STRUCTS
 from purgatory_udf.contract.event_types import TYPES
 from purgatory_udf.sources.trace_files.typed_columns import take
 from tests.contract.examples import NEEDS, WHOLE
-from tests.sources.trace_files.traces import judged_rows, write
+from tests.sources.trace_files.traces import validated_rows, write
 from tests.support.examples import examples
 
 Event = dict[str, Any]
 
 _WHOLE = [json.dumps(event).encode() for event in WHOLE.values()]
-_BARE = [
+_MINIMAL = [
     {name: value for name, value in event.items() if name in NEEDS[kind] or name == "type"}
     for kind, event in WHOLE.items()
 ]
 
-# Values at the borders of what a field may be, and beyond; of any type.
+# Values of every type at the limits of fields, and beyond.
 _INTEGERS = [0, 1, -1, -2, 2**31 - 1, 2**31, -(2**31) - 1, 9_000_000_000_000_000, 2**63 - 1, 2**63, -(2**63), 10**30]
 _TEXTS = ["", "x", "NONE", "a" * 100, "é\u2028", "\0", "read_committed", "fetch", "isr", "NOT_LEADER_OR_FOLLOWER"]
 _OTHERS: list[Any] = [None, True, False, 1.0, 1.5, 1e300, [], {}, [None], [1, 1], [1, 2], ["a", "a"], [{}], {"a": [1]}]
@@ -34,9 +34,9 @@ values = st.one_of(st.sampled_from(_INTEGERS), st.sampled_from(_TEXTS), st.sampl
 
 
 @st.composite
-def changed(draw: st.DrawFn) -> bytes:
-    """An event of the contract with something changed about it, here or in one of its partitions; or nothing."""
-    event: Event = copy.deepcopy(draw(st.sampled_from([*WHOLE.values(), *_BARE])))
+def changed_events(draw: st.DrawFn) -> bytes:
+    """Draw an event with up to two changes, in the event or in one of its partitions."""
+    event: Event = copy.deepcopy(draw(st.sampled_from([*WHOLE.values(), *_MINIMAL])))
     for _ in range(draw(st.integers(0, 2))):
         holder = event
         inner = [name for name, value in event.items() if isinstance(value, list) and value]
@@ -61,8 +61,8 @@ def changed(draw: st.DrawFn) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
-# What no JSON writer writes: repeated keys, constants, numbers in odd forms, depths, broken text.
-_ODD = [
+# Lines that JSON writers do not write: repeated keys, constants, unusual numbers, deep nesting, invalid text.
+_UNUSUAL = [
     b'{"time_us":1,"time_us":2,"type":"clock"}',
     b'{"time_us":1,"type":"fetch","type":"clock"}',
     b'{"time_us":1,"type":"clock","x":NaN}',
@@ -99,7 +99,10 @@ _ODD = [
     b" \xe2\x80\x83 ",
 ]
 lines = st.one_of(
-    changed(), st.integers(0, len(_ODD) - 1).map(_ODD.__getitem__), st.sampled_from(_WHOLE), st.binary(max_size=30)
+    changed_events(),
+    st.integers(0, len(_UNUSUAL) - 1).map(_UNUSUAL.__getitem__),
+    st.sampled_from(_WHOLE),
+    st.binary(max_size=30),
 )
 
 
@@ -110,18 +113,20 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.lists(lines.map(lambda line: line.replace(b"\n", b" ")), min_size=1, max_size=12))
 @examples(80)
-def test_many_lines_at_once_are_judged_as_each_by_itself(scratch: Path, given: list[bytes]) -> None:
+def test_batch_validation_equals_single_lines(scratch: Path, given: list[bytes]) -> None:
     path = write(scratch / "a.jsonl", b"\n".join(given) + b"\n")
-    assert judged_rows(path) == judged_rows(path, fast=False)
+    assert validated_rows(path) == validated_rows(path, fast=False)
 
 
-@pytest.mark.parametrize("line", _ODD, ids=range(len(_ODD)))
-def test_an_odd_line_is_judged_the_same(tmp_path: Path, line: bytes) -> None:
+@pytest.mark.parametrize("line", _UNUSUAL, ids=range(len(_UNUSUAL)))
+def test_unusual_line_is_validated_the_same(tmp_path: Path, line: bytes) -> None:
     path = write(tmp_path / "a.jsonl", b"\n".join([_WHOLE[0], line, _WHOLE[1]]))
-    assert judged_rows(path) == judged_rows(path, fast=False)
+    assert validated_rows(path) == validated_rows(path, fast=False)
 
 
-def test_every_type_and_change_is_taken_without_a_look_at_the_line() -> None:
+def test_all_types_and_changes_are_decoded_in_batches() -> None:
     assert {shape.kind for shape in (*EVENT_STRUCTS.values(), *CHANGE_FIELDS.values())} == set(TYPES)
     assert take(_WHOLE).left == []
-    assert take([json.dumps(event).encode() for event in _BARE if event["type"] not in ("produce", "fetch")]).left == []
+    assert (
+        take([json.dumps(event).encode() for event in _MINIMAL if event["type"] not in ("produce", "fetch")]).left == []
+    )

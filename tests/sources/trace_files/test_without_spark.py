@@ -1,4 +1,4 @@
-"""Lines of events are taken in without Spark, to Spark's own tables; what is more than that is left to it."""
+"""Import without Spark gives the same tables as with Spark; inputs that it does not support need Spark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Of four files, with lines that are none, one of them packed, one empty, and one whose packing is cut short, in
-    files of the table of a few events."""
+def test_import_equals_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The input has invalid lines, a compressed, a truncated and an empty file; the table has small files."""
     lines = SAMPLE.read_text(encoding="utf-8").splitlines()
     given = {
         "a.jsonl": "\n".join([*lines[:300], "no event", '{"time_us": 1, "type": "fetch"}']).encode(),
@@ -40,16 +39,16 @@ def test_lines_of_events_become_sparks_tables(spark: SparkSession, tmp_path: Pat
     with locally():
         assert ingest.main.status([*words, "--out", (tmp_path / "ours").as_uri()]) == 0
     for name in ("events", "rejected_events", "runs"):
-        ours, theirs = (_timeless(tmp_path / out, name) for out in ("ours", "theirs"))
+        ours, theirs = (_comparable_rows(tmp_path / out, name) for out in ("ours", "theirs"))
         assert ours == theirs, name
-    assert len(_timeless(tmp_path / "ours", "events")) == len(lines)
-    reasons = [row["reason"] for row in _timeless(tmp_path / "ours", "rejected_events")]
+    assert len(_comparable_rows(tmp_path / "ours", "events")) == len(lines)
+    reasons = [row["reason"] for row in _comparable_rows(tmp_path / "ours", "rejected_events")]
     assert len(reasons) > 500 and "truncated gzip: the data breaks off" in reasons
     assert in_time_order(spark, f"{tmp_path}/ours/events")
 
 
-def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
-    """Events in their order; of a run, what does not tell when it was, or by what."""
+def _comparable_rows(out: Path, name: str) -> list[dict[str, Any]]:
+    """Return events in order, or sorted rows without the columns that differ from run to run."""
     table = DeltaTable(str(out / name)).to_pyarrow_table()
     columns = [
         column
@@ -60,8 +59,8 @@ def _timeless(out: Path, name: str) -> list[dict[str, Any]]:
     return rows if name == "events" else sorted(rows, key=repr)
 
 
-def test_what_only_spark_decides_is_left_to_it(tmp_path: Path) -> None:
-    """Rows of Parquet; events that are late; large logs; before anything is there."""
+def test_unsupported_inputs_need_spark(tmp_path: Path) -> None:
+    """These are Parquet, large logs and late events; nothing is written before."""
     late = [{"time_us": time_us, "type": "clock"} for time_us in (2_000_000, 1_000_000)]
     (tmp_path / "trace.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in late))
     with open(tmp_path / "request.log", "wb") as log:

@@ -1,4 +1,4 @@
-"""Small traces written for one test, and what is read of them without Spark."""
+"""Small traces for single tests, and reading them without Spark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from purgatory_udf.sources.trace_files.text_lines import Piece, byte_pieces, lin
 Event = dict[str, Any]
 Row = dict[str, Any]
 
-# Microseconds: some day in 2023, 22:13:20.
+# 2023-11-14 22:13:20 UTC, in microseconds.
 START = 1_700_000_000_000_000
 
 
 def clock(us: int = 0, **fields: Any) -> Event:
-    """Time has passed: the smallest event."""
+    """Return a clock event, the smallest one."""
     return {"time_us": START + us, "type": "clock", **fields}
 
 
@@ -52,22 +52,22 @@ def pieces_of(path: Path, piece_bytes: int = 1 << 20) -> list[Piece]:
     return list(byte_pieces([input_file(path)], piece_bytes))
 
 
-def lines_in(path: Path, piece_bytes: int = 1 << 20) -> list[bytes]:
-    """Every line of every piece, blank ones and broken ones included."""
+def read_lines(path: Path, piece_bytes: int = 1 << 20) -> list[bytes]:
+    """Return the lines of every piece, including blank and truncated ones."""
     return [line for piece in pieces_of(path, piece_bytes) for chunk in lines_of(piece) for line in chunk.items]
 
 
-def judged_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) -> list[Row]:
-    """What the tasks make of a file: its lines in order, then the piece's end."""
+def validated_rows(path: Path, piece_bytes: int = 1 << 20, fast: bool = True) -> list[Row]:
+    """Return the rows of a file after validation: the lines in order, then the end of each piece."""
     return [
         row
         for piece in pieces_of(path, piece_bytes)
-        for row in flat(judged(piece, lines_of(piece), read_line, as_text, lines=fast))
+        for row in unpacked_rows(judged(piece, lines_of(piece), read_line, as_text, lines=fast))
     ]
 
 
-def flat(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """The rows of a piece, its events unpacked, in the order of lines; its end last. Nulls are left out."""
+def unpacked_rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    """Return the rows of a piece by line with events unpacked, then its end; nulls are left out."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     *lines, end = [row for row in rows if row["packed"] is None]
     lines += [event for row in rows if row["packed"] for event in unpack(row["packed"]).to_pylist()]
