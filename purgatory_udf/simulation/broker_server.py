@@ -19,6 +19,7 @@ from purgatory_udf.simulation.messages import (
     NO_SESSION,
     NONE,
     Batch,
+    ClientRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     EndTransactionRequest,
@@ -29,14 +30,13 @@ from purgatory_udf.simulation.messages import (
     FetchSessionCache,
     FindCoordinatorRequest,
     FindTransactionCoordinatorRequest,
-    GroupRequest,
+    GroupCoordinatorRequest,
     ListOffsetsRequest,
     MetadataRequest,
     OffsetFetchRequest,
     OffsetsResponse,
     ProduceRequest,
     ProduceResponse,
-    Request,
 )
 from purgatory_udf.simulation.quotas import BrokerQuotas, LeaderQuota, QuotaEntity
 from purgatory_udf.simulation.scenario import Brokers
@@ -98,7 +98,7 @@ class BrokerServer:
                 exchange.operation_id = self._produce(request, reply)
             case FetchRequest():
                 exchange.operation_id = self._fetch(request, reply)
-            case GroupRequest():
+            case GroupCoordinatorRequest():
                 exchange.operation_id = self._groups.handle(self.broker, request, reply)
             case CreateTopicsRequest():
                 exchange.operation_id = self._create_topics(request, reply)
@@ -247,7 +247,7 @@ class BrokerServer:
             topics=[{"topic": topic, "partitions": count} for topic, count in creation.topics.items()],
         )
 
-    def _answer_lookup(self, request: Request) -> Any:
+    def _answer_lookup(self, request: ClientRequest) -> Any:
         match request:
             case MetadataRequest():
                 return self._controller.metadata()

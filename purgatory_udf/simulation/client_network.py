@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import simpy
 
 from purgatory_udf.simulation.environment import LatencyDistribution, ProcessGenerator, World
-from purgatory_udf.simulation.messages import Disconnected, Metadata, MetadataRequest, ProduceResponse, Request
+from purgatory_udf.simulation.messages import ClientRequest, Disconnected, Metadata, MetadataRequest, ProduceResponse
 
 Reply = Callable[[Any, int], None]
 
@@ -29,7 +29,7 @@ class Exchange:
     `arrived_us` is when the broker starts to handle the request, after the earlier requests of the connection.
     """
 
-    request: Request
+    request: ClientRequest
     sent_us: int
     operation_id: int | None = None
     arrived_us: int | None = None
@@ -77,7 +77,7 @@ class Connection:
         self._last_arrival_us = self._last_return_us = world.now_us
         server.accept(self)
 
-    def send(self, request: Request) -> simpy.Event:
+    def send(self, request: ClientRequest) -> simpy.Event:
         """Send a request; return a SimPy event with the response, or `Disconnected`, as its value."""
         response = self._world.env.event()
         exchange = Exchange(request, self._world.now_us)
@@ -196,7 +196,7 @@ class Client:
         return list(self._servers)
 
     def request(
-        self, broker: int, request: Request, timeout_ms: int | None = None, channel: str = ""
+        self, broker: int, request: ClientRequest, timeout_ms: int | None = None, channel: str = ""
     ) -> ProcessGenerator[Any]:
         """Send a request and wait for its response.
 

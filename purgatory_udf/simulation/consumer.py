@@ -18,12 +18,12 @@ import simpy
 
 from purgatory_udf.contract.topic_partition import TopicPartition
 from purgatory_udf.simulation.client_network import RETRY_BACKOFF_MS, Client
-from purgatory_udf.simulation.consumer_fetcher import Fetcher, Subscription
+from purgatory_udf.simulation.consumer_fetcher import ConsumerFetcher, Subscription
 from purgatory_udf.simulation.consumer_membership import COORDINATOR_CHANNEL, GroupMembership
 from purgatory_udf.simulation.environment import ProcessGenerator, World
 from purgatory_udf.simulation.messages import (
     NONE,
-    GroupResponse,
+    GroupCoordinatorResponse,
     ListOffsetsRequest,
     OffsetFetchRequest,
     OffsetsResponse,
@@ -91,11 +91,11 @@ class OffsetCommitter:
             {"topic": key.topic, "partition": key.partition, "offset": offset} for key, offset in positions.items()
         ]
         response = yield from self._membership.commit(partitions)
-        if isinstance(response, GroupResponse) and response.error == NONE:
+        if isinstance(response, GroupCoordinatorResponse) and response.error == NONE:
             self._committed.update(positions)
             return NONE
         yield from self._membership.handle_response(response)
-        return response.error if isinstance(response, GroupResponse) else "DISCONNECTED"
+        return response.error if isinstance(response, GroupCoordinatorResponse) else "DISCONNECTED"
 
 
 Records = dict[TopicPartition, int]
@@ -120,7 +120,7 @@ class Consumer:
         self._client = client
         self._world = client.world
         self._settings = settings
-        self._fetcher = Fetcher(client, settings, self.subscription)
+        self._fetcher = ConsumerFetcher(client, settings, self.subscription)
         self._commits = OffsetCommitter(client.world, settings, self.subscription, self.membership)
 
     def run(self) -> ProcessGenerator[None]:

@@ -127,7 +127,7 @@ class CompletedFetch:
     end: int
 
 
-class Fetcher:
+class ConsumerFetcher:
     """Sends fetches and keeps their records (Kafka: `Fetcher`).
 
     The SimPy event `response_received` is triggered by every fetch response, with or without records.

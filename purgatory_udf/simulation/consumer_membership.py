@@ -15,10 +15,10 @@ from purgatory_udf.simulation.consumer_fetcher import ASSIGNORS, Subscription
 from purgatory_udf.simulation.environment import ProcessGenerator
 from purgatory_udf.simulation.messages import (
     NONE,
-    CoordinatorResponse,
     FindCoordinatorRequest,
-    GroupRequest,
-    GroupResponse,
+    FindCoordinatorResponse,
+    GroupCoordinatorRequest,
+    GroupCoordinatorResponse,
 )
 from purgatory_udf.simulation.scenario import Consumers
 
@@ -61,7 +61,7 @@ class GroupMembership:
             if joined is not None:
                 yield from self._sync(joined)
 
-    def _join(self) -> ProcessGenerator[GroupResponse | None]:
+    def _join(self) -> ProcessGenerator[GroupCoordinatorResponse | None]:
         """Return the response of a successful join; None if the member has to join again."""
         response = yield from self._request(
             "join_group",
@@ -71,16 +71,16 @@ class GroupMembership:
             protocols=list(self._settings.assignors),
         )
         match response:
-            case GroupResponse(error="NONE"):
+            case GroupCoordinatorResponse(error="NONE"):
                 self.member_id, self.generation = response.member_id, response.generation
                 return response
-            case GroupResponse(error="MEMBER_ID_REQUIRED"):
+            case GroupCoordinatorResponse(error="MEMBER_ID_REQUIRED"):
                 self.member_id = response.member_id
             case _:
                 yield from self._recover(response)
         return None
 
-    def _sync(self, joined: GroupResponse) -> ProcessGenerator[None]:
+    def _sync(self, joined: GroupCoordinatorResponse) -> ProcessGenerator[None]:
         """Sync the new generation; the leader sends the assignment of every member."""
         self._is_leader = joined.leader == self.member_id
         assignment = None
@@ -92,7 +92,7 @@ class GroupMembership:
         response = yield from self._request(
             "sync_group", assignment, member_id=self.member_id, generation=self.generation, leader=self._is_leader
         )
-        if isinstance(response, GroupResponse) and response.error == NONE:
+        if isinstance(response, GroupCoordinatorResponse) and response.error == NONE:
             self._subscription.assign(list(response.assigned))
             self.needs_to_join = False
         else:
@@ -121,9 +121,9 @@ class GroupMembership:
 
     def handle_response(self, response: Any) -> ProcessGenerator[None]:
         """Rejoin or recover if a heartbeat or commit has failed."""
-        if isinstance(response, GroupResponse) and response.error == "REBALANCE_IN_PROGRESS":
+        if isinstance(response, GroupCoordinatorResponse) and response.error == "REBALANCE_IN_PROGRESS":
             self.needs_to_join = True
-        elif not isinstance(response, GroupResponse) or response.error != NONE:
+        elif not isinstance(response, GroupCoordinatorResponse) or response.error != NONE:
             yield from self._recover(response)
 
     def commit(self, partitions: list[dict[str, Any]]) -> ProcessGenerator[Any]:
@@ -150,7 +150,7 @@ class GroupMembership:
                     group=self._settings.group_id,
                 )
                 response = yield from self._client.request(broker, request, channel="metadata")
-                if isinstance(response, CoordinatorResponse) and response.broker is not None:
+                if isinstance(response, FindCoordinatorResponse) and response.broker is not None:
                     self._coordinator = response.broker
                     break
             else:
@@ -167,7 +167,7 @@ class GroupMembership:
         coordinator = yield from self.find_coordinator()
         if self._instance_id is not None:
             fields["group_instance_id"] = self._instance_id
-        request = GroupRequest(
+        request = GroupCoordinatorRequest(
             client_id=self._client.client_id,
             request_id=self._client.next_request_id(),
             type=type,
@@ -187,12 +187,12 @@ class GroupMembership:
         """
         needed_to_join, self.needs_to_join = self.needs_to_join, self._subscription.is_auto_assigned
         match response:
-            case GroupResponse(error="FENCED_INSTANCE_ID"):
+            case GroupCoordinatorResponse(error="FENCED_INSTANCE_ID"):
                 self.fenced = True
                 return
-            case GroupResponse(error="REBALANCE_IN_PROGRESS"):
+            case GroupCoordinatorResponse(error="REBALANCE_IN_PROGRESS"):
                 return
-            case GroupResponse(error="UNKNOWN_MEMBER_ID" | "ILLEGAL_GENERATION"):
+            case GroupCoordinatorResponse(error="UNKNOWN_MEMBER_ID" | "ILLEGAL_GENERATION"):
                 self._reset_generation()
             case _:
                 self.needs_to_join = needed_to_join

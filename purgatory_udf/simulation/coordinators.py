@@ -24,11 +24,11 @@ from purgatory_udf.simulation.environment import ProcessGenerator, World
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
-    CoordinatorResponse,
     EndTransactionRequest,
     EndTransactionResponse,
-    GroupRequest,
-    GroupResponse,
+    FindCoordinatorResponse,
+    GroupCoordinatorRequest,
+    GroupCoordinatorResponse,
     OffsetFetchRequest,
     OffsetsResponse,
     ProduceRequest,
@@ -77,7 +77,7 @@ class GroupCoordinators:
         self._offsets: dict[tuple[str, TopicPartition], int] = {}
         self._assignments: dict[tuple[int, str, int], dict[str, list[TopicPartition]]] = {}
 
-    def coordinator_of(self, group: str) -> CoordinatorResponse:
+    def coordinator_of(self, group: str) -> FindCoordinatorResponse:
         """Return the group's coordinator, assigning one and loading the group if necessary."""
         broker = self._coordinators.get(group)
         if broker is None or group in self._unloaded:
@@ -88,7 +88,7 @@ class GroupCoordinators:
             if broker is not None:
                 self._load(group, broker)
                 self._coordinators[group] = broker
-        return CoordinatorResponse(broker)
+        return FindCoordinatorResponse(broker)
 
     def unload(self, broker: int) -> None:
         """Give up the broker's groups; their waiting members receive NOT_COORDINATOR."""
@@ -144,13 +144,13 @@ class GroupCoordinators:
         )
         self._stored[name] = StoredGroup(group.generation, group.leader, members)
 
-    def handle(self, broker: int, request: GroupRequest, reply: Reply) -> int | None:
+    def handle(self, broker: int, request: GroupCoordinatorRequest, reply: Reply) -> int | None:
         """Handle a group request at a broker.
 
         Returns the `seq` of its event, or None if the broker is not the group's coordinator.
         """
         if self._coordinators.get(request.group) != broker or request.group in self._unloaded:
-            reply(GroupResponse("NOT_COORDINATOR"), 0)
+            reply(GroupCoordinatorResponse("NOT_COORDINATOR"), 0)
             return None
         if request.type == "sync_group" and request.assignment is not None:
             self._assignments[broker, request.group, request.fields["generation"]] = request.assignment
@@ -175,7 +175,7 @@ class GroupCoordinators:
         offsets = {key: self._offsets.get((request.group, key)) for key in request.keys}
         return OffsetsResponse({key: offset for key, offset in offsets.items() if offset is not None})
 
-    def _to_response(self, broker: int, request: GroupRequest, response: Answer) -> GroupResponse:
+    def _to_response(self, broker: int, request: GroupCoordinatorRequest, response: Answer) -> GroupCoordinatorResponse:
         members: tuple[str, ...] = ()
         protocol: str | None = None
         assigned: tuple[TopicPartition, ...] = ()
@@ -190,7 +190,7 @@ class GroupCoordinators:
         elif request.type == "offset_commit" and response.error == NONE:
             self._store_offsets(request.group, request.fields["partitions"])
         generation = -1 if response.generation is None else response.generation
-        return GroupResponse(
+        return GroupCoordinatorResponse(
             response.error, response.member_id, generation, response.leader, members, assigned, protocol
         )
 
@@ -228,11 +228,11 @@ class TransactionCoordinators:
         self._coordinator_index: dict[str, int] = {}
         self._random = world.random_stream("transactions")
 
-    def coordinator_of(self, name: str) -> CoordinatorResponse:
+    def coordinator_of(self, name: str) -> FindCoordinatorResponse:
         """Return the coordinator of a transactional id, the same as long as that broker is up."""
         place, count = self._coordinator_index.setdefault(name, len(self._coordinator_index)), self._settings.count
         candidates = [(place + at) % count + 1 for at in range(count)]
-        return CoordinatorResponse(next((broker for broker in candidates if self._is_up(broker)), None))
+        return FindCoordinatorResponse(next((broker for broker in candidates if self._is_up(broker)), None))
 
     def end_transaction(self, broker: int, request: EndTransactionRequest, reply: Reply) -> None:
         """Respond when the decision is stored, then write the markers.

@@ -29,8 +29,8 @@ class Disconnected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A request with its client id and request id."""
+class ClientRequest:
+    """A request of a client (or follower), with its client id and request id."""
 
     client_id: str = ""
     request_id: str = ""
@@ -57,7 +57,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceRequest(Request):
+class ProduceRequest(ClientRequest):
     """A produce request; `quota` is the client's byte-rate quota."""
 
     acks: int
@@ -91,7 +91,7 @@ class FetchPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest(Request):
+class FetchRequest(ClientRequest):
     """A fetch request within a session.
 
     `partitions` holds only what differs from the session's previous fetch, `forgotten` what to remove from the session.
@@ -131,7 +131,7 @@ class FetchResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRequest(Request):
+class GroupCoordinatorRequest(ClientRequest):
     """A group request of the event contract with its fields; the leader's sync_group carries the `assignment`."""
 
     type: str
@@ -141,7 +141,7 @@ class GroupRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupResponse:
+class GroupCoordinatorResponse:
     """A group coordinator's response.
 
     `members` and `protocol` are set for the leader of a new generation, `assigned` for a member that has synced.
@@ -157,7 +157,7 @@ class GroupResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFetchRequest(Request):
+class OffsetFetchRequest(ClientRequest):
     """A request for the committed offsets of a group."""
 
     group: str
@@ -165,7 +165,7 @@ class OffsetFetchRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsRequest(Request):
+class ListOffsetsRequest(ClientRequest):
     """A request for the earliest offset, or for the latest offset visible at the isolation level."""
 
     keys: list[TopicPartition]
@@ -181,28 +181,28 @@ class OffsetsResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindCoordinatorRequest(Request):
+class FindCoordinatorRequest(ClientRequest):
     """A request for the coordinator of a group."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinatorResponse:
+class FindCoordinatorResponse:
     """The coordinator's broker id, or None."""
 
     broker: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindTransactionCoordinatorRequest(Request):
+class FindTransactionCoordinatorRequest(ClientRequest):
     """A request for the coordinator of a transactional id."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransactionRequest(Request):
+class EndTransactionRequest(ClientRequest):
     """A request to commit or abort a transaction with records in the partitions `keys`.
 
     Commit and abort have the same effect on waiting requests.
@@ -225,7 +225,7 @@ class EndTransactionResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataRequest(Request):
+class MetadataRequest(ClientRequest):
     """A request for the cluster's metadata."""
 
 
@@ -241,7 +241,7 @@ class Metadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequest(Request):
+class CreateTopicsRequest(ClientRequest):
     """A request to create topics, given with their numbers of partitions."""
 
     timeout_ms: int

@@ -12,10 +12,10 @@ from purgatory_udf.simulation.environment import ProcessGenerator, cumulative_zi
 from purgatory_udf.simulation.messages import (
     NONE,
     Batch,
-    CoordinatorResponse,
     Disconnected,
     EndTransactionRequest,
     EndTransactionResponse,
+    FindCoordinatorResponse,
     FindTransactionCoordinatorRequest,
     ProduceRequest,
     ProduceResponse,
@@ -143,7 +143,7 @@ class TransactionManager:
                     client_id=client.client_id, request_id=client.next_request_id(), name=name
                 )
                 coordinator = yield from client.request(broker, lookup, channel="metadata")
-                if not isinstance(coordinator, CoordinatorResponse) or coordinator.broker is None:
+                if not isinstance(coordinator, FindCoordinatorResponse) or coordinator.broker is None:
                     continue
                 request = EndTransactionRequest(
                     client_id=client.client_id,
