@@ -12,7 +12,7 @@ import pytest
 
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.launch.spark_session import session_for
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
     from purgatory_udf.answers.metrics.metrics_run import Metrics
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def story_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a replay of the sample, with a group beside it, leaves behind."""
     out = tmp_path_factory.mktemp("story") / "out"
-    write_folder(out, story())
+    write_folder(out, sample_with_group())
     return out
 
 

@@ -12,7 +12,7 @@ from jobs import audit, explain, metrics, report
 from purgatory_udf.contract import read_row
 from tests.answers.pages import Page
 from tests.support import browser
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ def evil(value: Any) -> Any:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story under those names."""
     out = tmp_path_factory.mktemp("hostile") / "out"
-    write_folder(out, [read_row(evil(event)) | {"seq": event["seq"]} for event in story()])
+    write_folder(out, [read_row(evil(event)) | {"seq": event["seq"]} for event in sample_with_group()])
     return out
 
 
@@ -58,9 +58,9 @@ def test_a_report_of_them_is_text_and_does_nothing(
     assert "<img src=x" not in html and html.count("<script") == 3 + html.count("<\\/script")
     assert json.dumps(EVIL)[1:-1] in json.dumps(page.specs)
     assert any(EVIL in text for text in page.texts)
-    executable = browser.find()
+    executable = browser.find_browser()
     if executable:
-        seen = browser.look(executable, folder / "report.html", False)
+        seen = browser.render(executable, folder / "report.html", False)
         assert seen.console == []
         assert "<title>owned" not in seen.dom
 

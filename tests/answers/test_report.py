@@ -102,9 +102,9 @@ def test_names_from_a_trace_are_text_and_never_markup() -> None:
 @pytest.mark.browser
 def test_a_real_browser_draws_the_page_in_light_and_in_dark(report: Path) -> None:
     """Where there is no browser, what the page draws is only seen by Vega, above."""
-    executable = browser.find()
+    executable = browser.find_browser()
     assert executable is not None
-    light, dark = (browser.look(executable, report, dark) for dark in (False, True))
+    light, dark = (browser.render(executable, report, dark) for dark in (False, True))
     for seen in (light, dark):
         assert seen.console == []
         assert f'data-drawn="{len(FIGURES)}"' in seen.dom

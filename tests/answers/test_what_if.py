@@ -16,7 +16,7 @@ from purgatory_udf.common.errors import UserError
 from purgatory_udf.streaming.replay_options import ReplayOptions
 from tests.answers.pages import Page, marks
 from tests.support.delta_lake import Lake
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def comparison(spark: SparkSession, story_folder: Path, replayed: list[ReplayOpt
 
     def replay(_: SparkSession, options: ReplayOptions) -> None:
         replayed.append(options)
-        write_folder(Path(options.out), story(), options.config, options.events)
+        write_folder(Path(options.out), sample_with_group(), options.config, options.events)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variant_replays, "run_replay", replay)

@@ -11,7 +11,7 @@ from jobs import audit, explain, metrics, report
 from purgatory_udf.launch.job import Job
 from tests.answers.test_hostile_names import EVIL
 from tests.answers.test_hostile_names import folder as folder
-from tests.support.run_twice import asked_twice
+from tests.support.run_twice import answer_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,4 +32,4 @@ def test_a_question_to_a_trace_is_answered_alike_whatever_names_say(
     spark: SparkSession, folder: Path, tmp_path: Path, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job, words = QUESTIONS[question]
-    asked_twice(folder, tmp_path / 'it\'s 100% "ours"; --', job, words, capsys)
+    answer_twice(folder, tmp_path / 'it\'s 100% "ours"; --', job, words, capsys)

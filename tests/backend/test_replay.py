@@ -19,7 +19,7 @@ from purgatory_udf.common.errors import NeedsSparkError, UserError
 from purgatory_udf.rules.engine.partition_engine import event_table
 from purgatory_udf.streaming.state_inspection import inspect
 from tests.support import oracle_traces
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 from tests.support.outcome_rows import outcomes_of
 
 pytestmark = pytest.mark.long
@@ -51,7 +51,7 @@ def replays(events: Path, out: Path, *words: str) -> int:
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story's, by themselves."""
     out = tmp_path_factory.mktemp("events")
-    write_folder(out, story())
+    write_folder(out, sample_with_group())
     return out / "events"
 
 

@@ -15,7 +15,7 @@ from purgatory_udf.backend.local.session import LocalSession
 from purgatory_udf.common.errors import NeedsSparkError
 from purgatory_udf.launch.job import Job
 from tests.backend.test_replay import replays
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 pytestmark = pytest.mark.long
 
@@ -24,17 +24,17 @@ pytestmark = pytest.mark.long
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The story, replayed here."""
     out = tmp_path_factory.mktemp("replayed")
-    write_folder(out / "given", story())
+    write_folder(out / "given", sample_with_group())
     with locally():
         assert replays(out / "given" / "events", out) == 0
     return out
 
 
-def _loses_its_table(table: Path) -> None:
+def _remove_table(table: Path) -> None:
     shutil.rmtree(table)
 
 
-def _loses_the_end_of_its_log(table: Path) -> None:
+def _remove_last_commit(table: Path) -> None:
     """Whose last commit held half of the rows."""
     rows = DeltaTable(str(table)).to_pyarrow_table()
     write_deltalake(str(table), rows.slice(0, rows.num_rows // 2), mode="overwrite")
@@ -43,8 +43,8 @@ def _loses_the_end_of_its_log(table: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [metrics.main, report.main], ids=["metrics", "report"])
-@pytest.mark.parametrize("loses", [_loses_its_table, _loses_the_end_of_its_log])
-def test_rows_that_a_finished_run_has_written_and_that_are_gone_are_missed(
+@pytest.mark.parametrize("loses", [_remove_table, _remove_last_commit])
+def test_missing_rows_of_finished_run_are_reported(
     asked: Job, loses: Callable[[Path], None], replayed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -62,7 +62,7 @@ def test_rows_that_a_finished_run_has_written_and_that_are_gone_are_missed(
     assert not (out / "report.html").exists()
 
 
-def test_a_log_with_an_empty_commit_is_no_table_that_had_fewer_rows(replayed: Path, tmp_path: Path) -> None:
+def test_empty_commit_needs_spark(replayed: Path, tmp_path: Path) -> None:
     table = tmp_path / "completions"
     shutil.copytree(replayed / "completions", table)
     rows = DeltaTable(str(table)).to_pyarrow_table()
@@ -74,7 +74,7 @@ def test_a_log_with_an_empty_commit_is_no_table_that_had_fewer_rows(replayed: Pa
         LocalSession().table_at(str(table))
 
 
-def test_what_is_no_table_any_more_loses_nothing_more(replayed: Path, tmp_path: Path) -> None:
+def test_damaged_table_keeps_its_files(replayed: Path, tmp_path: Path) -> None:
     """A run that is not finished, whose table has lost its first log."""
     out = tmp_path / "out"
     shutil.copytree(replayed, out)

@@ -18,14 +18,14 @@ WIDTH, HEIGHT = 1160, 1310
 
 
 def main() -> None:
-    executable = browser.find()
+    executable = browser.find_browser()
     if executable is None:
         sys.exit(f"no browser: install one of {', '.join(browser.NAMES)}, or name one in PURGATORY_BROWSER")
     with tempfile.TemporaryDirectory() as out:
         _job("ingest", "--from", "jsonl", "conf/sample/trace.jsonl", "--out", out)
         _job("replay", "--events", f"{out}/events", "--out", out, "--run-id", "sample")
         _job("report", "--out", out)
-        seen = browser.look(executable, Path(out, "report.html"), dark=False, size=(WIDTH, HEIGHT))
+        seen = browser.render(executable, Path(out, "report.html"), dark=False, size=(WIDTH, HEIGHT))
         (ROOT / "docs" / "report.png").write_bytes(seen.picture)
 
 

@@ -1,4 +1,4 @@
-"""What was recorded, imported without Spark: the rows of its tables `events` and `recorded`."""
+"""Recordings of the test data, imported without Spark."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from purgatory_udf.sources.request_log.importing.import_options import RequestLo
 from purgatory_udf.sources.request_log.importing.log_import import ingest_request_log
 from tests.sources.request_log.recordings import BROKERS
 from tests.sources.request_log.translate import Translation
-from tests.support.recorded import file
+from tests.support.recorded import data_file
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @cache
 def recorded_cluster(name: str) -> Recording:
-    """One of the tree's."""
+    """Return a recording of `tests/data/traces`."""
     topics, isr, batches, *logs = (
-        str(file("traces", name, given))
+        str(data_file("traces", name, given))
         for given in (
             "topics.json",
             "cluster-metadata.txt",
@@ -41,6 +41,7 @@ def recorded_cluster(name: str) -> Recording:
 
 
 def tables_of(translation: Translation) -> tuple[pa.Table, pa.Table]:
+    """Return the tables `events` and `recorded` of a translated request log."""
     events = [{**event, "event_time": _at(event["time_us"])} for event in translation.events]
     recorded = [
         {

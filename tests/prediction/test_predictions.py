@@ -1,6 +1,7 @@
-"""Predictions held against what a real cluster then did: the same clients three times, one setting changed.
+"""Predictions compared with recordings of a real cluster under other settings.
 
-`client-figures.json` has what happened. The scenario is fitted to the first recording alone.
+The same clients were recorded three times; `client-figures.json` has their figures. The scenario is fitted to the first
+recording alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from purgatory_udf.simulation.scenario_file import read_scenario
 from tests.prediction.imported import recorded_cluster
 from tests.prediction.scenarios import small_scenario
 from tests.prediction.truth import missed
-from tests.support.recorded import file
+from tests.support.recorded import data_file
 
 pytestmark = pytest.mark.long
 
@@ -36,15 +37,15 @@ def _predicted() -> Prediction:
     return predict(_fitted(), parse_variants(WORDS), seeds=1)
 
 
-def _happened(recording: str) -> Figures:
-    figures: Figures = json.loads(file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
+def _recorded(recording: str) -> Figures:
+    figures: Figures = json.loads(data_file("traces", "client-figures.json").read_text(encoding="utf-8"))[recording]
     return figures
 
 
-def test_the_fit_knows_the_cluster_by_its_log() -> None:
+def test_fit_finds_settings_of_cluster() -> None:
     scenario = _fitted()
     assert scenario.fitted is not None
-    # The recorded cluster and its clients had one machine of two cores, which the log does not say.
+    # The cluster and its clients shared one machine with two cores, which the log does not contain.
     assert scenario.fitted.host.cores == 2
     assert {producer.name: (producer.acks, producer.linger_ms in (4, 5, 6)) for producer in scenario.producers} == {
         "p-a": ("all", True),
@@ -72,7 +73,7 @@ def test_the_fit_knows_the_cluster_by_its_log() -> None:
     assert any("max.in.flight" in each for each in scenario.fitted.unknown)
 
 
-def test_the_scenario_is_a_file_that_reads_as_it_was_written(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_scenario_file_round_trips(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("fitted") / "cluster.yaml"
     write_scenario(_fitted(), path)
     assert read_scenario(path) == _fitted()
@@ -81,41 +82,41 @@ def test_the_scenario_is_a_file_that_reads_as_it_was_written(tmp_path_factory: p
     assert "linger_ms:" in head
 
 
-def test_the_unchanged_scenario_does_what_was_recorded_client_by_client() -> None:
+def test_unchanged_scenario_reproduces_recording() -> None:
     checked = _predicted().checked
-    assert checked.judged == 50
-    assert (checked.far, checked.doubts) == ({}, {})
-    assert missed(_predicted().played[UNCHANGED].median, _happened("W5-base")) == []
+    assert checked.compared == 50
+    assert (checked.missed, checked.doubts) == ({}, {})
+    assert missed(_predicted().results[UNCHANGED].median, _recorded("W5-base")) == []
 
 
 @pytest.mark.parametrize(("variant", "at_most"), [("minbytes", 2), ("replicabytes", 4)])
-def test_a_prediction_comes_as_near_to_what_happened_as_one_recording_to_another(variant: str, at_most: int) -> None:
-    """Nine figures in ten of 40, where saying that nothing changes misses half of them."""
-    happened = _happened(f"W5-{variant}")
-    assert len(missed(_happened("W5-base"), happened)) >= 20
-    assert len(missed(_predicted().played[variant].median, happened)) <= at_most
+def test_prediction_is_within_tolerance(variant: str, at_most: int) -> None:
+    """At least nine of ten figures; the assumption that nothing changes misses half of them."""
+    recorded = _recorded(f"W5-{variant}")
+    assert len(missed(_recorded("W5-base"), recorded)) >= 20
+    assert len(missed(_predicted().results[variant].median, recorded)) <= at_most
 
 
-def test_a_prediction_says_what_others_feel() -> None:
-    """Consumers that ask for more relieve the brokers, and get records later; produces wait for slower followers."""
-    medians = {name: played.median_effects for name, played in _predicted().played.items()}
+def test_prediction_shows_effects_on_cluster() -> None:
+    """A larger `fetch.min.bytes` reduces requests and delays records; produces wait for slower followers."""
+    medians = {name: results.median_effects for name, results in _predicted().results.items()}
     requests = {name: effects["broker 1: requests_per_s"] for name, effects in medians.items()}
     assert requests["minbytes"] < 0.7 * requests[UNCHANGED]
     assert medians["minbytes"]["append_to_answer_p50_ms"] > 20 * medians[UNCHANGED]["append_to_answer_p50_ms"]
-    produce = {name: played.median["p-a"]["PRODUCE"]["p50_ms"] for name, played in _predicted().played.items()}
+    produce = {name: results.median["p-a"]["PRODUCE"]["p50_ms"] for name, results in _predicted().results.items()}
     assert produce["replicabytes"] > 20 * produce[UNCHANGED]
 
 
-def test_several_seeds_are_told_by_their_median_and_from_the_least_to_the_greatest() -> None:
-    played = predict(small_scenario(), {}, seeds=3).played[UNCHANGED]
-    each = sorted(figures["c"]["FETCH"]["p50_ms"] for figures in played.figures)
-    least, greatest = played.range
-    assert [figures["c"]["FETCH"]["p50_ms"] for figures in (least, played.median, greatest)] == each
+def test_seeds_are_summarized_by_median_and_range() -> None:
+    results = predict(small_scenario(), {}, seeds=3).results[UNCHANGED]
+    each = sorted(figures["c"]["FETCH"]["p50_ms"] for figures in results.figures)
+    low, high = results.range
+    assert [figures["c"]["FETCH"]["p50_ms"] for figures in (low, results.median, high)] == each
     assert len(set(each)) == 3
 
 
-def test_a_prediction_is_json_by_variant_client_and_api() -> None:
+def test_prediction_as_json() -> None:
     prediction = json.loads(_predicted().as_json())
     assert list(prediction) == [UNCHANGED, "minbytes", "replicabytes"]
-    assert set(prediction["minbytes"]) == set(_happened("W5-minbytes"))
-    assert set(prediction["minbytes"]["follower"]["FETCH"]) == set(_happened("W5-base")["follower"]["FETCH"])
+    assert set(prediction["minbytes"]) == set(_recorded("W5-minbytes"))
+    assert set(prediction["minbytes"]["follower"]["FETCH"]) == set(_recorded("W5-base")["follower"]["FETCH"])

@@ -1,5 +1,7 @@
-"""Two more clusters, whose other settings nobody had in view when the model was made: what was fitted to the unchanged
-one, played, and held against what a real cluster did under each."""
+"""Predictions for two more real clusters, which were recorded after the model had been built.
+
+The scenario is fitted to the unchanged cluster and compared with recordings under other settings.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from purgatory_udf.prediction.prediction_runs import UNCHANGED, Prediction, pars
 from purgatory_udf.simulation.scenario_file import read_scenario
 from purgatory_udf.sources.request_log.lines.log_files import read_text
 from tests.prediction.truth import missed
-from tests.support.recorded import file
+from tests.support.recorded import data_file
 
 pytestmark = pytest.mark.long
 
@@ -27,15 +29,15 @@ VARIANTS = {
 }
 
 
-class Happened(NamedTuple):
+class Recorded(NamedTuple):
     settings: list[str]
     figures: Figures
 
 
 @cache
-def _happened(cluster: str) -> dict[str, Happened]:
-    document = json.loads(file("trials", f"{cluster}.json").read_text(encoding="utf-8"))
-    return {name: Happened(**fields) for name, fields in document.items()}
+def _recorded(cluster: str) -> dict[str, Recorded]:
+    document = json.loads(data_file("trials", f"{cluster}.json").read_text(encoding="utf-8"))
+    return {name: Recorded(**fields) for name, fields in document.items()}
 
 
 @pytest.fixture(scope="module")
@@ -43,32 +45,30 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prediction]
     predictions = {}
     for cluster in VARIANTS:
         path: Path = tmp_path_factory.mktemp("trials") / f"{cluster}.yaml"
-        path.write_text(read_text(file("trials", f"{cluster}.yaml")), encoding="utf-8")
-        changes = {name: happened.settings for name, happened in _happened(cluster).items() if name != UNCHANGED}
+        path.write_text(read_text(data_file("trials", f"{cluster}.yaml")), encoding="utf-8")
+        changes = {name: recorded.settings for name, recorded in _recorded(cluster).items() if name != UNCHANGED}
         words = [word for name, settings in changes.items() for word in (name, *settings)]
         with pytest.MonkeyPatch.context() as patch:
-            # Each of the tests' processes has a core; another's start would take as long as some plays.
+            # Each test process has one core; starting others takes as long as some simulations.
             patch.setattr(prediction_runs, "_cores", lambda: 1)
             predictions[cluster] = predict(read_scenario(path), parse_variants(words), seeds=1)
     return predictions
 
 
 @pytest.mark.parametrize("cluster", VARIANTS)
-def test_the_unchanged_cluster_is_reproduced(cluster: str, predicted: dict[str, Prediction]) -> None:
-    assert list(_happened(cluster)) == [UNCHANGED, *VARIANTS[cluster]]
+def test_unchanged_cluster_is_reproduced(cluster: str, predicted: dict[str, Prediction]) -> None:
+    assert list(_recorded(cluster)) == [UNCHANGED, *VARIANTS[cluster]]
     assert predicted[cluster].checked.reasons() == []
-    assert missed(predicted[cluster].played[UNCHANGED].median, _happened(cluster)[UNCHANGED].figures) == []
+    assert missed(predicted[cluster].results[UNCHANGED].median, _recorded(cluster)[UNCHANGED].figures) == []
 
 
 @pytest.mark.parametrize(
     ("cluster", "variant"), [(cluster, name) for cluster, names in VARIANTS.items() for name in names]
 )
-def test_nine_figures_in_ten_are_near_to_what_happened(
-    cluster: str, variant: str, predicted: dict[str, Prediction]
-) -> None:
-    """And no fewer than if nothing changed."""
-    happened = _happened(cluster)
-    truth = happened[variant].figures
+def test_nine_of_ten_figures_are_within_tolerance(cluster: str, variant: str, predicted: dict[str, Prediction]) -> None:
+    """And at least as many as if nothing changed."""
+    recorded = _recorded(cluster)
+    truth = recorded[variant].figures
     assert sum(len(apis) for apis in truth.values()) == 10
-    far = missed(predicted[cluster].played[variant].median, truth)
-    assert len(far) <= min(ONE_IN_TEN, len(missed(happened[UNCHANGED].figures, truth)))
+    errors = missed(predicted[cluster].results[variant].median, truth)
+    assert len(errors) <= min(ONE_IN_TEN, len(missed(recorded[UNCHANGED].figures, truth)))

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from jobs.maintain import main
 from purgatory_udf.backend.dialect import locally
 from purgatory_udf.storage.output_folder import alone
-from tests.support.outcome_folder import story, write_folder
+from tests.support.outcome_folder import sample_with_group, write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ GROWN = ("completions",)
 def out(tmp_path: Path) -> Path:
     """A finished replay that has written a table a few rows at a time, and left its working files."""
     folder = tmp_path / "out"
-    write_folder(folder, story())
+    write_folder(folder, sample_with_group())
     # Kept as any other is.
     for name in ("expirations", "cancellations", "watches", "purgatory_gauges", "group_transitions"):
         shutil.rmtree(folder / name)

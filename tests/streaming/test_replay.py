@@ -76,7 +76,7 @@ def killed(events: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("killed")
     out = folder / "out"
     words = ["replay", "--events", events, "--out", str(out), "--batch-events", "450", "--set", "grouping=partition"]
-    command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *small_spark.WORDS, *words]
+    command = [str(Path(__file__).resolve().parents[2] / "spark-submit.sh"), *small_spark.ARGUMENTS, *words]
     # A group of its own, so that the JVM dies with it; what it says comes line by line.
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None

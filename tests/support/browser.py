@@ -21,7 +21,7 @@ _CONSOLE = re.compile(r":CONSOLE[:(]\d+\)?\] (.*)")
 
 
 @dataclass(frozen=True)
-class Seen:
+class RenderedPage:
     """The document after its scripts have run, the console's lines, and the picture as PNG."""
 
     dom: str
@@ -29,20 +29,20 @@ class Seen:
     picture: bytes
 
 
-def find() -> str | None:
+def find_browser() -> str | None:
     """The browser that PURGATORY_BROWSER names, else the first one on the path."""
     named = os.environ.get("PURGATORY_BROWSER")
     return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-def look(browser: str, page: Path, dark: bool, size: tuple[int, int] = (1160, 2400)) -> Seen:
+def render(browser: str, page: Path, dark: bool, size: tuple[int, int] = (1160, 2400)) -> RenderedPage:
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     with tempfile.TemporaryDirectory() as scratch:
         window = f"--window-size={size[0]},{size[1]}"
         command = [browser, *_OPTIONS, scheme, window, f"--user-data-dir={scratch}/profile"]
         picture = Path(scratch, "page.png")
         dumped = _run([*command, "--dump-dom", f"--screenshot={picture}", page.as_uri()])
-        return Seen(dumped.stdout, _CONSOLE.findall(dumped.stderr), picture.read_bytes())
+        return RenderedPage(dumped.stdout, _CONSOLE.findall(dumped.stderr), picture.read_bytes())
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

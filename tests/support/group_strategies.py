@@ -26,13 +26,13 @@ FIRST_STATIC_SLOT = 3
 SESSIONS_MS = st.sampled_from((40, 40, 40, 20, 20, 21, 400, 400, 10, 5, 1, 0))
 REBALANCES_MS = st.sampled_from((20, 20, 21, 40, 42, 10, 10, 400, 5, 3, 0))
 PAUSES_US = st.sampled_from((0, 0, 0, 0, 1, 400, 999, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 5000, 10_000, 39_999))
-NEXT, EVERYBODY = "next", "everybody"
+NEXT, ALL_CLIENTS = "next", "everybody"
 # What becomes of a group itself.
 MOVES = ("unload", "load", "stop")
 ACTIONS = st.sampled_from(
     (
         *(NEXT,) * 10,
-        *(EVERYBODY,) * 6,
+        *(ALL_CLIENTS,) * 6,
         "join",
         "join",
         "sync",
@@ -152,7 +152,7 @@ class _Clients:
         client = self._clients.setdefault((step.place, step.slot), _Client())
         if step.action == NEXT:
             self._act(step, client.next, client)
-        elif step.action != EVERYBODY:
+        elif step.action != ALL_CLIENTS:
             self._act(step, step.action, client)
         else:
             for (place, slot), other in self._clients.items():

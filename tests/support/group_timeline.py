@@ -25,9 +25,9 @@ from purgatory_udf.rules.reference.reference_replay import Replay, replay
 Event = dict[str, Any]
 
 # Before version 4 a member without an id is let in at once, which keeps a timeline short.
-LETS_IN_AT_ONCE = 3
-ASKS_FOR_AN_ID = 5
-SKIPS_ASSIGNMENT = 9
+BEFORE_MEMBER_ID_REQUIRED = 3
+WITH_MEMBER_ID_REQUIRED = 5
+WITH_SKIP_ASSIGNMENT = 9
 
 
 class GroupTimeline:
@@ -45,7 +45,7 @@ class GroupTimeline:
             ms,
             "join_group",
             member,
-            {"api_version": LETS_IN_AT_ONCE, "protocols": ["range"]} | identity | timeouts | fields,
+            {"api_version": BEFORE_MEMBER_ID_REQUIRED, "protocols": ["range"]} | identity | timeouts | fields,
         )
 
     def rejoin(self, ms: float, member: str, **fields: Any) -> None:

@@ -33,23 +33,25 @@ class GroupTrace:
 
 def names() -> list[str]:
     """Every recorded trace."""
-    return list(_every())
+    return list(_trace_paths())
 
 
 def lines(name: str) -> Iterator[str]:
     """A trace's events as they lie in its file; the first is its heading."""
-    return recorded.lines(_every()[name])
+    return recorded.lines(_trace_paths()[name])
 
 
 def load(name: str) -> GroupTrace:
-    events = _every()[name]
+    events = _trace_paths()[name]
     answers = events.with_name(events.name.removesuffix(_EVENTS) + ".answers")
     return _trace(name, recorded.lines(events), recorded.lines(answers))
 
 
 def cases() -> list[GroupTrace]:
     """The hand-made cases."""
-    texts = ("".join(recorded.lines(path)) for path in recorded.every("oracle", "groups", ending="cases.txt").values())
+    texts = (
+        "".join(recorded.lines(path)) for path in recorded.find_all("oracle", "groups", ending="cases.txt").values()
+    )
     return [_case(block) for text in texts for block in text.split("## ")[1:]]
 
 
@@ -126,8 +128,8 @@ def _removal_row(removal: Removal) -> Row:
     return ("X", str(removal.at_us // 1000), removal.group, removal.member_id, removal.reason)
 
 
-def _every() -> dict[str, Path]:
-    return recorded.every("oracle", "groups", ending=_EVENTS)
+def _trace_paths() -> dict[str, Path]:
+    return recorded.find_all("oracle", "groups", ending=_EVENTS)
 
 
 def _case(block: str) -> GroupTrace:

@@ -57,16 +57,16 @@ class OracleTrace:
 
 def names() -> list[str]:
     """Every recorded trace."""
-    return list(_every())
+    return list(_trace_paths())
 
 
 def is_large(name: str) -> bool:
     """Event by event, in Python, it takes many seconds."""
-    return recorded.packed(_every()[name]).stat().st_size > _LARGE
+    return recorded.existing_path(_trace_paths()[name]).stat().st_size > _LARGE
 
 
 def load(name: str) -> OracleTrace:
-    path = _every()[name]
+    path = _trace_paths()[name]
     trace = _translate(_lines(path, "trace"))
     trace.outcomes = [tuple(line) for line in _lines(path, "outcomes")]
     trace.gauges = [(int(t), purgatory, int(w), int(d)) for t, purgatory, w, d in _lines(path, "gauges")]
@@ -78,7 +78,7 @@ def load(name: str) -> OracleTrace:
 def cases() -> list[tuple[str, OracleTrace]]:
     """The hand-made cases, by title."""
     titled = []
-    for path in recorded.every("oracle", ending="cases.txt").values():
+    for path in recorded.find_all("oracle", ending="cases.txt").values():
         for block in "".join(recorded.lines(path)).split("\n== ")[1:]:
             title, body = block.split("\n", 1)
             given, expected = body.split("\n--\n", 1)
@@ -88,8 +88,8 @@ def cases() -> list[tuple[str, OracleTrace]]:
     return titled
 
 
-def _every() -> dict[str, Path]:
-    return recorded.every("oracle", "traces", ending=".trace")
+def _trace_paths() -> dict[str, Path]:
+    return recorded.find_all("oracle", "traces", ending=".trace")
 
 
 def _lines(path: Path, what: str) -> Iterator[list[str]]:

@@ -37,7 +37,7 @@ Event = dict[str, Any]
 Row = dict[str, Any]
 
 
-def story() -> list[Event]:
+def sample_with_group() -> list[Event]:
     """The sample's six seconds, and group `g` from its first second on."""
     events = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()]
     begin_us = events[0]["time_us"]

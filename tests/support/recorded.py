@@ -18,12 +18,12 @@ _IN_THE_TREE = Path(__file__).resolve().parents[1] / "data"
 _PACKINGS = ("", ".xz", ".gz", ".zst", ".bz2")
 
 
-def file(*parts: str) -> Path:
+def data_file(*parts: str) -> Path:
     """One of the tree's files or folders."""
-    return packed(_IN_THE_TREE.joinpath(*parts))
+    return existing_path(_IN_THE_TREE.joinpath(*parts))
 
 
-def packed(path: Path) -> Path:
+def existing_path(path: Path) -> Path:
     """The file or folder of that name, however it is packed; a test that needs it fails, with its name, without it."""
     place = next(filter(Path.exists, (path.with_name(path.name + packing) for packing in _PACKINGS)), None)
     if place is None:
@@ -32,11 +32,11 @@ def packed(path: Path) -> Path:
 
 
 def lines(path: Path) -> Iterator[str]:
-    with open_text(packed(path)) as text:
+    with open_text(existing_path(path)) as text:
         yield from text
 
 
-def every(*folder: str, ending: str = "") -> dict[str, Path]:
+def find_all(*folder: str, ending: str = "") -> dict[str, Path]:
     """What lies in that folder, here and there, with that ending to its name, by its name without that ending. What is
     not the tree's is called `more/NAME`."""
     paths = {}

@@ -21,10 +21,10 @@ class Answer:
         assert job.status(["--out", str(out), *words]) == 0
         self.said = said.readouterr().out
         self.files = {file.name: file.read_text() for file in [*out.glob("*.html"), *out.glob("*.prom")]}
-        self.tables = dict(_made(out))
+        self.tables = dict(_answer_tables(out))
 
 
-def _made(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _answer_tables(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Tables of answers. Only that of fidelity has no order."""
     for log in sorted(out.rglob("_delta_log")):
         name = log.parent.relative_to(out).as_posix()
@@ -32,7 +32,7 @@ def _made(out: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield name, sorted(rows, key=repr) if name == "fidelity" else rows
 
 
-def asked_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
+def answer_twice(out: Path, place: Path, job: Job, words: list[str], capsys: pytest.CaptureFixture[str]) -> Answer:
     """Each time of the same tables, in the same place."""
     answers = []
     for how in (nullcontext(), locally()):

@@ -18,7 +18,7 @@ from xdist.scheduler import LoadFileScheduling
 WITHOUT_JVM = "reference"
 _WITH_JVM = 2
 
-TOGETHER = {
+SHARED_FIXTURES = {
     f"tests/{folder}/test_{name}.py": what
     for what, folder, names in (
         ("metrics", "answers", ("metrics", "report", "notebooks", "prometheus")),
@@ -30,10 +30,10 @@ TOGETHER = {
 }
 
 
-class ByFile(LoadFileScheduling):  # type: ignore[misc]
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return TOGETHER.get(file, file)
+        return SHARED_FIXTURES.get(file, file)
 
     @cached_property
     def _without_jvm(self) -> frozenset[str]:
@@ -42,7 +42,7 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         return frozenset(scopes[next(first, len(scopes)) :])
 
     def _assign_work_unit(self, node: Any) -> None:
-        if _gives_way(node.gateway.id):
+        if _is_low_priority(node.gateway.id):
             fit = next((scope for scope in self.workqueue if scope in self._without_jvm), None)
             if fit is None:
                 node.shutdown()
@@ -51,18 +51,18 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
 
-def processes(of: str) -> int:
+def process_count(of: str) -> int:
     """For the tests that these words of pytest's `-m` choose: a third one would only begin once more where no JVM is
     started."""
     return _WITH_JVM if of.startswith("not spark") else _WITH_JVM + 1
 
 
-def give_way() -> None:
+def lower_priority() -> None:
     """The third process does, from when it has found the tests: all wait for each other until then."""
-    if _gives_way(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
+    if _is_low_priority(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
         os.nice(10)
 
 
-def _gives_way(process: str) -> bool:
+def _is_low_priority(process: str) -> bool:
     """By the name that it has here."""
     return int(process.removeprefix("gw")) >= _WITH_JVM

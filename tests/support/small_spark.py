@@ -11,4 +11,4 @@ from purgatory_udf.common.secrets import read_properties
 _CONF = Path(__file__).resolve().parents[2] / "conf"
 SETTINGS = {key: value for name in TINY for key, value in read_properties(_CONF / name).items()}
 # The same, to stand before a job's name.
-WORDS = tuple(word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}"))
+ARGUMENTS = tuple(word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}"))

@@ -52,7 +52,7 @@ MOST_APART_MS = 2.0
 
 def _recordings() -> dict[str, Path]:
     """All that are of groups, whose coordinators stay where they are."""
-    return {name: path for name, path in recorded.every("traces").items() if "groups" in name and path.is_dir()}
+    return {name: path for name, path in recorded.find_all("traces").items() if "groups" in name and path.is_dir()}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def replayed(request: pytest.FixtureRequest) -> Replayed:
         for outcome in group.outcomes
         if outcome.expired
     ]
-    logged = facts_in_logs([str(recorded.packed(folder / f"server-{broker}.log")) for broker in brokers])
+    logged = facts_in_logs([str(recorded.existing_path(folder / f"server-{broker}.log")) for broker in brokers])
     span = Span(translation.events[0]["time_us"], translation.events[-1]["time_us"])
     groups = compare(logged, facts_of(transitions, ends), dict.fromkeys(brokers, span))
     return Replayed(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, WITH_SKIP_ASSIGNMENT, GroupTimeline
 
 
 def empty() -> GroupTimeline:
@@ -52,7 +52,7 @@ NOT_EMPTY: dict[str, Callable[..., GroupTimeline]] = {
 @pytest.mark.parametrize("state", [empty, preparing, completing, stable])
 def test_join_without_id_gets_pending_id(state: Callable[[], GroupTimeline]) -> None:
     group = state()
-    group.join(10_000, "c", api_version=ASKS_FOR_AN_ID)
+    group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
     assert group.log(since=10_000) == ["10000 join_group c: MEMBER_ID_REQUIRED, id c"]
 
 
@@ -103,8 +103,8 @@ def test_new_member_in_stable_rebalances() -> None:
 def test_join_with_pending_id_equals_new_member(state: Callable[[], GroupTimeline]) -> None:
     at_once, in_two_steps = state(), state()
     at_once.join(10_000, "c")
-    in_two_steps.join(9500, "c", api_version=ASKS_FOR_AN_ID)
-    in_two_steps.rejoin(10_000, "c", api_version=ASKS_FOR_AN_ID)
+    in_two_steps.join(9500, "c", api_version=WITH_MEMBER_ID_REQUIRED)
+    in_two_steps.rejoin(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
     assert in_two_steps.log(since=10_000) == at_once.log(since=10_000)
 
 
@@ -186,7 +186,7 @@ def test_static_restart_in_completing_rebalances() -> None:
     ]
 
 
-@pytest.mark.parametrize(("version", "leader"), [(ASKS_FOR_AN_ID, "a"), (SKIPS_ASSIGNMENT, "a2")])
+@pytest.mark.parametrize(("version", "leader"), [(WITH_MEMBER_ID_REQUIRED, "a"), (WITH_SKIP_ASSIGNMENT, "a2")])
 def test_static_leader_restart_in_stable_does_not_rebalance(version: int, leader: str) -> None:
     group = with_static_leader("Stable")
     group.join(10_000, "a2", group_instance_id="i", api_version=version)

@@ -4,7 +4,7 @@ coordinator's process ends: GroupCoordinator.shutdown, which shuts its purgatori
 
 from __future__ import annotations
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
 def stable() -> GroupTimeline:
@@ -152,7 +152,7 @@ def test_stop_cancels_waiting_sync_and_pending_id() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.join(1000, "b")
-    group.join(6200, "late", api_version=ASKS_FOR_AN_ID)
+    group.join(6200, "late", api_version=WITH_MEMBER_ID_REQUIRED)
     group.sync(6500, "b")
     group.stopped(7000)
     group.until(30_000)

@@ -7,7 +7,7 @@ from purgatory_udf.contract.outcome import Outcome
 from purgatory_udf.rules.coordinator.coordinator_journal import Answer
 from purgatory_udf.rules.coordinator.group_coordinator import Coordinators
 from purgatory_udf.rules.purgatory.clock import Clock, gauge_changes
-from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
 def test_operations_of_whole_group_lifetime() -> None:
@@ -52,7 +52,7 @@ def test_rebalance_completes_sync_and_renews_waiting_members() -> None:
 
 def test_joining_completes_session_of_pending_id() -> None:
     group = GroupTimeline()
-    group.join(1000, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=7000)
+    group.join(1000, "p", api_version=WITH_MEMBER_ID_REQUIRED, session_timeout_ms=7000)
     group.rejoin(2000, "p")
     group.until(2000)
     assert group.operations() == ["heartbeat g-p: 1000 to 2000 of 8000, completed by join_group"]
@@ -61,7 +61,7 @@ def test_joining_completes_session_of_pending_id() -> None:
 def test_operation_id_is_seq_or_negative() -> None:
     group = GroupTimeline()
     group.join(1000, "a")  # 1: the initial round; its session is another operation
-    group.join(1100, "p", api_version=ASKS_FOR_AN_ID)  # 2: the session of the id p
+    group.join(1100, "p", api_version=WITH_MEMBER_ID_REQUIRED)  # 2: the session of the id p
     group.until(4000)  # 3
     group.sync(4100, "a")  # 4: a's next session
     group.heartbeat(4200, "a")  # 5

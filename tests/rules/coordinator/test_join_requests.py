@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline, stable_pair
 
 # The initial delay.
 
@@ -97,7 +97,7 @@ def test_initial_delay_outlasts_last_member() -> None:
 def test_initial_delay_ignores_pending_members() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
-    group.join(2000, "p", api_version=ASKS_FOR_AN_ID)
+    group.join(2000, "p", api_version=WITH_MEMBER_ID_REQUIRED)
     group.until(4000)
     assert group.log(since=2001)[0] == "4000 PreparingRebalance → CompletingRebalance 1 [a]: initial delay over"
 
@@ -183,7 +183,7 @@ def test_unrecorded_member_id_derives_from_client_and_seq() -> None:
 
 def test_pending_id_with_instance_id_is_rejected() -> None:
     group = GroupTimeline()
-    group.join(1000, "p", api_version=ASKS_FOR_AN_ID)
+    group.join(1000, "p", api_version=WITH_MEMBER_ID_REQUIRED)
     group.rejoin(1100, "p", group_instance_id="i")
     assert group.log(since=1001) == ["1100 join_group p: UNKNOWN_SERVER_ERROR"]
 

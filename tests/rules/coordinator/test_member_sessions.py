@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline
 
 
 def stable_alone(session_ms: int = 10_000) -> GroupTimeline:
@@ -170,7 +170,7 @@ def test_heartbeat_of_new_member_starts_ordinary_session() -> None:
     group = GroupTimeline()
     group.join(1000, "a", session_timeout_ms=400_000, rebalance_timeout_ms=600_000)
     group.sync(4100, "a")
-    group.join(4200, "b", api_version=ASKS_FOR_AN_ID)
+    group.join(4200, "b", api_version=WITH_MEMBER_ID_REQUIRED)
     group.rejoin(5000, "b", session_timeout_ms=10_000)
     group.heartbeat(6000, "b")
     group.until(16_000)
@@ -183,7 +183,7 @@ def test_heartbeat_of_new_member_starts_ordinary_session() -> None:
 
 def test_pending_id_expires_after_session_timeout() -> None:
     group = stable_alone()
-    group.join(5000, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=2000)
+    group.join(5000, "p", api_version=WITH_MEMBER_ID_REQUIRED, session_timeout_ms=2000)
     group.heartbeat(5500, "p")
     group.rejoin(7000, "p")
     assert group.log(since=5000) == [

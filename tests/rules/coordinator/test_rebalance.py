@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, GroupTimeline, stable_pair
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, GroupTimeline, stable_pair
 
 # Who does not come.
 
@@ -122,7 +122,7 @@ def test_static_member_stays_until_sync_timeout() -> None:
 
 def test_pending_member_delays_join_until_session_expires() -> None:
     group = stable_pair()
-    group.join(4500, "p", api_version=ASKS_FOR_AN_ID, session_timeout_ms=2000)
+    group.join(4500, "p", api_version=WITH_MEMBER_ID_REQUIRED, session_timeout_ms=2000)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
     group.rejoin(5000, "b", rebalance_timeout_ms=3000)
     group.until(6500)
@@ -137,7 +137,7 @@ def test_pending_member_delays_join_until_session_expires() -> None:
 
 def test_pending_member_does_not_extend_rebalance_timeout() -> None:
     group = stable_pair()
-    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.join(4500, "p", api_version=WITH_MEMBER_ID_REQUIRED)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
     group.rejoin(5000, "b", rebalance_timeout_ms=3000)
     group.until(8000)
@@ -150,7 +150,7 @@ def test_pending_member_does_not_extend_rebalance_timeout() -> None:
 
 def test_join_completes_when_pending_member_leaves() -> None:
     group = stable_pair()
-    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.join(4500, "p", api_version=WITH_MEMBER_ID_REQUIRED)
     group.rejoin(5000, "a", rebalance_timeout_ms=3000)
     group.rejoin(5000, "b", rebalance_timeout_ms=3000)
     group.leave(6000, "p")
@@ -226,7 +226,7 @@ def test_last_leave_empties_group_despite_pending_id() -> None:
     group = GroupTimeline()
     group.join(1000, "a")
     group.sync(4100, "a")
-    group.join(4500, "p", api_version=ASKS_FOR_AN_ID)
+    group.join(4500, "p", api_version=WITH_MEMBER_ID_REQUIRED)
     group.leave(5000, "a")
     group.until(5000)
     assert group.log(since=5000) == [

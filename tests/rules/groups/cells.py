@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.group_timeline import ASKS_FOR_AN_ID, SKIPS_ASSIGNMENT, GroupTimeline
+from tests.support.group_timeline import WITH_MEMBER_ID_REQUIRED, WITH_SKIP_ASSIGNMENT, GroupTimeline
 
 Event = dict[str, Any]
 
-STATIC: dict[str, Any] = {"group_instance_id": "i", "api_version": SKIPS_ASSIGNMENT}
+STATIC: dict[str, Any] = {"group_instance_id": "i", "api_version": WITH_SKIP_ASSIGNMENT}
 
 
 def absent() -> GroupTimeline:
@@ -61,17 +61,17 @@ STATES: dict[str, Callable[[], GroupTimeline]] = {
 
 def _returns(group: GroupTimeline) -> None:
     """With an id that it was just given."""
-    group.join(10_000, "c", api_version=ASKS_FOR_AN_ID)
-    group.rejoin(10_100, "c", api_version=ASKS_FOR_AN_ID)
+    group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
+    group.rejoin(10_100, "c", api_version=WITH_MEMBER_ID_REQUIRED)
 
 
 def _leaves_unused(group: GroupTimeline) -> None:
-    group.join(10_000, "c", api_version=ASKS_FOR_AN_ID)
+    group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED)
     group.leave(10_100, "c")
 
 
 REQUESTS: dict[str, Callable[[GroupTimeline], None]] = {
-    "join, no id": lambda group: group.join(10_000, "c", api_version=ASKS_FOR_AN_ID),
+    "join, no id": lambda group: group.join(10_000, "c", api_version=WITH_MEMBER_ID_REQUIRED),
     "join, new": lambda group: group.join(10_000, "c"),
     "join, pending id": _returns,
     "join, known id": lambda group: group.rejoin(10_000, "b"),

@@ -52,7 +52,7 @@ def piece(tmp_path_factory: pytest.TempPathFactory) -> Piece:
 
 
 def _recording(name: str) -> Path:
-    return recorded.file("traces", "W3-groups-k39", name)
+    return recorded.data_file("traces", "W3-groups-k39", name)
 
 
 def broker_options() -> list[str]:

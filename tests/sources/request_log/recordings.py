@@ -23,7 +23,7 @@ def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
         read_line(line, Place(broker, number))
         for broker in BROKERS
         for number, line in enumerate(
-            islice(recorded.lines(recorded.file("traces", name, f"request-{broker}.log")), lines), start=1
+            islice(recorded.lines(recorded.data_file("traces", name, f"request-{broker}.log")), lines), start=1
         )
     )
     return tuple(line for line in read if isinstance(line, Request))
@@ -31,10 +31,12 @@ def log(name: str, lines: int | None = None) -> tuple[Request, ...]:
 
 def names(name: str) -> GivenMetadata:
     """Return the topic names of a recording, without any other metadata."""
-    return GivenMetadata(topic_names_in_file(recorded.file("traces", name, "topics.json")))
+    return GivenMetadata(topic_names_in_file(recorded.data_file("traces", name, "topics.json")))
 
 
 def given(name: str) -> GivenMetadata:
     """Return all metadata of a recording: topic names, metadata log and record batches."""
-    files = [recorded.file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")]
+    files = [
+        recorded.data_file("traces", name, file) for file in ("topics.json", "cluster-metadata.txt", "batches.csv")
+    ]
     return GivenMetadata(topic_names_in_file(files[0]), read_metadata_dump(files[1]), batches_in_file(files[2]))

@@ -58,7 +58,9 @@ def _write_log(folder: Path) -> set[str]:
     """Write the log, with a truncated line and some invalid requests, and return all texts to search for."""
     texts: set[str] = set()
     lines = []
-    for number, line in enumerate(islice(recorded.lines(recorded.file("traces", RECORDING, "request-1.log")), LINES)):
+    for number, line in enumerate(
+        islice(recorded.lines(recorded.data_file("traces", RECORDING, "request-1.log")), LINES)
+    ):
         begin = line.find("{")
         request = _with_acme_names(json.loads(line[begin:]))
         texts |= {text for key, text in _leaves(request) if key not in _KAFKAS_OWN and not text.startswith("__")}
@@ -76,7 +78,7 @@ def test_anonymised_output_contains_no_name(
     monkeypatch.setenv("PSEUDONYMS", "a long secret key")
     logs, topics, out = tmp_path / "acme", tmp_path / "topics-of-acme.json", tmp_path / "out"
     texts = _write_log(logs)
-    named = recorded.file("traces", RECORDING, "topics.json").read_text()
+    named = recorded.data_file("traces", RECORDING, "topics.json").read_text()
     topics.write_text(json.dumps(_with_acme_names(json.loads(named))))
     options = ("--anonymise", "--anonymise-key", "${env:PSEUDONYMS}", "--topics", str(topics), "--max-rejected", "100")
     with locally():

@@ -140,7 +140,7 @@ UNBLOCKED = re.compile(r"Request key TopicPartitionOperationKey\((\w+),(\d+)\) u
 def test_completions_match_purgatory_logs() -> None:
     name, logged = "W3-groups-k39", Counter[tuple[int, str]]()
     for broker in recordings.BROKERS:
-        for line in recorded.lines(recorded.file("traces", name, f"purgatory-{broker}.log")):
+        for line in recorded.lines(recorded.data_file("traces", name, f"purgatory-{broker}.log")):
             if (match := UNBLOCKED.search(line)) and match[1] == OFFSETS:
                 logged[broker, f"{match[1]}-{match[2]}"] += int(match[3])
     translation = translate(recordings.log(name), recordings.given(name))

@@ -48,7 +48,7 @@ def _rows(line: bytes, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_parsers_agree_on_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
-    for line in islice(recorded.lines(recorded.file("traces", "W3-groups-k39", "request-1.log")), 1_500):
+    for line in islice(recorded.lines(recorded.data_file("traces", "W3-groups-k39", "request-1.log")), 1_500):
         fast, plain = _rows(line.rstrip("\n").encode(), monkeypatch)
         assert fast == plain
         parsed += parse_line(line.rstrip("\n").encode(), Place(0, 1), UTC) is not None
@@ -60,7 +60,7 @@ def test_parsers_agree_on_random_lines(monkeypatch: pytest.MonkeyPatch, seed: in
     random = Random(seed)
     parsed = 0
     for _ in range(500):
-        line = hostile_inputs._line(random).replace(b"\n", b" ")
+        line = hostile_inputs.random_log_line(random).replace(b"\n", b" ")
         fast, plain = _rows(line, monkeypatch)
         # NaN does not equal itself, but its representation does.
         assert repr(fast) == repr(plain), line
@@ -76,7 +76,7 @@ def test_fetch_decoders_agree() -> None:
         assert response is not None
         for body in (request, response):
             if random.random() < 0.4:
-                hostile_inputs._change(body, random)
+                hostile_inputs._mutate(body, random)
         fetch = parse_fetch(json.dumps(request), json.dumps(response))
         if fetch is not None:
             parsed += 1
@@ -104,7 +104,7 @@ def test_fetch_decoders_agree() -> None:
     ],
 )
 def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str) -> None:
-    line = hostile_inputs._line(Random(1)).partition(b"DEBUG")[2]
+    line = hostile_inputs.random_log_line(Random(1)).partition(b"DEBUG")[2]
     assert b"Completed request:" in line
     for zone in (UTC, zone_of("+05:30")):
         whole = f"{stamp} DEBUG".encode() + line
@@ -118,5 +118,5 @@ def test_parsers_agree_on_timestamps(monkeypatch: pytest.MonkeyPatch, stamp: str
 
 @pytest.mark.long
 def test_no_input_aborts_import(tmp_path: Path) -> None:
-    trials = [hostile_inputs.one_input(f"suite/{number}", tmp_path) for number in range(150)]
+    trials = [hostile_inputs.try_input(f"suite/{number}", tmp_path) for number in range(150)]
     assert sum(trial.accepted for trial in trials) > 1_000 and sum(trial.rejected for trial in trials) > 1_000

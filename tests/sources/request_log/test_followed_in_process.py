@@ -37,7 +37,7 @@ Message = tuple[int, int, str]
 
 @pytest.fixture(scope="module")
 def topics() -> str:
-    return str(recorded.file("traces", RECORDING, "topics.json"))
+    return str(recorded.data_file("traces", RECORDING, "topics.json"))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def whole(topics: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _lines(broker: int) -> Iterator[str]:
-    log = recorded.lines(recorded.file("traces", RECORDING, f"request-{broker}.log"))
+    log = recorded.lines(recorded.data_file("traces", RECORDING, f"request-{broker}.log"))
     return (line.rstrip("\n") for line in islice(log, LINES))
 
 

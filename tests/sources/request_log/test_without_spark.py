@@ -15,7 +15,7 @@ from purgatory_udf.backend.dialect import locally
 from purgatory_udf.storage.event_staging import in_time_order
 from tests.backend.test_replay import TABLES, replays, rows_of, run_of
 from tests.sources.request_log.conftest import broker_options
-from tests.support.run_twice import Answer, asked_twice
+from tests.support.run_twice import Answer, answer_twice
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,4 +111,4 @@ def test_fidelity_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytes
 
 
 def test_report_equals_spark(replayed: Replayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked_twice(replayed.out, tmp_path / "out", report.main, [], capsys)
+    answer_twice(replayed.out, tmp_path / "out", report.main, [], capsys)

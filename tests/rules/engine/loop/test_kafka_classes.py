@@ -16,7 +16,7 @@ from tests.support import oracle_traces, recorded
 
 @pytest.mark.parametrize("name", ["tiny-1", "tiny-7", "purge20-1"])
 def test_column_parser_equals_line_parser(name: str) -> None:
-    read = trace.read(recorded.file("oracle", "traces", f"{name}.trace"))
+    read = trace.read(recorded.data_file("oracle", "traces", f"{name}.trace"))
     by_line = oracle_traces.load(name)
     events = event_table(by_line.events)
     numbers = {partition: number for number, partition in enumerate(read.partitions)}
